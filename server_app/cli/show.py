@@ -124,8 +124,9 @@ def compare(
     x: Annotated[
         str,
         typer.Option(
-            click_type=click.Choice(["rounds", "bytes", "bytes-up", "seconds"]),
-            help="The x axis of --plot: bytes of both directions, or of those from clients.",
+            click_type=click.Choice(["rounds", "bytes", "bytes-up", "seconds", "simulated-seconds"]),
+            help="The x axis of --plot: bytes of both directions, or of those from clients; seconds that "
+            "were measured, or those of simulated devices.",
         ),
     ] = "rounds",
     names: Annotated[

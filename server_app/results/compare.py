@@ -27,6 +27,7 @@ from server_app.results.summary import (
 )
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
+from task.spec.algorithms import ALGORITHMS
 from task.storage.files import make_folder
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ XS: dict[str, tuple[str, Callable[[Row], float]]] = {
     "bytes": ("sent to and from clients", lambda row: row.get("bytes_down", 0) + row.get("bytes_up", 0)),
     "bytes-up": ("sent by clients", lambda row: row.get("bytes_up", 0)),
     "seconds": ("seconds", seconds_of),
+    "simulated-seconds": ("simulated seconds", lambda row: row.get("simulated_seconds") or 0.0),
 }
+ASYNCHRONOUS = frozenset(name for name, entry in ALGORITHMS.items() if entry.asynchronous)
 DECADE = 10.0  # curves whose ends are further apart than this have a logarithmic axis
 DASHES = ("-", "--", ":")  # further groups have the same colours again
 
@@ -107,6 +110,7 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     goal, percent = str(float(target)), f"{100 * target:g} %"
     every = [result for results in found.values() for result in results]
     policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
+    waits_not = {result["algorithm"] for result in every} & ASYNCHRONOUS
     moved = [result["bytes_to_target"][goal] for result in every]
     reached = [m for m in moved if m]
     size, unit = scale_bytes(max(reached, default=1.0))
@@ -133,7 +137,15 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         Column(f"{unit} down to {percent}", lambda r: r["bytes_down_to_target"][goal], 1 / size, decimals),
         Column(f"{unit} up to {percent}", lambda r: r["bytes_up_to_target"][goal], 1 / size, decimals),
         Column(f"seconds to {percent}", lambda r: r["seconds_to_target"][goal], 1, 1),
-        Column("simulated seconds", lambda r: r["simulated_seconds"] if policies else None, 1, 0),
+        Column(
+            f"simulated seconds to {percent}",
+            lambda r: r["simulated_seconds_to_target"][goal] if waits_not else None,
+            1,
+            0,
+        ),
+        Column(
+            "simulated seconds", lambda r: r["simulated_seconds"] if policies or waits_not else None, 1, 0
+        ),
     ]
     columns = [column for column in columns if any(column.value(result) is not None for result in every)]
     lines = [
@@ -300,7 +312,9 @@ def _scale(axes: Axes, x: str, log: bool) -> None:
         wide = high > DECADE**2 * low
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}") if x == "seconds" else EngFormatter("B"))
+    axes.xaxis.set_major_formatter(
+        StrMethodFormatter("{x:g}") if x.endswith("seconds") else EngFormatter("B")
+    )
 
 
 def _curve(

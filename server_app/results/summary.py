@@ -17,6 +17,7 @@ from server_app.results.drift import lines_of, recoveries
 from server_app.results.lines import Row, number
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
+from task.spec.algorithms import ALGORITHMS
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -252,7 +253,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     ended = ENDS.get(result.get("ended_by") or "", "")
     remarks = ", ".join(part for part in (ended, f"{skipped} skipped" if skipped else "") if part)
     took = result.get("participation") or {}
-    chosen = result.get("selection") not in (None, "uniform")
+    entry = ALGORITHMS.get(str(result.get("algorithm")))
+    chosen = result.get("selection") not in (None, "uniform") or (entry is not None and entry.asynchronous)
     measures = scalars_of(result.get("client_measures" if personal else "measures") or {})
     lowest = "" if result.get("accuracy") is not None else short(result.get("best_loss"))
     rows = [

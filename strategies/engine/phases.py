@@ -265,7 +265,7 @@ class PhaseEngine:
         nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
-        received = phase.models.received if phase.models else None
+        received = phase.received()
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
         bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
         bound = bound_of(phase.contract, phase.scalars) or bound

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 
 # Records that differ by recipient: by field, client and the record's own name.
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
+# Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
+Seconds = Callable[[Sequence[str]], Sequence[float]]
 Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
 TRAIN, EVALUATE, ADAPT = "train", "evaluate", "adapt"
 
@@ -66,6 +68,13 @@ class Phase:
         """Flower's message type, with the phase as its action."""
         verb = self.contract.verb
         return verb if self.name == verb else f"{verb}.{self.name}"
+
+    def received(self) -> Callable[[str], Arrays] | None:
+        """Return what returns the model that a client gets; None = all get the same, or none."""
+        if self.models:
+            return self.models.received
+        given = next((self.route[r.base] for r in self.contract.up if r.base in self.route), None)
+        return (lambda client: next(iter(given[client].values()))) if given else None
 
 
 @dataclass(frozen=True)
@@ -221,6 +230,18 @@ class Rule:
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
         return state, metrics | over_models(hops)
+
+    def begin(self, state: Any, context: RoundContext, seconds: Seconds) -> Any:
+        """Return the state with which a round begins; the context is still without a cohort."""
+        return state
+
+    def drawn(self, state: Any) -> tuple[str, ...] | None:
+        """Return the clients that train in the round, sorted; None = the policy draws them."""
+        return None
+
+    def seconds(self, state: Any) -> float | None:
+        """Return the simulated seconds of the round; None = until its slowest client is done."""
+        return None
 
     def opening(self, context: RoundContext) -> Phases:
         """Yield the phases before the first round of this start; one that resumes a run does them again.

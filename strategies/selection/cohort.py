@@ -114,7 +114,9 @@ class Cohorts:
             phase = context.phase(CANDIDATES, state, candidates)
             losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
         private = self.privacy
-        drawn = private.cohort(pool.names) if private else self.selector.select(pool, candidates, losses)
+        drawn = private.cohort(pool.names) if private else self.rule.drawn(state)
+        if drawn is None:
+            drawn = self.selector.select(pool, candidates, losses)
         if self.entry.pooled == "once":
             drawn = list(drawn)[:1]  # the data of all, once
         plan = plan_round(self.config, context.round, drawn)
@@ -128,6 +130,8 @@ class Cohorts:
         without a good reply has uploaded as much as the others did on average.
         """
         plan, state, context = self._drawn
+        if (kept := self.rule.seconds(state)) is not None:
+            return kept
         total = 0.0
         for phase, folded in (pair for pair in done if pair[0].name == CANDIDATES):
             moved = _moved(phase.to, [(phase, folded)])
@@ -143,6 +147,10 @@ class Cohorts:
             down, up = (mean / most if most else 1.0 for mean, most in zip(means, planned, strict=True))
             self._packed = down, up
         return total
+
+    def alone(self, names: Sequence[str], state: ServerState, context: RoundContext) -> list[float]:
+        """Return the simulated seconds of clients that train now, each alone on its link."""
+        return [float(s) for s in self._times(names, state, context).total]
 
     def dump(self) -> Arrays:
         """Return what the next draw depends on, for a checkpoint."""

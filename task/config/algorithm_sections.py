@@ -87,6 +87,33 @@ class QFFLConfig(Section):
     )
 
 
+class FedBuffConfig(Section):
+    """FedBuff, Nguyen et al. 2022; fraction-train is the share of the clients that are at work at once."""
+
+    buffer: int = knob(
+        0, "K, updates of a server step, at most all that are at work; 0 = half of those", low=0
+    )
+    server_lr: float = knob(1.0, "eta_g of the server's step", above=0)
+    exponent: float = knob(
+        0.5, "a of s = (1 + tau)^-a, weight of an update tau versions old; 0 = all alike", low=0
+    )
+
+
+class FedAsyncConfig(Section):
+    """FedAsync, Xie, Koyejo and Gupta 2019; fraction-train is the share of the clients at work at once."""
+
+    alpha: float = knob(0.6, "alpha, share of an arriving model in the next one", above=0, high=1)
+    staleness: str = knob(
+        "polynomial",
+        "s(tau), which alpha is multiplied by for a model tau versions old",
+        choices=("constant", "polynomial", "hinge"),
+    )
+    poly_a: float = knob(0.5, "a of (1 + tau)^-a", low=0)
+    hinge_a: float = knob(10.0, "a of 1 / (a (tau - b) + 1), if tau > b, else 1", above=0)
+    hinge_b: int = knob(6, "b of the same, versions that do not count as stale", low=0)
+    rho: float = knob(0.005, "rho of the clients' proximal term rho/2 |w - w^v|^2; 0 = none", low=0)
+
+
 class FedDCConfig(Section):
     """FedDC, Gao et al. 2022."""
 

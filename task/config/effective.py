@@ -54,6 +54,7 @@ def _codec(*names: str) -> When:
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
+_WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
@@ -101,11 +102,14 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     ),
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
+    **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
+    "devices.uplink": (_WAITING,),
     "vertical.": (_algorithm(*_VERTICAL),),
     **dict.fromkeys((f"vertical.{name}" for name in _SPLIT), (_algorithm("splitnn"),)),
     "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),
     "vertical.key-bits": (_algorithm("vertical-logistic"),),
-    "model": (When("algorithm", ("vertical-logistic",), but=True),),  # which has but one
+    # Which has but one, and whose kinds may be several.
+    "model": (When("algorithm", ("vertical-logistic",), but=True), When("models.levels", ("",))),
     "models.": (_AVERAGED,),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
@@ -138,7 +142,6 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "fedopt.beta1": (_MOMENTS,),
     "fedopt.beta2": (_MOMENTS,),
     "dropout-width": (When("width.levels", ("",)),),
-    "model": (When("models.levels", ("",)),),
     "models.shares": (When("models.levels"),),
     "width.shares": (When("width.levels"),),
     "width.scheme": (When("width.levels"),),
@@ -151,6 +154,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "robust.iterations": (_MEDIAN,),
     "robust.weighted": (_MEDIAN,),
     "d-psgd.degree": (When("d-psgd.route", ("regular",)),),
+    "fedasync.poly-a": (When("fedasync.staleness", ("polynomial",)),),
+    "fedasync.hinge-a": (When("fedasync.staleness", ("hinge",)),),
+    "fedasync.hinge-b": (When("fedasync.staleness", ("hinge",)),),
     "hierfavg.edges": (When("hierfavg.pattern", ("",)),),
     "select.order": (_selection("cycle"),),
     "select.candidates": (_selection("power-of-choice"),),

@@ -17,8 +17,10 @@ from task.config.algorithm_sections import (
     EnsembleConfig,
     FedALAConfig,
     FedAMPConfig,
+    FedAsyncConfig,
     FedAttConfig,
     FedAvgMConfig,
+    FedBuffConfig,
     FedDCConfig,
     FedDynConfig,
     FedExPConfig,
@@ -106,6 +108,8 @@ class Config:
     adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
     qffl: QFFLConfig = field(default_factory=QFFLConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
+    fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
     fedexp: FedExPConfig = field(default_factory=FedExPConfig)

@@ -105,7 +105,8 @@ def _nothing_up(entry: Algorithm) -> str:
 
 def _little(entry: Algorithm) -> str:
     why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
-    return _nothing_up(entry) or (why if entry.repeats else "")
+    stale = "the updates of a step are from several versions, and may be of one client"
+    return _nothing_up(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
 
 
 def _no_base(entry: Algorithm) -> str:
@@ -202,6 +203,8 @@ def _selection(name: str) -> Choice:
     checks = [(selection.ring, _ring), (selection.needs_losses, _loss), (selection.by_examples, _by_examples)]
 
     def why_not(entry: Algorithm) -> str:
+        if entry.asynchronous:
+            return "a step takes the updates of the clients that are there first, whoever they are"
         return next((why for on, check in checks if on and (why := check(entry))), "")
 
     return Choice("selection", (name,), why_not)

@@ -44,6 +44,9 @@ _LIPSCHITZ = Scalar(
 
 _NODE_DOWN = Record("model", SHARED, "x_i, the client's own mixed model", to="each")
 
+_VERSION_DOWN = Record("model", SHARED, "w^v, the version that was new when the client began", to="each")
+_VERSION_UP = replace(MODEL_UP, meaning="w_k, w^v after local training", base="model", reduce="collect")
+
 _NO_STEP = "its clients send one gradient and take no step"
 _PATH = "its clients take the mean of their gradients from the length of their steps"
 _REDUCED = "its steps are variance-reduced gradients, of which the rule sets the scale"
@@ -88,7 +91,7 @@ _GLOBAL = (
         about="Peer to peer: after training, each client's model is mixed with its neighbours' on a graph.",
         solver="d-psgd",
         down=(_NODE_DOWN,),
-        up=(replace(MODEL_UP, meaning="y_i, x_i after local training", reduce="collect"),),
+        up=(replace(MODEL_UP, meaning="y_i, x_i after local training", base="model", reduce="collect"),),
         weight="uniform",
         evaluation=(_NODE_DOWN,),
         group="topology",
@@ -109,6 +112,20 @@ _GLOBAL = (
         neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
     Algorithm(
+        "fedasync", "FedAsync", paper("1903.03934"),
+        about="The server mixes each model in as it arrives, the less the longer ago its client began.",
+        solver="versioned",
+        down=(_VERSION_DOWN,),
+        down_scalars=(Scalar("proximal-mu", "rho of the proximal term rho/2 |w - w^v|^2", low=0),),
+        up=(_VERSION_UP,),
+        weight="uniform",
+        asynchronous=True,
+        group="asynchronous",
+        neutral={"fedasync.alpha": 1.0, "fedasync.rho": 0.0, "fraction-train": 0.0},
+        settles=False,
+        biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
+    ),
+    Algorithm(
         "fedatt", "FedAtt", paper("1812.07108", "attentive aggregation"),
         about="Weighs each client layer by layer by how far its layer has moved from the server's.",
         up=(replace(MODEL_UP, reduce="collect"),),
@@ -125,6 +142,20 @@ _GLOBAL = (
         "fedavgm", "FedAvgM", paper("1909.06335", "server momentum"),
         about="FedAvg with momentum on the server.",
         neutral={"fedavgm.server-lr": 1.0, "fedavgm.momentum": 0.0},
+    ),
+    Algorithm(
+        "fedbuff", "FedBuff", paper("2106.06639"),
+        about="The server takes a step for each K updates that arrive, stale ones with less weight.",
+        solver="versioned",
+        down=(_VERSION_DOWN,),
+        up=(_VERSION_UP,),
+        weight="uniform",
+        asynchronous=True,
+        group="asynchronous",
+        neutral={"fedbuff.buffer": 1_000_000, "fraction-train": 1.0},
+        equal_sizes=True,
+        settles=False,
+        biased="clients count by how often they arrive, not by their examples",
     ),
     Algorithm(
         "feddc", "FedDC", paper("2203.11751"),

@@ -15,6 +15,7 @@ GROUPS = {
     "fair": "One global model that is fair to all clients",
     "robust": "One global model in spite of malicious clients",
     "topology": "Models that are mixed at edges or on a graph of peers",
+    "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
     "baseline": "Baselines to compare with",
@@ -86,6 +87,9 @@ class Algorithm:
     personal: bool = False
     # Whether a client may train several times in a round, each time with batches of its own.
     repeats: bool = False
+    # Whether a round takes the updates that arrive first, from whatever version of the model; its rule says
+    # who arrives (`strategies.rules.asynchronous`).
+    asynchronous: bool = False
     # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
     group: str = ""
     # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.

@@ -74,6 +74,8 @@ _PAPERS = """
     Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning
 1602.05629 2017 McMahan, Moore, Ramage, Hampson, Agüera y Arcas
     Communication-Efficient Learning of Deep Networks from Decentralized Data
+2106.06639 2022 Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba
+    Federated Learning with Buffered Asynchronous Aggregation
 1804.08333 2019 Nishio, Yonetani
     Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge
 1912.13445 2022 Pillutla, Kakade, Harchaoui
@@ -96,6 +98,8 @@ _PAPERS = """
     Adaptive Federated Learning in Resource Constrained Edge Computing Systems
 1911.00222 2020 Wei, Li, Ding, Ma, Yang, Farokhi, Jin, Quek, Poor
     Federated Learning with Differential Privacy: Algorithms and Performance Analysis
+1903.03934 2019 Xie, Koyejo, Gupta
+    Asynchronous Federated Optimization
 1803.01498 2018 Yin, Chen, Ramchandran, Bartlett
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan

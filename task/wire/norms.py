@@ -24,7 +24,7 @@ from task.errors import FieldError
 from task.numerics.arrays import BLOCK, NamedArrays, blocks
 from task.numerics.held import dense
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.spec.record import MODEL_DOWN, Record
+from task.spec.record import Record
 from task.wire.checks import FINITE
 from task.wire.layouts import base_of
 
@@ -36,7 +36,7 @@ class NormBound:
     """The bound in a round."""
 
     most: float  # largest L2 norm; 0 = no bound
-    # The received model w^t by name; empty = unknown here, so only changes are checked.
+    # The model that the client received, w^t, by name; empty = unknown here, so only changes are checked.
     model: NamedArrays
     trainable: frozenset[str]  # names of its parameters
     # Returns what a client received of the model, where that differs by client.
@@ -87,7 +87,7 @@ class NormBound:
         """Yield what is held to the bound by itself, its norm, and the largest norm of such clients."""
         if not self.most or field.layout.kind != "part":
             return
-        base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)
+        base = base_of(field, {field.base: self.model} if self.model else {}, self.trainable)
         for parameters in (True, False):
             divided = parameters and field.per
             names = [n for n, a in arrays.items() if (n in self.trainable) == parameters]

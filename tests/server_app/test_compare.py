@@ -96,6 +96,8 @@ def test_simulated_seconds_are_compared_where_selection_policies_differ(make: Ma
     assert "simulated seconds" not in cells([uniform])["all"]
     found = cells([uniform, make("quick", [0.0, 0.5, 0.9], selection="fedcs")])
     assert [found[name]["simulated seconds"] for name in ("uniform", "fedcs")] == ["60", "60"]  # 0 + 20 + 40
+    found = cells([uniform, make("early", [0.0, 0.8, 0.9], algorithm="fedbuff")])
+    assert found["fedbuff"]["simulated seconds to 75 %"] == "19"  # between 0 and 20
 
 
 def test_clients_of_a_personalised_run(make: Make) -> None:

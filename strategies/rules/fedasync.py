@@ -1,0 +1,74 @@
+"""FedAsync, server half. Xie, Koyejo and Gupta 2019, arXiv 1903.03934, Algorithm 1.
+
+w^{t+1} = (1 - alpha_t) w^t + alpha_t w_k,  alpha_t = alpha s(tau_k), at each arrival
+
+=============  =========================================  ============================
+s(tau)         ``fedasync.staleness``                     keys
+=============  =========================================  ============================
+1              ``constant``
+(1 + tau)^-a   ``polynomial``                             ``fedasync.poly-a``
+1 if tau <= b,
+else
+1 / (a (tau -  ``hinge``                                  ``fedasync.hinge-a``, ``-b``
+b) + 1)
+=============  =========================================  ============================
+
+The client minimises F_k(w) + rho/2 |w - w^{v_k}|^2, from the version v_k that it was given. Parameters and
+buffers are mixed alike, in float64, rounded once; integers are the client's.
+
+One that is three versions old has half a say, here with alpha = 1:
+
+>>> state = AsyncState({"w": np.array([10.0])}, version=3, arriving={"a": np.array([5.0, 0.0])},
+...     versions={"0/w": np.array([2.0])})
+>>> replies = AggregatedReplies({"arrays": {"w": np.array([[4.0]])}}, ("a",), np.array([1]))
+>>> config = Config(fedasync=FedAsyncConfig(alpha=1.0))
+>>> made, metrics = server_update(state, replies, config)
+>>> made.arrays["w"].tolist(), metrics["staleness-max"]
+([7.0], 3)
+"""
+
+import numpy as np
+
+from strategies.engine.state import AggregatedReplies, Updated
+from strategies.rules.asynchronous import Asynchronous, AsyncState, given_to, staleness_metrics, stepped
+from task.config.algorithm_sections import FedAsyncConfig
+from task.config.knobs import Config
+
+
+def discount(tau: int, knobs: FedAsyncConfig) -> float:
+    """Return s(tau).
+
+    >>> [discount(tau, FedAsyncConfig(staleness="hinge", hinge_a=10.0, hinge_b=6)) for tau in (6, 7)]
+    [1.0, 0.09090909090909091]
+    """
+    if knobs.staleness == "polynomial":
+        return float((1.0 + tau) ** -knobs.poly_a)
+    if knobs.staleness == "hinge" and tau > knobs.hinge_b:
+        return 1.0 / (knobs.hinge_a * (tau - knobs.hinge_b) + 1.0)
+    return 1.0
+
+
+def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config) -> Updated[AsyncState]:
+    """Mix the model of the client that arrives into the present one."""
+    (client,) = reduced.clients
+    _, tau = given_to(state, client)
+    alpha = config.fedasync.alpha * discount(tau, config.fedasync)
+    arrays = {}
+    for name, w in state.arrays.items():
+        w_k = reduced.arrays["arrays"][name][0]
+        mixed = w_k if w.dtype.kind in "iu" else (1.0 - alpha) * w.astype(np.float64) + alpha * w_k
+        arrays[name] = np.asarray(mixed, w.dtype)
+    metrics = staleness_metrics(state, reduced.clients)
+    return stepped(state, arrays), metrics | {"alpha": alpha}
+
+
+class FedAsync(Asynchronous, algorithm="fedasync", update=server_update):
+    """Asynchronous federated optimisation; see `strategies.rules.fedasync`."""
+
+    def buffer(self, at_once: int) -> int:
+        """Return 1: each arrival is a step."""
+        return 1
+
+    def down_scalars(self, state: AsyncState) -> dict[str, float]:
+        """Return rho."""
+        return {"proximal-mu": self.config.fedasync.rho}
