@@ -138,5 +138,7 @@ def classes_only(config: Config) -> str:
         return 'attack.kind = "label-flip" trains on other classes'
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
+        "fedlc": "FedLC calibrates the logits of classes",
+        "fedntd": "FedNTD distils the classes other than the true one",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
     }.get(algorithm_of(config.algorithm).solver, "")
