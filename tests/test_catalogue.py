@@ -80,7 +80,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
         assert not set(names) & reserved
         assert all("." not in n and f.meaning for n, f in zip(names, fields, strict=True))
     assert all(f.reduce in REDUCTIONS for f in entry.up)
-    assert re.fullmatch(r"\d{4}\.\d{5}", entry.paper.arxiv)
+    assert re.fullmatch(r"\d{4}\.\d{5}|10\.\d+/\S+", entry.paper.number)
     assert entry.paper.authors
     assert entry.paper.where
     assert bool(entry.newcomer) == (entry.personal or name == "moon")
@@ -154,7 +154,7 @@ def test_at_its_neutral_value_it_is_fedavg_and_else_it_is_not(name: str, owners:
     runs = [play(keys | {"algorithm": name} | ACTIVE[name]), play(keys | {"algorithm": "fedavg"})]
     equal = same(*runs, exact=False)
     assert not any(equal[1:])  # one that begins from what a client kept does so from its second round on
-    assert not equal[0] or name in ("fedala", "moon")
+    assert not equal[0] or name in ("afl", "fedala", "moon")
 
 
 # ----------------------------------------------------------------------------------------- order
@@ -179,6 +179,8 @@ def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
 
 
 # ----------------------------------------------------------------------------------- fixed point
+
+OTHER_LOSS = {"fedlc"}  # whose clients minimise another loss, which has another optimum for equal clients too
 
 
 def convex(path: Path, identical: bool, clients: str = "abc") -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +208,7 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
 
     clients = "abcdefg" if ALGORITHMS[name].withstands else "abc"  # enough for some to be malicious
     x, y = convex(tmp_path / "c.npz", identical, clients)
-    biased = ALGORITHMS[name].biased and not identical
+    biased = ALGORITHMS[name].biased and (not identical or name in OTHER_LOSS)
     for rounds in (60,) if biased else (60, 600):  # whatever step its knobs make
         keys = {"batch_size": 0, "local_epochs": epochs, "learning_rate": 2.0, "num_server_rounds": rounds}
         played = play(
@@ -241,7 +243,11 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
 # Of clients' own models, with a hidden layer: the losses of three clients before and after the local training
 # of the second round, weighted by test examples, as accuracy is too coarse. MOON is FedAvg where there is no
 # hidden layer. It and the pooled data have one model: its loss after rounds 2 and 1.
+# So is FedNTD among two classes, of which none but the true one remains to be distilled.
 FIGURES: dict[str, list[float]] = json.loads((Path(__file__).parent / "golden" / "figures.json").read_text())
+
+
+FEDAVG_HERE = {"fedntd", "moon"}
 
 
 def pinned(name: str, got: list[float]) -> None:
@@ -267,7 +273,7 @@ def golden(path: Path, name: str) -> Played:
     return play(keys | ACTIVE[name], nodes=2)
 
 
-@pytest.mark.parametrize("name", sorted({*ONE} - {"moon"}))
+@pytest.mark.parametrize("name", sorted({*ONE} - FEDAVG_HERE))
 def test_golden_run(name: str, tmp_path: Path) -> None:
     W, b = golden(tmp_path / "golden.npz", name).linear(2)
     pinned(name, [*W.ravel().tolist(), *b.tolist()])
@@ -275,11 +281,11 @@ def test_golden_run(name: str, tmp_path: Path) -> None:
 
 def test_figures_are_of_different_algorithms() -> None:
     assert set(FIGURES) == set(NAMES)
-    different({*ONE} - {"moon"})
-    different([*OWN, "moon"])
+    different({*ONE} - FEDAVG_HERE)
+    different([*OWN, *FEDAVG_HERE])
 
 
-@pytest.mark.parametrize("name", [*OWN, "moon"])
+@pytest.mark.parametrize("name", [*OWN, *sorted(FEDAVG_HERE)])
 def test_golden_run_on_the_clients(name: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz", {"anna": 9, "ben": 14, "cleo": 11})
     keys = keys_of(name, tmp_path / "owners.npz", fraction_evaluate=1.0, local_test_fraction=0.3)

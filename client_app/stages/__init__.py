@@ -8,6 +8,7 @@ from client_app.stages.clipping import Clipping
 from client_app.stages.coding import Coding
 from client_app.stages.examples import PrivateExamples
 from client_app.stages.loss import Loss
+from client_app.stages.momentum import ClientMomentum
 from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
@@ -19,6 +20,7 @@ STAGES: dict[str, type[Stage]] = {
     "structured": Structured,
     "example-dp": PrivateExamples,
     "loss": Loss,
+    "momentum": ClientMomentum,
     "attack": Attack,
     "canary": Canaries,
     "codec": Coding,

@@ -185,15 +185,23 @@ def _refused(expected_and_got: str) -> ConfigError:
     return ConfigError(f'run-config key "optimizer": expected {expected_and_got}')
 
 
-def clip(grads: Tensors, most: float) -> None:
-    """Scale each client's gradient, in place, to a norm of at most `most` over all its tensors together.
+def norms_of(grads: Tensors) -> torch.Tensor:
+    """Return each client's norm over all its tensors together, [K].
 
-    As ``torch.nn.utils.clip_grad_norm_`` does for one client. A sum over a client's slice alone is the same
-    whoever trains with it; one over an axis of [K, ...] is not, in its last bits.
+    A sum over a client's slice alone is the same whoever trains with it; one over an axis of [K, ...] is not,
+    in its last bits.
     """
     clients = len(grads[0])
     each = torch._foreach_norm([g[k] for k in range(clients) for g in grads])
-    norms = torch.linalg.vector_norm(torch.stack(each).view(clients, -1), dim=1)
-    factors = (most / (norms + 1e-6)).clamp(max=1.0)
+    norms: torch.Tensor = torch.linalg.vector_norm(torch.stack(each).view(clients, -1), dim=1)
+    return norms
+
+
+def clip(grads: Tensors, most: float) -> None:
+    """Scale each client's gradient, in place, to a norm of at most `most` over all its tensors together.
+
+    As ``torch.nn.utils.clip_grad_norm_`` does for one client.
+    """
+    factors = (most / (norms_of(grads) + 1e-6)).clamp(max=1.0)
     for g in grads:
         g.mul_(factors.view(-1, *[1] * (g.dim() - 1)))

@@ -19,6 +19,7 @@ import torch
 from client_app.training.local_optimizer import clip, local_optimizer
 from client_app.training.private import PoissonSchedule, PrivateSteps
 from client_app.training.programs import Batch, Program, Tensors
+from client_app.training.sharpness import gradient_of
 from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
 from task.tasks.base import counted, fill
@@ -205,7 +206,9 @@ def train(
                 optimizer.cut(k)
         batch, private = schedule.batch(step), task.steps
         loss, gradient = (
-            private.gradient(task.program, task.params, batch) if private else solver.gradient(task, batch)
+            private.gradient(task.program, task.params, batch)
+            if private
+            else gradient_of(solver, task, batch, frozen)
         )
         losses.append(loss)
         with torch.no_grad():

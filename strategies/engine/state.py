@@ -170,15 +170,16 @@ def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
     if entry.withstands is None:
         return ""
     each, more = entry.withstands
-    f = config.robust.f(asked)
-    needed = each * f + more
-    if replies >= needed:
+    f, size = config.robust.f(asked), config.robust.bucket
+    needed, seen = each * f + more, -(-replies // size)
+    if seen >= needed:
         return ""
-    most = (replies - more) // each
-    hint = f"with so many f is at most {most}" if most >= 0 else f"ask at least {more} clients a round"
+    most = (seen - more) // each
+    hint = f"with so many f is at most {most}" if most >= 0 else f"ask at least {more * size} clients a round"
+    what = "replies" if size == 1 else f"buckets of {size} (robust.bucket)"
     return (
         f'run-config key "robust.byzantine": {entry.name} needs at least {each} f + {more} = {needed} '
-        f"replies against f = {f} malicious of {asked} clients asked; got {replies}: {hint}"
+        f"{what} against f = {f} malicious of {asked} clients asked; got {seen}: {hint}"
     )
 
 

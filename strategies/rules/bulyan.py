@@ -32,9 +32,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.krum import scores
+from strategies.rules.pre_aggregation import RobustRule
 from strategies.rules.robust_math import by_column, middle, sort_clients, squared_distances
 from task.config.knobs import Config
 
@@ -79,5 +79,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     return replace(state, arrays=arrays), metrics
 
 
-class Bulyan(Rule, algorithm="bulyan", update=server_update):
+class Bulyan(RobustRule, algorithm="bulyan", update=server_update):
     """Bulyan; see `strategies.rules.bulyan`."""

@@ -45,14 +45,19 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     return replace(state, arrays=update | stepped), {"effective-steps": steps}
 
 
+def most_steps(config: Config, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
+    """Return the largest |a_k|_1 of the steps that clients were asked for: none exceeds tau_k / (1 - rho)."""
+    train, found = config.train, {}
+    for client, n in examples.items():
+        passes = epochs.get(client, train.local_epochs)
+        steps = train.local_steps or passes * math.ceil(n / (train.batch_size or n))
+        found[client] = {"step-weight": steps / (1.0 - train.momentum) * (1 + 1e-9)}
+    return found
+
+
 class FedNova(Rule, algorithm="fednova", update=server_update):
     """Normalised averaging; see `strategies.rules.fednova`."""
 
     def limits(self, examples: Mapping[str, int], epochs: Mapping[str, int]) -> Limits:
-        """Hold |a_k|_1 to the steps that a client was asked for: no solver exceeds tau_k / (1 - rho)."""
-        train, found = self.config.train, {}
-        for client, n in examples.items():
-            passes = epochs.get(client, train.local_epochs)
-            steps = train.local_steps or passes * math.ceil(n / (train.batch_size or n))
-            found[client] = {"step-weight": steps / (1.0 - train.momentum) * (1 + 1e-9)}
-        return found
+        """Hold |a_k|_1 to the steps that a client was asked for."""
+        return most_steps(self.config, examples, epochs)

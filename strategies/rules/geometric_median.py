@@ -34,8 +34,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
+from strategies.rules.pre_aggregation import RobustRule
 from strategies.rules.robust_math import combine_robustly, gram
 from task.config.knobs import Config
 from task.spec.selections import SELECTIONS
@@ -81,5 +81,5 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     return replace(state, arrays=arrays), metrics
 
 
-class GeometricMedian(Rule, algorithm="geometric-median", update=server_update):
+class GeometricMedian(RobustRule, algorithm="geometric-median", update=server_update):
     """Geometric median; see `strategies.rules.geometric_median`."""

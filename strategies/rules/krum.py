@@ -35,8 +35,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
+from strategies.rules.pre_aggregation import RobustRule
 from strategies.rules.robust_math import combine_robustly, squared_distances
 from task.config.knobs import Config
 
@@ -75,9 +75,9 @@ def select(state: S, reduced: AggregatedReplies, f: int, m: int) -> Updated[S]:
     return replace(state, arrays=combine_robustly(stack, weights, reduced.trainable, f)), metrics
 
 
-class Krum(Rule, algorithm="krum", update=server_update):
+class Krum(RobustRule, algorithm="krum", update=server_update):
     """Krum; see `strategies.rules.krum`."""
 
 
-class MultiKrum(Rule, algorithm="multi-krum", update=multi_update):
+class MultiKrum(RobustRule, algorithm="multi-krum", update=multi_update):
     """Multi-Krum; see `strategies.rules.krum`."""

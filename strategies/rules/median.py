@@ -38,8 +38,8 @@ array([2.])
 import math
 from dataclasses import replace
 
-from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.pre_aggregation import RobustRule
 from strategies.rules.robust_math import by_column, middle, sort_clients, trimmed_mean
 from task.config.knobs import Config
 
@@ -56,9 +56,9 @@ def trimmed_update(state: S, reduced: AggregatedReplies, config: Config) -> Upda
     return replace(state, arrays=trimmed_mean(reduced.arrays["arrays"], b)), {"trimmed": b}
 
 
-class Median(Rule, algorithm="median", update=server_update):
+class Median(RobustRule, algorithm="median", update=server_update):
     """Coordinate-wise median; see `strategies.rules.median`."""
 
 
-class TrimmedMean(Rule, algorithm="trimmed-mean", update=trimmed_update):
+class TrimmedMean(RobustRule, algorithm="trimmed-mean", update=trimmed_update):
     """Coordinate-wise trimmed mean; see `strategies.rules.median`."""

@@ -114,6 +114,24 @@ class FedAsyncConfig(Section):
     rho: float = knob(0.005, "rho of the clients' proximal term rho/2 |w - w^v|^2; 0 = none", low=0)
 
 
+class AFLConfig(Section):
+    """Agnostic federated learning, Mohri et al. 2019."""
+
+    lambda_lr: float = knob(0.1, "gamma, step of the clients' weights along their losses; 0 = FedAvg", low=0)
+    step: str = knob("projected", "how the weights stay of sum 1", choices=("projected", "exponentiated"))
+
+
+class TERMConfig(Section):
+    """TERM, Li et al. 2021."""
+
+    t: float = knob(
+        0.1,
+        "t, tilt: > 0 favours clients of large loss, < 0 leaves them out; 0 = plain mean",
+        low=-1e3,
+        high=1e3,
+    )
+
+
 class FedDCConfig(Section):
     """FedDC, Gao et al. 2022."""
 
@@ -124,6 +142,57 @@ class FedDynConfig(Section):
     """FedDyn, Acar et al. 2021."""
 
     alpha: float = knob(0.01, "alpha of the dynamic regulariser; 0 = FedAvg of uniform weights", low=0)
+
+
+class FedACGConfig(Section):
+    """FedACG, Kim et al. 2024."""
+
+    lambda_: float = knob(
+        0.85, "lambda, momentum of the model that clients start from; 0 = none", low=0, below=1
+    )
+    beta: float = knob(0.002, "beta of the proximal term beta/2 |w - y|^2; twice the authors' 0.001", low=0)
+
+
+class FedCMConfig(Section):
+    """FedCM, Xu et al. 2021."""
+
+    alpha: float = knob(
+        0.1, "alpha, weight of the client's own gradient; 1 = FedAvg of uniform weights", above=0, high=1
+    )
+
+
+class FedLCConfig(Section):
+    """FedLC, Zhang et al. 2022."""
+
+    tau: float = knob(
+        1.0, "tau of tau n_c^(-1/4), taken off the logit of class c; 0 = FedAvg", low=0, high=100
+    )
+
+
+class FedNTDConfig(Section):
+    """FedNTD, Lee et al. 2022."""
+
+    beta: float = knob(1.0, "beta, weight of the not-true distillation; 0 = FedAvg", low=0)
+    temperature: float = knob(1.0, "T of the distillation", above=0)
+
+
+class MimeConfig(Section):
+    """Mime and MimeLite, Karimireddy et al. 2021."""
+
+    beta: float = knob(0.9, "beta of the server's momentum; 0 makes mimelite FedAvg", low=0, below=1)
+
+
+class SamConfig(Section):
+    """Sharpness-aware local steps, in front of any algorithm whose clients take them: FedSAM, FedASAM."""
+
+    rho: float = knob(
+        0.0, "rho, how far uphill a step's gradient is taken, two passes a step; 0 = off", low=0
+    )
+    form: str = knob(
+        "normalised",
+        "uphill by rho in the gradient's direction, by rho times it, or by rho scaled with the weights",
+        choices=("normalised", "plain", "adaptive"),
+    )
 
 
 class NbAFLConfig(Section):
@@ -143,7 +212,7 @@ class FedExPConfig(Section):
 
 
 class RobustConfig(Section):
-    """The robust rules: median, trimmed-mean, krum, multi-krum, bulyan, geometric-median."""
+    """The robust rules, and what stands in front of them."""
 
     byzantine: float = knob(
         0.1, "f, malicious clients to withstand: a share of those asked, rounded down, or a count >= 1", low=0
@@ -154,9 +223,39 @@ class RobustConfig(Section):
     iterations: int = knob(100, "geometric-median: most Weiszfeld steps", low=1)
     weighted: bool = knob(False, "geometric-median: weigh by the n_k that clients claim, as the paper does")
 
+    norm_bound: float = knob(
+        0.0, "M, largest norm of a client's update, what exceeds it is cut; 0 = none", low=0
+    )
+    bucket: int = knob(1, "s, clients that are averaged before the rule sees them; 1 = none", low=1)
+    nnm: bool = knob(False, "mix each model with those nearest to it before the rule sees them")
+    client_momentum: float = knob(
+        0.0, "beta of the momentum of its updates that a client keeps and sends; 0 = none", low=0, below=1
+    )
+
     def f(self, asked: int) -> int:
         """Return f for a round in which so many clients were asked."""
         return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
+
+
+class CenteredClippingConfig(Section):
+    """Centered clipping, Karimireddy et al. 2021."""
+
+    radius: float = knob(1.0, "r, most that one client moves v, as |w_k - w^t|; huge = plain mean", above=0)
+    iterations: int = knob(1, "L, steps of a round", low=1)
+
+
+class DnCConfig(Section):
+    """Divide and conquer, Shejwalkar and Houmansadr 2021."""
+
+    coordinates: int = knob(10_000, "b, random numbers of each update that are looked at", low=1)
+    filter: float = knob(1.0, "c, clients that are left out each time, as a multiple of f", low=0)
+    iterations: int = knob(1, "times that this is done; who is out once is out", low=1)
+
+
+class FLTrustConfig(Section):
+    """FLTrust, Cao et al. 2021."""
+
+    root: str = knob("", 'name of the client with the root data, which the server trusts; "" = the first')
 
 
 class PersonalConfig(Section):

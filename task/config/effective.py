@@ -81,6 +81,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "fedopt.": (_algorithm("fedadagrad", "fedadam", "fedyogi"),),
     "qffl.": (_algorithm("qfedavg", "qfedsgd"),),
     "robust.": (_algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.withstands)),),
+    "mime.": (_algorithm("mime", "mimelite"),),
     "fedala.": (When("algorithm", ("fedala",), other=When("ala", (True,))),),
     # single keys; all conditions must hold, those of the section too
     "initial-model-strict": (When("initial-model"),),
@@ -137,6 +138,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "evaluate-every": (When("he", (False,)),),
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
+    "sam.form": (When("sam.rho"),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
     "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),
     "fedopt.beta1": (_MOMENTS,),

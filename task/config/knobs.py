@@ -11,26 +11,35 @@ from typing import NamedTuple
 from task.config.algorithm_sections import (
     AdamConfig,
     AdaptiveTauConfig,
+    AFLConfig,
     AppleConfig,
+    CenteredClippingConfig,
     DittoConfig,
+    DnCConfig,
     DPSGDConfig,
     EnsembleConfig,
+    FedACGConfig,
     FedALAConfig,
     FedAMPConfig,
     FedAsyncConfig,
     FedAttConfig,
     FedAvgMConfig,
     FedBuffConfig,
+    FedCMConfig,
     FedDCConfig,
     FedDynConfig,
     FedExPConfig,
     FedFomoConfig,
+    FedLCConfig,
     FedNovaConfig,
+    FedNTDConfig,
     FedOptConfig,
     FedProtoConfig,
     FedProxConfig,
     FineTuneConfig,
+    FLTrustConfig,
     HierFAVGConfig,
+    MimeConfig,
     MoonConfig,
     NbAFLConfig,
     PerFedAvgConfig,
@@ -38,7 +47,9 @@ from task.config.algorithm_sections import (
     PFedMeConfig,
     QFFLConfig,
     RobustConfig,
+    SamConfig,
     ScaffoldConfig,
+    TERMConfig,
     VerticalConfig,
 )
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
@@ -107,17 +118,28 @@ class Config:
     scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
     adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
     qffl: QFFLConfig = field(default_factory=QFFLConfig)
+    afl: AFLConfig = field(default_factory=AFLConfig)
+    term: TERMConfig = field(default_factory=TERMConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
     fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
     fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
     feddyn: FedDynConfig = field(default_factory=FedDynConfig)
     fedexp: FedExPConfig = field(default_factory=FedExPConfig)
+    fedcm: FedCMConfig = field(default_factory=FedCMConfig)
+    fedacg: FedACGConfig = field(default_factory=FedACGConfig)
+    fedlc: FedLCConfig = field(default_factory=FedLCConfig)
+    fedntd: FedNTDConfig = field(default_factory=FedNTDConfig)
+    mime: MimeConfig = field(default_factory=MimeConfig)
+    sam: SamConfig = field(default_factory=SamConfig)
     nbafl: NbAFLConfig = field(default_factory=NbAFLConfig)
     fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
     fedopt: FedOptConfig = field(default_factory=FedOptConfig)
     fedatt: FedAttConfig = field(default_factory=FedAttConfig)
     robust: RobustConfig = field(default_factory=RobustConfig)
+    centered_clipping: CenteredClippingConfig = field(default_factory=CenteredClippingConfig)
+    dnc: DnCConfig = field(default_factory=DnCConfig)
+    fltrust: FLTrustConfig = field(default_factory=FLTrustConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)

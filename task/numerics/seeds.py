@@ -41,6 +41,8 @@ CANARY: Final = "canary"  # the canaries of an audit: who is in, and their direc
 CODEC: Final = "codec"  # the random draws of a client's code
 DOWNLOAD: Final = "download"  # the random draws of the model's code
 SYNTHETIC: Final = "synthetic"  # the generated data set
+BUCKETS: Final = "buckets"  # which clients are averaged before a robust rule
+COORDINATES: Final = "coordinates"  # the numbers of updates that a robust rule looks at
 HELDOUT: Final = "heldout"  # which clients take no part in training
 
 

@@ -58,6 +58,8 @@ class Choice:
             return server.he
         if self.key == "transcript":
             return server.transcript in self.values
+        if self.key == "sam.rho":
+            return config.sam.rho > 0
         if self.key in ("clip-norm", "initial-model"):
             return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
         if self.key in ("dp.noise", "dp.unit"):
@@ -123,6 +125,18 @@ def _structured(entry: Algorithm) -> str:
         return "its clients do more than steps from the received model, which no restriction is defined for"
     whole = "its rule compares whole models, of which a restriction leaves most as they were"
     return "" if entry.up == (MODEL_UP,) else whole
+
+
+# Solvers whose steps go along the gradient of a loss on one batch, with linear terms at most.
+_UPHILL = (
+    "ditto", "fedacg", "fedcm", "feddc", "feddyn", "fedexp", "fedlc", "fednova", "fedntd", "fedprox",
+    "fedrep", "fine-tune", "loss-before", "mimelite", "moon", "qfedavg", "scaffold", "sgd",
+)  # fmt: skip
+
+
+def _sharp(entry: Algorithm) -> str:
+    why = "its clients do not step along the gradient of a loss on one batch, or it is not verified with them"
+    return "" if entry.solver in _UPHILL else why
 
 
 def _ring(entry: Algorithm) -> str:
@@ -214,6 +228,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
     Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
     Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
+    Choice("sam.rho", (SOME,), _sharp),
     Choice("dropout-width", (BELOW_ONE,), why_whole),
     Choice("width.levels", (LEVELS,), why_whole),
     Choice("models.levels", (MODELS,), _alike),
@@ -259,6 +274,10 @@ def check_composition(config: Config) -> None:
                 f'"{choice.key}"'
             )
     check_changing(config, entry)
+    _refuse(
+        config.sam.rho > 0 and config.dp.local, ("sam.rho", f"{config.sam.rho:g}", "0"), "dp.unit", "example",
+        "the noise is for one gradient of an example in a step, and the ascent takes another",
+    )  # fmt: skip
     if config.parted:
         _check_parts(config)
     if config.server.secagg:

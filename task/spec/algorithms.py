@@ -6,10 +6,11 @@ which come **up**, how each upward record is reduced, and what the client **keep
 the registry, the privacy sheet (nothing else leaves a client), the source of the README's tables and the
 parameter list of the tests.
 
-Algorithms that train one global model stand here, the robust rules in `task.spec.robust`, personalised
-algorithms and their baselines in `task.spec.personalised`, those whose clients hold other columns of the same
-people in `task.spec.vertical`. `task.spec.entry` says what an entry consists of;
-its defaults are FedAvg's.
+Algorithms that train one global model stand here and, where only the clients' steps differ, in
+`task.spec.local_steps`; those that go by the clients' losses in `task.spec.fair`, the robust rules in
+`task.spec.robust`, personalised algorithms and their baselines in `task.spec.personalised`, those whose
+clients hold other columns of the same people in `task.spec.vertical`. `task.spec.entry` says what an entry
+consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -22,6 +23,8 @@ it.
 from dataclasses import replace
 
 from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
+from task.spec.fair import FAIR, LOSS_BEFORE
+from task.spec.local_steps import COHORT_GRADIENT, FULL_GRADIENT, LOCAL_STEPS, STEP_WEIGHT
 from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
@@ -31,12 +34,9 @@ from task.spec.vertical import VERTICAL
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
 _KONECNY_SPARSE = replace(_KONECNY, where="Algorithm 4 with S_k and A")
-_FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
-_COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")
 _LI_FAIR = paper("1905.10497", "")
 _REFERENCE_LOSS = Scalar("reference-loss", "F_ref, largest loss of the last round, a unit that cancels")
-_LOSS_BEFORE = Scalar("loss-before", "F_k(w^t), mean loss of the received model", low=0)
-_WORST_LOSS = replace(_LOSS_BEFORE, reduce="max")
+_WORST_LOSS = replace(LOSS_BEFORE, reduce="max")
 # Far above what an honest client reaches, far below what would swallow the others' sum in float64.
 _LIPSCHITZ = Scalar(
     "lipschitz", "h_k / (L F_ref^q) = a_k (1 + q eta |Dw_k|^2 / F_k(w^t))", low=0, high=2.0**50, reduce="sum"
@@ -74,7 +74,7 @@ _GLOBAL = (
             Scalar(
                 "beta", "|grad F_k(w_k) - grad F_k(w^t)| / |w_k - w^t|; 0 = unknown", low=0, reduce="collect"
             ),
-            _LOSS_BEFORE,
+            LOSS_BEFORE,
             Scalar(
                 "step-seconds", "c_k, measured seconds of a local step; 0 = not measured", low=0, high=1e6,
                 reduce="max",
@@ -209,12 +209,7 @@ _GLOBAL = (
                 base="arrays", per="step-weight",
             ),
         ),
-        # The server also holds each client to the steps that it was asked for (`strategies.rules.fednova`).
-        up_scalars=(
-            Scalar(
-                "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
-            ),
-        ),
+        up_scalars=(STEP_WEIGHT,),
         neutral={"local-steps": 3, "fednova.mu": 0.0},
     ),
     Algorithm(
@@ -224,7 +219,7 @@ _GLOBAL = (
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(
             Scalar("gamma", "gamma_k^t, inexactness |grad h(w_k; w^t)| / |grad F_k(w^t)|", False, low=0),
-            replace(_LOSS_BEFORE, required=False),
+            replace(LOSS_BEFORE, required=False),
         ),
         neutral={"fedprox.mu": 0.0},
     ),
@@ -234,7 +229,7 @@ _GLOBAL = (
         solver="fedsgd",
         sgd_only=_NO_STEP,
         unclipped=_NO_STEP,
-        up=(_FULL_GRADIENT,),
+        up=(FULL_GRADIENT,),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
     Algorithm(
@@ -247,10 +242,10 @@ _GLOBAL = (
             "gradient": Algorithm(
                 "fsvrg", "FSVRG, full gradients", _KONECNY,
                 solver="gradient",
-                up=(_FULL_GRADIENT,),
+                up=(FULL_GRADIENT,),
             )
         },
-        down=(MODEL_DOWN, _COHORT_GRADIENT),
+        down=(MODEL_DOWN, COHORT_GRADIENT),
         neutral={"local-epochs": 1, "batch-size": 0},
     ),
     Algorithm(
@@ -264,7 +259,7 @@ _GLOBAL = (
                 "fsvrg-sparse", "FSVRG for sparse features, full gradients and counts", _KONECNY_SPARSE,
                 solver="feature-counts",
                 up=(
-                    _FULL_GRADIENT,
+                    FULL_GRADIENT,
                     Record(
                         "frequency", COLUMNS, "phi_k^j, share of examples with a non-zero feature j",
                         of="all",
@@ -278,7 +273,7 @@ _GLOBAL = (
         },
         down=(
             MODEL_DOWN,
-            _COHORT_GRADIENT,
+            COHORT_GRADIENT,
             Record("frequency", COLUMNS, "phi^j, share of the cohort's examples with a non-zero feature j"),
         ),
         neutral={"local-epochs": 1, "batch-size": 0},
@@ -382,4 +377,6 @@ _GLOBAL = (
     ),
 )  # fmt: skip
 
-ALGORITHMS: dict[str, Algorithm] = {a.name: a for a in (*_GLOBAL, *ROBUST, *PERSONAL, *VERTICAL)}
+ALGORITHMS: dict[str, Algorithm] = {
+    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL)
+}

@@ -104,6 +104,8 @@ class Algorithm:
     biased: str = ""
     # Why what its paper calls private is not; "" = it claims nothing. It goes with nothing that protects.
     disproved: str = ""
+    # Of a phase, whether who answers is trusted by assumption: no attack is simulated there.
+    trusted: bool = False
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
     # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
     vertical: bool = False

@@ -1,4 +1,4 @@
-"""The papers that the catalogue names, by their number at arXiv."""
+"""The papers that the catalogue names, by their number at arXiv, or by DOI if they are not there."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,15 @@ class Paper:
     authors: str
     year: int
     title: str
-    arxiv: str
+    number: str  # at arXiv, or a DOI
     where: str  # algorithm or equation number in the paper
+
+    @property
+    def url(self) -> str:
+        """Where it can be read."""
+        return (
+            f"https://doi.org/{self.number}" if "/" in self.number else f"https://arxiv.org/abs/{self.number}"
+        )
 
 
 # Number, year and authors; below them the title.
@@ -26,6 +33,8 @@ _PAPERS = """
     Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent
 1709.05929 2018 Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer
     Distributed Deep Learning Networks among Institutions for Medical Imaging
+2012.13995 2021 Cao, Fang, Liu, Gong
+    FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping
 2010.01243 2020 Cho, Wang, Joshi
     Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies
 2102.07089 2021 Collins, Hassani, Mokhtari, Shakkottai
@@ -46,6 +55,14 @@ _PAPERS = """
     Personalized Cross-Silo Federated Learning on Non-IID Data
 2301.09604 2023 Jhunjhunwala, Wang, Joshi
     FedExP: Speeding Up Federated Averaging via Extrapolation
+2012.10333 2021 Karimireddy, He, Jaggi
+    Learning from History for Byzantine Robust Optimization
+2008.03606 2021 Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh
+    Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning
+2201.03172 2024 Kim, Kim, Han
+    Communication-Efficient Federated Learning with Accelerated Client Gradient
+2106.03097 2022 Lee, Jeong, Shin, Bae, Yun
+    Preservation of the Global Knowledge by Not-True Distillation in Federated Learning
 1812.07108 2019 Ji, Pan, Long, Li, Jiang, Huang
     Learning Private Neural Language Modeling with Attentive Aggregation
 1910.06378 2020 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh
@@ -60,6 +77,8 @@ _PAPERS = """
     Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel SGD
 1905.06641 2020 Liu, Zhang, Song, Letaief
     Client-Edge-Cloud Hierarchical Federated Learning
+2007.01162 2021 Li, Beirami, Sanjabi, Smith
+    Tilted Empirical Risk Minimization
 2103.16257 2021 Li, He, Song
     Model-Contrastive Federated Learning
 2012.04221 2021 Li, Hu, Beirami, Smith
@@ -76,12 +95,16 @@ _PAPERS = """
     Communication-Efficient Learning of Deep Networks from Decentralized Data
 2106.06639 2022 Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba
     Federated Learning with Buffered Asynchronous Aggregation
+1902.00146 2019 Mohri, Sivek, Suresh
+    Agnostic Federated Learning
 1804.08333 2019 Nishio, Yonetani
     Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge
 1912.13445 2022 Pillutla, Kakade, Harchaoui
     Robust Aggregation for Federated Learning
 2003.00295 2021 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan
     Adaptive Federated Optimization
+10.14722/ndss.2021.24498 2021 Shejwalkar, Houmansadr
+    Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for Federated Learning
 1705.10467 2017 Smith, Chiang, Sanjabi, Talwalkar
     Federated Multi-Task Learning
 2105.00243 2022 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang
@@ -100,8 +123,14 @@ _PAPERS = """
     Federated Learning with Differential Privacy: Algorithms and Performance Analysis
 1903.03934 2019 Xie, Koyejo, Gupta
     Asynchronous Federated Optimization
+1802.10116 2018 Xie, Koyejo, Gupta
+    Generalized Byzantine-tolerant SGD
+2106.10874 2021 Xu, Wang, Wang, Yao
+    FedCM: Federated Learning with Client-level Momentum
 1803.01498 2018 Yin, Chen, Ramchandran, Bartlett
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
+2209.00189 2022 Zhang, Li, Li, Xu, Wu, Ding, Wu
+    Federated Learning with Label Distribution Skew via Logits Calibration
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan
     FedALA: Adaptive Local Aggregation for Personalized Federated Learning
 2012.08565 2021 Zhang, Sapra, Fidler, Yeung, Alvarez
@@ -115,6 +144,6 @@ _PAIRS = zip(_HEADS, _LINES[1::2], strict=True)
 _KNOWN = {number: (who, int(year), title.strip()) for (number, year, who), title in _PAIRS}
 
 
-def paper(arxiv: str, where: str = "Algorithm 1") -> Paper:
+def paper(number: str, where: str = "Algorithm 1") -> Paper:
     """Return a paper by its number; `where` in it is the algorithm."""
-    return Paper(*_KNOWN[arxiv], arxiv, where)
+    return Paper(*_KNOWN[number], number, where)

@@ -15,6 +15,8 @@ _BLANCHARD = paper("1703.02757", "section 4")
 # Rules over all the clients' models; the clients do as in FedAvg.
 _robust = partial(Algorithm, up=(replace(MODEL_UP, reduce="collect"),), weight="uniform", equal_sizes=True)
 
+_CAO = paper("2012.13995", "Algorithm 2")
+
 ROBUST = (
     _robust(
         "bulyan", "Bulyan", paper("1802.07927", "section 4"),
@@ -23,6 +25,34 @@ ROBUST = (
         neutral={"robust.byzantine": 0.0},
         settles=False,
         biased="it leaves out numbers and clients far from the others, and does not use n_k",
+    ),
+    _robust(
+        "centered-clipping", "Centered clipping", paper("2012.10333", "Algorithm 2"),
+        about="Moves from the last update towards the clients' by steps of a limited length.",
+        withstands=(2, 1),
+        neutral={"centered-clipping.radius": 1e30, "robust.byzantine": 0.0},
+        biased="it cuts the updates of clients far from the others",
+    ),
+    _robust(
+        "dnc", "DnC", paper("10.14722/ndss.2021.24498", "Algorithm 2"),
+        about="Leaves out clients that stand out along the direction in which all differ most.",
+        withstands=(2, 1),
+        neutral={"robust.byzantine": 0.0},
+        biased="it leaves out clients far from the others",
+    ),
+    _robust(
+        "fltrust", "FLTrust", _CAO,
+        about="Weighs each client by how far its update points the way of one that the server trusts.",
+        phases={
+            "root": Algorithm(
+                "fltrust", "FLTrust, the root client", _CAO,
+                trusted=True,
+            )
+        },
+        group="robust",
+        no_neutral="it follows the root client's update",
+        biased="it follows the root client",
+        equal_sizes=False,
     ),
     _robust(
         "geometric-median", "Geometric median (RFA)", paper("1912.13445", "Algorithm 2"),
@@ -45,6 +75,13 @@ ROBUST = (
         withstands=(2, 1),
         neutral={"fraction-train": 0.0},
         biased="the median of gradients is not their mean",
+    ),
+    _robust(
+        "meamed", "Mean around the median", paper("1802.10116", "Definition 4"),
+        about="Averages, number by number, the clients' values nearest to the median.",
+        withstands=(2, 1),
+        neutral={"robust.byzantine": 0.0},
+        biased="it leaves out numbers far from the others, and does not use n_k",
     ),
     _robust(
         "multi-krum", "Multi-Krum", _BLANCHARD,

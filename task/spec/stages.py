@@ -3,7 +3,7 @@
 A stage is named by a run-config key and says here what it adds to the contract; its work is the class of the
 same name in `client_app.stages`. The stages of a run are applied in the order of `STAGES`, which is
 
-    ala -> structured -> example-dp -> training -> loss -> attack -> canary -> codec -> grid | dp
+    ala -> structured -> example-dp -> training -> loss -> momentum -> attack -> canary -> codec -> grid | dp
 
 What does not go together is refused before round 1 (`task.resolve.composition`).
 """
@@ -36,8 +36,17 @@ def _with_loss(entry: Algorithm) -> Algorithm:
     return replace(entry, up_scalars=(*entry.up_scalars, LOSS_RMS))
 
 
+# Of Karimireddy, He and Jaggi 2021, arXiv 2012.10333, section 4.
+SENT_MOMENTUM = Record("sent-momentum", PARAMETERS, "m_k, running mean of the client's own updates")
+
+
+def _with_momentum(entry: Algorithm) -> Algorithm:
+    return replace(entry, keeps=(*entry.keeps, SENT_MOMENTUM))
+
+
 def _with_attack(entry: Algorithm) -> Algorithm:
-    phases = {n: _added(p, "attack") if p.work == "train" else p for n, p in entry.phases.items()}
+    attacked = {n: p for n, p in entry.phases.items() if p.work == "train" and not p.trusted}
+    phases = {**entry.phases, **{n: _added(p, "attack") for n, p in attacked.items()}}
     return replace(entry, phases=phases)
 
 
@@ -115,6 +124,7 @@ STAGES: dict[str, Callable[[Algorithm], Algorithm]] = {
     "structured": _with_structured,
     "example-dp": _with_example_dp,
     "loss": _with_loss,
+    "momentum": _with_momentum,
     "attack": _with_attack,
     "canary": _with_canary,
     "codec": _with_codec,

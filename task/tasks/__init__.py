@@ -139,5 +139,7 @@ def classes_only(config: Config) -> str:
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
         "fedproto": "FedProto averages features by class",
+        "fedlc": "FedLC calibrates the logits of classes",
+        "fedntd": "FedNTD distils the classes other than the true one",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
     }.get(algorithm_of(config.algorithm).solver, "")

@@ -4,6 +4,12 @@ Median, trimmed mean: Yin et al., ICML 2018, arXiv 1803.01498, Definitions 1 and
 Krum:                 Blanchard et al., NIPS 2017, arXiv 1703.02757, section 4.
 Bulyan:               El Mhamdi et al., ICML 2018, arXiv 1802.07927, section 4.
 Geometric median:     Pillutla et al., 2022, arXiv 1912.13445, Algorithm 2.
+Meamed:               Xie et al. 2018, arXiv 1802.10116, Definition 4.
+DnC:                  Shejwalkar and Houmansadr, NDSS 2021, Algorithm 2.
+Centered clipping:    Karimireddy et al., ICML 2021, arXiv 2012.10333, Algorithm 2.
+FLTrust:              Cao et al., NDSS 2021, arXiv 2012.13995, Algorithm 2.
+Norm bound:           Sun et al. 2019, arXiv 1911.07963.
+NNM:                  Allouah et al., AISTATS 2023, arXiv 2302.01772, Algorithm 2.
 Little is enough:     Baruch et al., NeurIPS 2019, arXiv 1902.06156, Algorithm 3.
 """
 
@@ -115,6 +121,118 @@ class GeometricMedian(Robust):
     def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
         alpha = [float(n) if self.weighted else 1.0 for n in sizes]
         return geometric_median(w, alpha, self.nu, self.iterations)
+
+
+@dataclass
+class Meamed(Robust):
+    algorithm = "meamed"
+    active = {"robust.byzantine": 0.2}
+    cases = {
+        "meamed": EVERYBODY | {"robust__byzantine": 2.0},
+        "meamed even": SOME | {"robust__byzantine": 1.0},
+    }
+
+    byzantine: float
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        return meamed(w, int(self.byzantine))
+
+
+@dataclass
+class DnC(Robust):
+    algorithm = "dnc"
+    active = {"robust.byzantine": 0.2}
+    cases = {"dnc": EVERYBODY | {"robust__byzantine": 2.0}, "dnc 1": SOME | {"robust__byzantine": 1.0}}
+
+    byzantine: float
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        out = dnc_scores(w)
+        taken = sorted(range(len(w)), key=lambda i: (out[i], i))[: len(w) - int(self.byzantine)]
+        return sum(w[i] for i in taken) / len(taken)
+
+
+@dataclass
+class CenteredClipping(Robust):
+    algorithm = "centered-clipping"
+    active = {"centered-clipping.radius": 0.1, "robust.byzantine": 0.2}
+    cases = {
+        "clipping": SOME | {"centered_clipping__radius": 0.3},
+        "clipping thrice": EVERYBODY
+        | {"centered_clipping__radius": 0.1, "centered_clipping__iterations": 3, "robust__byzantine": 2.0},
+    }
+
+    radius: float = 1.0
+    iterations: int = 1
+
+    def begin(self) -> None:
+        self.v = np.zeros(sum(a.size for a in self.w.values()))
+
+    def rule(self, w: Vectors, sizes: list[int]) -> np.ndarray:
+        start = np.concatenate([a.ravel() for a in self.w.values()])
+        self.v = centered_clipping([x - start for x in w], self.v, self.radius, self.iterations)
+        return start + self.v
+
+
+@dataclass
+class FLTrust(Reference):
+    """The root client is the first by name, and trains in the round as everybody does."""
+
+    algorithm = "fltrust"
+    cases = {"fltrust": EVERYBODY, "fltrust, another root": EVERYBODY | {"fltrust__root": "emil"}}
+
+    root: str = ""
+
+    def round(self, r: Round) -> None:
+        root = self.root or min(r.data)
+        local = {k: r.sgd(k, self.w) for k in {*r.cohort, root}}
+        start = np.concatenate([a.ravel() for a in self.w.values()])
+        flat = {k: np.concatenate([a.ravel() for a in w.values()]) - start for k, w in local.items()}
+        new = start + fltrust([flat[k] for k in sorted(flat) if k != root], flat[root])
+        ends = np.cumsum([a.size for a in self.w.values()])[:-1]
+        parts = zip(self.w.items(), np.split(new, ends), strict=True)
+        self.w = {name: part.reshape(a.shape) for (name, a), part in parts}
+
+
+def meamed(w: Vectors, f: int) -> np.ndarray:
+    out = []
+    for j in range(len(w[0])):
+        values = [float(v[j]) for v in w]
+        centre = median_of(values)
+        nearest = sorted(values, key=lambda v: abs(v - centre))[: len(values) - f]
+        out.append(sum(nearest) / len(nearest))
+    return np.array(out)
+
+
+def dnc_scores(w: Vectors) -> list[float]:
+    """(X v)^2 by the singular vectors of the centred rows, all coordinates."""
+    X = np.array(w) - np.mean(w, axis=0)
+    v = np.linalg.svd(X, full_matrices=False)[2][0]
+    return [float((x @ v) ** 2) for x in X]
+
+
+def centered_clipping(x: Vectors, v: np.ndarray, radius: float, iterations: int) -> np.ndarray:
+    for _ in range(iterations):
+        v = v + sum((a - v) * min(1.0, radius / float(np.linalg.norm(a - v))) for a in x) / len(x)
+    return v
+
+
+def fltrust(x: Vectors, root: np.ndarray) -> np.ndarray:
+    norm = float(np.linalg.norm(root))
+    scores = [max(0.0, float(a @ root) / (float(np.linalg.norm(a)) * norm)) for a in x]
+    return sum(s * norm / float(np.linalg.norm(a)) * a for s, a in zip(scores, x, strict=True)) / sum(scores)
+
+
+def norm_bound(x: Vectors, most: float) -> Vectors:
+    return [a * min(1.0, most / float(np.linalg.norm(a))) for a in x]
+
+
+def nearest_neighbours(x: Vectors, f: int) -> Vectors:
+    out = []
+    for a in x:
+        closest = sorted(x, key=lambda b, a=a: float(((a - b) ** 2).sum()))[: len(x) - f]
+        out.append(sum(closest) / len(closest))
+    return out
 
 
 def median_of(values: list[float]) -> float:
