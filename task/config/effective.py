@@ -84,6 +84,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
+    "condition": (When("model", ("cvae",)),),
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),

@@ -177,6 +177,11 @@ class Dataset(Decoded):
     skew: Skew | None = None  # of the clients' images; None = all are as in the file
 
     @property
+    def drawn(self) -> Dataset:
+        """What a generative model learns to draw: the examples."""
+        return self
+
+    @property
     def test_rows(self) -> slice:
         """The rows of the global test set."""
         return slice(self.num_train, len(self.y))

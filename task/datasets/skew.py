@@ -28,6 +28,7 @@ import numpy as np
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset
 from task.datasets.base import Rows
+from task.datasets.condition import by_client, conditioned, is_conditional
 from task.datasets.partition import Partition, load_partition
 from task.errors import ConfigError
 from task.numerics import seeds
@@ -104,10 +105,11 @@ class Skew:
 
 
 def load_dealt(config: Config) -> tuple[Dataset, Partition]:
-    """Return the data set that a run names, with its clients' skew, and who owns which rows.
+    """Return the data set that a run names, with its clients' skew and conditions, and who owns which rows.
 
     Raises:
-        ConfigError: The data set cannot be skewed so, or as in `load_dataset` and `load_partition`.
+        ConfigError: The data set cannot be skewed so or have conditions, or as in `load_dataset` and
+            `load_partition`.
         DataError: As there.
     """
     dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
@@ -115,16 +117,16 @@ def load_dealt(config: Config) -> tuple[Dataset, Partition]:
     if kind != "none":
         _check(dataset, config)
     partition = load_partition(dataset, config.data, config.seeds.data)
-    if kind == "none":
-        return dataset, partition
-    skew = Skew(
-        kind,
-        config.data.feature_skew_strength or STRENGTH.get(kind, 0.0),
-        partition.num_clients,
-        config.seeds.data,
-        _clients_of(dataset, partition, config),
-    )
-    return replace(dataset, skew=skew, description=f"{dataset.description}, skewed: {kind}"), partition
+    client_of: Rows = np.zeros(0, np.int64)
+    if kind != "none" or by_client(config):
+        client_of = _clients_of(dataset, partition, config)
+    if kind != "none":
+        strength = config.data.feature_skew_strength or STRENGTH.get(kind, 0.0)
+        skew = Skew(kind, strength, partition.num_clients, config.seeds.data, client_of)
+        dataset = replace(dataset, skew=skew, description=f"{dataset.description}, skewed: {kind}")
+    if is_conditional(config):
+        dataset = conditioned(dataset, partition.names, client_of, config)
+    return dataset, partition
 
 
 def _check(dataset: Dataset, config: Config) -> None:
@@ -148,14 +150,15 @@ def _check(dataset: Dataset, config: Config) -> None:
 
 
 def _clients_of(dataset: Dataset, partition: Partition, config: Config) -> Rows:
-    """Return the number of the client whose skew each row has; 0 for rows that nobody reads."""
+    """Return the number of the client that each row belongs to; 0 for rows that nobody reads."""
+    key = "feature-skew" if config.data.feature_skew != "none" else "condition"
     found = np.full(len(dataset.y), -1, np.int64)
     for k in range(partition.num_clients):
         for rows in (partition.train(k), partition.test(k)):
             if (found[rows] >= 0).any():
                 raise ConfigError(
-                    'run-config key "feature-skew": a row has the skew of the client that owns it; expected '
-                    f'clients that do not overlap; partition "{config.data.partition}" gives rows of client '
+                    f'run-config key "{key}": a row has what its one client gives it; expected clients that '
+                    f'do not overlap; partition "{config.data.partition}" gives rows of client '
                     f"{partition.names[k]} to others too"
                 )
             found[rows] = k
