@@ -26,10 +26,11 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners
+from task.datasets.condition import refuse_own
 from task.datasets.partition import Partition
 from task.datasets.skew import load_dealt
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
-from task.errors import ConfigError, DataError
+from task.errors import ConfigError, DataError, local
 from task.models.family import SubModels, Widths
 from task.models.units import smaller
 from task.numerics import seeds
@@ -292,6 +293,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
     if name:
+        refuse_own(config, local(path))
         check_own_data(config)
         owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task)

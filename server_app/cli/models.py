@@ -1,5 +1,7 @@
 """The models for people: `bouquet models`."""
 
+import math
+
 from rich.table import Table
 
 from task.models import MODELS, ModelSpec, build_model
@@ -20,6 +22,8 @@ def table() -> Table:
 
 def _size(name: str, spec: ModelSpec) -> str:
     for data, (shape, classes) in SHOWN.items():
+        if spec.conditional:
+            shape = (math.prod(shape) + classes,)
         if spec.fits(shape, classes):
             count = sum(p.numel() for p in build_model(name, shape, classes, 1).parameters())
             return f"{count:,} on {data}"

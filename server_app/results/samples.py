@@ -1,7 +1,8 @@
 """A picture of what a generative model has learnt: test images, their reconstructions, and samples.
 
 The picture has three rows of images: those of the global test set, under each what the model makes of it,
-and new ones from the model's prior, of a fixed seed. Without a test set there are samples only.
+and new ones from the model's prior, of a fixed seed. Without a test set there are samples only. A conditional
+model gives a row of new ones for each of the first conditions, of the same codes z.
 """
 
 from pathlib import Path
@@ -11,28 +12,34 @@ import torch
 
 from server_app.results.folder import SAMPLES
 from task.datasets import Dataset
+from task.datasets.condition import one_hot
 from task.models.vae import VAE
 from task.numerics.arrays import NamedArrays
 from task.storage.files import replacing
 
 COLUMNS = 12
+MOST_CONDITIONS = 10
 LEAST = 32  # pixels of an image's side, which is enlarged by a whole factor
 GAP = 2
 
 
 def write_samples(folder: Path, model: torch.nn.Module, arrays: NamedArrays, data: Dataset) -> None:
     """Write the picture into a result folder, if the arrays are a whole model that draws images."""
-    if not isinstance(model, VAE) or data.kind != "image" or not model.state_dict().keys() <= arrays.keys():
+    images, whole = data.drawn, model.state_dict().keys() <= arrays.keys()
+    if not isinstance(model, VAE) or images.kind != "image" or not whole:
         return
     model.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in model.state_dict()})
     model.eval()
     device = model.noise.device
-    rows = [model.sample(COLUMNS)]
+    shown = range(min(model.conditions, MOST_CONDITIONS))
+    rows = [model.sample(COLUMNS, condition=one_hot(np.full(COLUMNS, c), model.conditions)) for c in shown]
+    rows = rows or [model.sample(COLUMNS)]
     if len(data.y) - data.num_train >= COLUMNS:
-        x = data.inputs(slice(data.num_train, data.num_train + COLUMNS)).to(device)
+        first = slice(data.num_train, data.num_train + COLUMNS)
         with torch.no_grad():
-            rows = [x.flatten(1), model(x).reconstruction(), *rows]
-    grid = tiled(torch.stack(rows).view(len(rows), -1, *data.input_shape).cpu().numpy())
+            found = model(data.inputs(first).to(device)).reconstruction()
+        rows = [images.inputs(first).flatten(1).to(device), found, *rows]
+    grid = tiled(torch.stack(rows).view(len(rows), -1, *images.input_shape).cpu().numpy())
     from PIL import Image
 
     with replacing(folder / SAMPLES) as temp:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from task.datasets import Dataset
 from task.datasets.columns import prepared, with_moments
+from task.datasets.condition import is_conditional
 from task.datasets.encode import CellError, Encoder
 from task.datasets.header import TypedColumn, read_column, typed_columns
 from task.datasets.images import read_pictures
@@ -56,6 +57,11 @@ def read_examples(path: Path, card: ModelCard) -> Input:
     if not path.exists():
         raise DataError(
             f"--data: expected a csv, npz or picture file, or a folder of pictures; there is no {path}"
+        )
+    if is_conditional(card.config):
+        raise DataError(
+            f"--data: the model is given each example's {card.config.data.condition}, which no such file "
+            f"says; expected --data left out; got {path}"
         )
     if card.kind == "text":
         raise DataError(f"--data: the model predicts text, byte by byte, which no such file has; got {path}")

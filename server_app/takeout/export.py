@@ -186,9 +186,14 @@ def _random(card: ModelCard) -> Input:
 def _raw(examples: Input) -> np.ndarray:
     """Return examples as the exported model reads them."""
     data = examples.data
+    if data.drawn is not data:  # with a condition behind the pixels
+        return data.inputs(examples.rows).numpy()
     x = np.asarray(data.x[examples.rows])
     if data.kind == "text":
         return x.astype(np.int64)
+    if data.skew:
+        pixels = torch.from_numpy(x).float().reshape(len(x), *data.input_shape) / data.scale
+        return (data.skew(pixels, examples.rows) * data.scale).numpy()
     return (x if data.preparation else x.reshape(len(x), *data.input_shape)).astype(np.float32)
 
 

@@ -93,6 +93,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "drift.span": (When("drift.pattern", ("sudden",), but=True),),
     "arrive.round": (When("arrive.share"),),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
+    "condition": (When("model", ("cvae",)),),
     "num-classes": (_OWN_DATA,),
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),

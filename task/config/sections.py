@@ -71,6 +71,11 @@ class DataConfig(Section):
     feature_skew_strength: float = knob(
         0.0, "its s: level, contrast or deviation; 0 = background 0.5, contrast 0.5, noise 0.2", low=0, high=1
     )
+    condition: str = knob(
+        "client",
+        "what a conditional model is given with each example: the number of its client, or its class",
+        choices=("client", "label"),
+    )
     columns: str = knob(
         "even",
         'columns of each party, with partition=columns: even, or how many, "10,20"; of images, pixels',

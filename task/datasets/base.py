@@ -180,6 +180,11 @@ class Dataset(Decoded):
     round: int = 0  # whose examples these are; 0 = before any drift
 
     @property
+    def drawn(self) -> Dataset:
+        """What a generative model learns to draw: the examples."""
+        return self
+
+    @property
     def test_rows(self) -> slice:
         """The rows of the global test set."""
         return slice(self.num_train, len(self.y))

@@ -166,7 +166,7 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
 
     It is private where the data are: it has names and numbers of columns. Of many rows a part is looked at.
     """
-    table = dataset.kind == "features" and len(dataset.input_shape) == 1
+    table = dataset.kind == "features" and dataset.x.ndim == 2
     if config.standardise or not table or config.dataset not in ("breast-cancer", "csv", "npz"):
         return ""
     x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])

@@ -29,6 +29,7 @@ from task.config.data_sections import IMAGE_DRIFTS
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset
 from task.datasets.base import Rows
+from task.datasets.condition import by_client, conditioned, is_conditional
 from task.datasets.drift import Drift
 from task.datasets.partition import Partition, load_partition
 from task.datasets.stream import StreamedPartition, chosen, stream_of
@@ -108,12 +109,13 @@ class Skew:
 
 
 def load_dealt(config: Config) -> tuple[Dataset, Partition]:
-    """Return the data set that a run names, with its clients' skew, and who owns which rows.
+    """Return the data set that a run names, with its clients' skew and conditions, and who owns which rows.
 
     What changes from round to round is whole and as before round 1; `at` of both says what it is in a round.
 
     Raises:
-        ConfigError: The data set cannot be skewed or drift so, or as in `load_dataset` and `load_partition`.
+        ConfigError: The data set cannot be skewed, drift or have conditions so, or as in `load_dataset` and
+            `load_partition`.
         DataError: As there.
     """
     dataset = load_dataset(config.data, config.synthetic, config.seeds.data)
@@ -126,22 +128,22 @@ def load_dealt(config: Config) -> tuple[Dataset, Partition]:
     stream = stream_of(config)
     if stream:
         partition = StreamedPartition(partition, stream, stream.late(partition.names))
-    by_client = drift.kind != "none" and (drift.clients < 1 or drift.examples == "new")
-    if kind == "none" and drift.kind == "none":
-        return dataset, partition
-    of = "feature-skew" if kind != "none" else "drift.kind"
-    clients = _clients_of(dataset, partition, config, of) if kind != "none" or by_client else None
+    drifts_by_client = drift.kind != "none" and (drift.clients < 1 or drift.examples == "new")
+    of = "feature-skew" if kind != "none" else "drift.kind" if drifts_by_client else "condition"
+    some = kind != "none" or drifts_by_client or by_client(config)
+    clients = _clients_of(dataset, partition, config, of) if some else np.zeros(0, np.int64)
     if kind != "none":
-        assert clients is not None
         strength = config.data.feature_skew_strength or STRENGTH.get(kind, 0.0)
         skew = Skew(kind, strength, partition.num_clients, config.seeds.data, clients)
         dataset = replace(dataset, skew=skew, description=f"{dataset.description}, skewed: {kind}")
-    if drift.kind == "none":
-        return dataset, partition
-    return replace(dataset, drift=_drift(dataset, partition, config, clients)), partition
+    if drift.kind != "none":
+        dataset = replace(dataset, drift=_drift(dataset, partition, config, clients))
+    if is_conditional(config):
+        dataset = conditioned(dataset, partition.names, clients, config)
+    return dataset, partition
 
 
-def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows | None) -> Drift:
+def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows) -> Drift:
     """Return how a data set changes; `clients` are as of `Skew.client_of`."""
     drift, seed, count = config.drift, config.seeds.data, len(dataset.y)
     if drift.kind not in IMAGE_DRIFTS and (dataset.task != "classification" or dataset.num_classes < 2):
@@ -150,7 +152,7 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
             f'at least two; got "{dataset.name}", whose targets are those of {dataset.task}'
         )
     drifts = born = images = None
-    if clients is not None and drift.clients < 1:
+    if drift.clients < 1:
         size = max(round(drift.clients * partition.num_clients), 1)
         some = {partition.index(name) for name in chosen(seed, seeds.DRIFT, partition.names)[:size]}
         drifts = np.isin(clients, list(some))

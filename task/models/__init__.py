@@ -39,6 +39,9 @@ class ModelSpec:
     kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
     loss: str = ""  # in place of the task's own, of a model that no other one can train
     metrics: tuple[str, ...] = ()  # measured unless the run names others
+    # Whether an example ends with a condition, one-hot (`task.datasets.condition`); `build` and `fits` then
+    # take the number of conditions in place of that of classes.
+    conditional: bool = False
 
 
 def _perceptron(description: str, *hidden: int, norm: bool = False) -> ModelSpec:
@@ -70,6 +73,12 @@ def _vae(shape: Shape, num_classes: int) -> nn.Module:
     from task.models.vae import VAE
 
     return VAE(math.prod(shape))
+
+
+def _cvae(shape: Shape, conditions: int) -> nn.Module:
+    from task.models.vae import VAE
+
+    return VAE(math.prod(shape) - conditions, conditions=conditions)
 
 
 def _convolutional(
@@ -148,6 +157,11 @@ MODELS: dict[str, ModelSpec] = {
     "cnn-bn": _convolutional(
         "cnn with batch normalisation after each hidden layer (for FedBN; 1,664,586 on MNIST)",
         (32, 64), 512, pad=2, norm=True,
+    ),
+    "cvae": ModelSpec(
+        "vae that is given each example's client or class too, here one of ten (207,392 on MNIST)",
+        "images from 0 to 1 with a condition", _cvae, lambda shape, count: 0 < count < math.prod(shape),
+        loss="elbo", metrics=("neg-elbo", "neg-iwae"), conditional=True,
     ),
     "lenet": _convolutional(
         "two unpadded 5x5 convolutions, 120 and 84 ReLU (NIID-Bench's CNN; 44,426 on MNIST)",

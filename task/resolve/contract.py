@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
+from task.datasets.condition import outputs_of
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Levels, Widths
@@ -209,7 +210,8 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     """
     twin = algorithm_of(config.algorithm).private == "twin"
     name, features = levels_of(config).values[0], config.models.features
-    return build_model(name, shape, classes, config.seeds.model, _kind(config), twin, features)
+    outputs = outputs_of(config, classes)
+    return build_model(name, shape, outputs, config.seeds.model, _kind(config), twin, features)
 
 
 def _kind(config: Config) -> str:

@@ -152,8 +152,8 @@ class Inputs(Numbers):
     """The example itself."""
 
     def targets(self, dataset: Dataset, rows: np.ndarray | slice) -> torch.Tensor:
-        """Return the inputs."""
-        return dataset.inputs(rows)
+        """Return the inputs, without a condition."""
+        return dataset.drawn.inputs(rows)
 
     def fits(self, outputs: torch.Tensor, y: torch.Tensor, classes: int) -> bool:
         """Return whether outputs are like the inputs, or flat."""

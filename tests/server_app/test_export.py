@@ -26,7 +26,7 @@ def fresh(name: str) -> TakenModel:
     shape, classes = ((20,), 256) if text else ((7,), 3) if vector else ((3, 32, 32), 5)
     kind = "text" if text else "features" if vector else "image"
     run = {"model": name, **({"dataset": "shakespeare", "partition": "natural"} if text else {})}
-    run |= {"task": "reconstruction"} if name == "vae" else {}
+    run |= {"task": "reconstruction"} if name in ("cvae", "vae") else {}
     card = ModelCard(run, shape, classes, kind, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     return TakenModel(card, build_model(name, shape, classes, 1, kind).eval(), card.config)
 

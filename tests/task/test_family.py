@@ -15,7 +15,7 @@ from task.models.units import smaller, units_of
 from task.numerics.arrays import Arrays, state_of
 
 SHAPES = {"char-lstm": (8,)}
-DROPPABLE = sorted(MODELS.keys() - {"char-lstm", "logistic", "vae"})
+DROPPABLE = sorted(MODELS.keys() - {"char-lstm", "cvae", "logistic", "vae"})
 
 
 def dropout(units: Units, width: float, seed: int) -> Widths:

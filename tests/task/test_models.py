@@ -54,6 +54,7 @@ def test_descriptions_count_right(name):
     found = re.search(r"([\d,]{6,})(?: parameters)?(?: on (\S+))?\)$", MODELS[name].description)
     said, where = found.groups()
     shape, classes = {"MNIST": (MNIST, 10), "CIFAR-10": (CIFAR, 10), None: ((80,), 256)}[where]
+    shape = (784 + classes,) if MODELS[name].conditional else shape
     assert said == f"{size(build_model(name, shape, classes, seed=1)):,}"
 
 
