@@ -43,7 +43,7 @@ def with_table(text: str) -> str:
 
 def paper_link(a: Algorithm) -> str:
     first = a.paper.authors.split(",")[0]
-    return f"[{first} et al. {a.paper.year}](https://arxiv.org/abs/{a.paper.arxiv})"
+    return f"[{first} et al. {a.paper.year}]({a.paper.url})"
 
 
 def sent() -> str:

@@ -80,7 +80,7 @@ def test_an_entry_is_well_formed(name: str) -> None:
         assert not set(names) & reserved
         assert all("." not in n and f.meaning for n, f in zip(names, fields, strict=True))
     assert all(f.reduce in REDUCTIONS for f in entry.up)
-    assert re.fullmatch(r"\d{4}\.\d{5}", entry.paper.arxiv)
+    assert re.fullmatch(r"\d{4}\.\d{5}|10\.\d{4}/\S+", entry.paper.arxiv)
     assert entry.paper.authors
     assert entry.paper.where
     assert bool(entry.newcomer) == (entry.personal or name == "moon")

@@ -22,6 +22,7 @@ from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
 from task.spec.selections import SELECTIONS, with_selection
+from task.spec.several import with_models
 from task.spec.stages import with_stages
 from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
@@ -35,6 +36,9 @@ def entry_of(config: Config) -> Algorithm:
     entry = algorithm_of(config.algorithm)
     if entry.solver == "ensemble" and config.ensemble.of == "site":
         return replace(entry, pooled="each", batched=False)  # a batch of members would hold the data M times
+    if entry.models:
+        section, _, key = entry.models.replace("-", "_").partition(".")
+        return with_models(entry, getattr(getattr(config, section), key))
     return entry
 
 
@@ -87,12 +91,13 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     entry = contract_of(config)
     head = entry.private == "head"
     named = listed(config.train.private_layers) if head else ()
-    private = private_names(model, entry.private, config.personal.layers if head and not named else 0, named)
+    layers = config.lg_fedavg.layers if entry.private == "body" else config.personal.layers
+    private = private_names(model, entry.private, layers, named)
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if entry.solver == "moon" and config.moon.mu and not is_reference(config.model):
-        last_linear(model, "MOON")  # it compares what that layer reads
+    if (who := _reads_features(entry, config)) and not is_reference(config.model):
+        last_linear(model, who)
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
@@ -107,6 +112,14 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def _reads_features(entry: Algorithm, config: Config) -> str:
+    """Return the title of an algorithm whose clients read features in this run; "" = they do not."""
+    off = (entry.solver == "moon" and not config.moon.mu) or (
+        entry.solver == "fedphp" and config.fedphp.transfer != "mmd"
+    )
+    return entry.title if entry.features and not off else ""
 
 
 def family_of(
@@ -160,6 +173,8 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
     last = {}
     if entry.private == "head" and not config.train.private_layers:
         last["personal.layers"] = config.personal.layers
+    if entry.private == "body":
+        last["lg-fedavg.layers"] = config.lg_fedavg.layers
     if "ala" in entry.stages:
         last["fedala.layers"] = config.fedala.layers
     check_brought(
@@ -169,7 +184,7 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
-        needs_features="MOON" if entry.solver == "moon" and config.moon.mu else "",
+        needs_features=_reads_features(entry, config),
         last_layers=last,
     )
     if entry.solver == "fsvrg-sparse":

@@ -1,4 +1,4 @@
-"""The papers that the catalogue names, by their number at arXiv."""
+"""The papers that the catalogue names, by their number at arXiv, or by their DOI."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,18 @@ class Paper:
     authors: str
     year: int
     title: str
-    arxiv: str
+    arxiv: str  # its number there; with a slash, of a paper that is not there, its DOI
     where: str  # algorithm or equation number in the paper
+
+    @property
+    def id(self) -> str:
+        """The paper's number, and where it is one."""
+        return f"doi {self.arxiv}" if "/" in self.arxiv else f"arXiv {self.arxiv}"
+
+    @property
+    def url(self) -> str:
+        """Where it is found."""
+        return f"https://{'doi.org' if '/' in self.arxiv else 'arxiv.org/abs'}/{self.arxiv}"
 
 
 # Number, year and authors; below them the title.
@@ -26,10 +36,14 @@ _PAPERS = """
     Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent
 1709.05929 2018 Chang, Balachandar, Lam, Yi, Brown, Beers, Rosen, Rubin, Kalpathy-Cramer
     Distributed Deep Learning Networks among Institutions for Medical Imaging
+2107.00778 2022 Chen, Chao
+    On Bridging Generic and Personalized Federated Learning for Image Classification
 2010.01243 2020 Cho, Wang, Joshi
     Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies
 2102.07089 2021 Collins, Hassani, Mokhtari, Shakkottai
     Exploiting Shared Representations for Personalized Federated Learning
+2003.13461 2020 Deng, Kamani, Mahdavi
+    Adaptive Personalized Federated Learning
 2006.08848 2020 Dinh, Tran, Nguyen
     Personalized Federated Learning with Moreau Envelopes
 1802.07927 2018 El Mhamdi, Guerraoui, Rouault
@@ -38,6 +52,8 @@ _PAPERS = """
     Personalized Federated Learning: A Meta-Learning Approach
 2203.11751 2022 Gao, Fu, Li, Chen, Xu, Xu
     FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction
+2006.04088 2020 Ghosh, Chung, Yin, Ramchandran
+    An Efficient Framework for Clustered Federated Learning
 1909.06335 2019 Hsu, Qi, Brown
     Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification
 2007.03797 2021 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang
@@ -56,6 +72,10 @@ _PAPERS = """
     Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles
 1705.09056 2017 Lian, Zhang, Zhang, Hsieh, Zhang, Liu
     Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel SGD
+10.1007/978-3-030-86486-6_36 2021 Li, Zhan, Shao, Li, Song
+    FedPHP: Federated Personalization with Inherited Private Models
+2001.01523 2020 Liang, Liu, Liu, Salakhutdinov, Morency
+    Think Locally, Act Globally: Federated Learning with Local and Global Representations
 1905.06641 2020 Liu, Zhang, Song, Letaief
     Client-Edge-Cloud Hierarchical Federated Learning
 2103.16257 2021 Li, He, Song
@@ -70,6 +90,10 @@ _PAPERS = """
     Fair Resource Allocation in Federated Learning
 2110.08394 2022 Luo, Wu
     Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning
+2108.10252 2021 Marfoq, Neglia, Bellet, Kameni, Vidal
+    Federated Multi-Task Learning under a Mixture of Distributions
+2111.09360 2022 Marfoq, Neglia, Vidal, Kameni
+    Personalized Federated Learning through Local Memorization
 1602.05629 2017 McMahan, Moore, Ramage, Hampson, Agüera y Arcas
     Communication-Efficient Learning of Deep Networks from Decentralized Data
 1804.08333 2019 Nishio, Yonetani
@@ -94,8 +118,12 @@ _PAPERS = """
     Federated Learning with Differential Privacy: Algorithms and Performance Analysis
 1803.01498 2018 Yin, Chen, Ramchandran, Bartlett
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
+2311.14975 2023 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan
+    Eliminating Domain Bias for Federated Learning in Representation Space
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan
     FedALA: Adaptive Local Aggregation for Personalized Federated Learning
+2106.06042 2022 Oh, Kim, Yun
+    FedBABU: Towards Enhanced Representation for Federated Image Classification
 2012.08565 2021 Zhang, Sapra, Fidler, Yeung, Alvarez
     Personalized Federated Learning with First Order Model Optimization
 """  # noqa: E501 - a title

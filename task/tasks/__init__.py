@@ -138,5 +138,9 @@ def classes_only(config: Config) -> str:
         return 'attack.kind = "label-flip" trains on other classes'
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
+        "fedem": "the components of FedEM vote with probabilities of classes",
+        "fedphp": "FedPHP learns probabilities of classes" if config.fedphp.transfer == "kd" else "",
+        "fedrod": "FedRoD balances classes",
+        "knn-per": "the neighbours of kNN-Per vote for classes",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
     }.get(algorithm_of(config.algorithm).solver, "")
