@@ -1,4 +1,4 @@
-"""FedDBE, client half. Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, NeurIPS 2023, arXiv 2311.14975, Algorithm 1.
+"""FedDBE, client half. Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, 2023, arXiv 2311.14975, Algorithm 1.
 
 For each batch with features z = f(x), all in one backward pass:
 
@@ -37,9 +37,8 @@ from task.numerics.arrays import Arrays
 
 def batch_mean(z: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Return each client's mean features over the rows of a batch that count, [K, d]."""
-    counts = (batch.y.flatten(2)[:, :, 0] >= 0) if batch.padded else z.new_ones(z.shape[:2]).bool()
-    n = counts.sum(1).clamp(min=1).to(z.dtype)
-    return (z * counts.unsqueeze(2)).sum(1) / n.unsqueeze(1)
+    rows = batch.counting().to(z.dtype)
+    return (z * rows.unsqueeze(2)).sum(1) / rows.sum(1, keepdim=True).clamp(min=1.0)
 
 
 class FeatureMeanSolver(Solver, name="feddbe-mean"):

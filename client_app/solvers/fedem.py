@@ -14,8 +14,8 @@ q_s(m)   ``q`` [n, M]          posterior of component m for example s, fixed    
 
 The E-step is of the received components, in evaluation mode, and in float64. Each component then trains with
 batches and momentum of its own. ``train-loss`` is sum_m mean_s q_s(m) l(theta_m; s).
-A client's own model says p(y | x) = sum_m pi_m softmax(theta_m(x))_y: before local training with the received
-components and the weights that its training data give them, after it with the trained ones.
+A client's own model says p(y | x) = sum_m pi_m softmax(theta_m(x))_y, before local training with the received
+components and the pi of its last round, after it with the trained ones and the new pi.
 A client that is new, or lost its state, begins with pi_m = 1/M: it needs an E-step and nothing else.
 """
 
@@ -95,8 +95,11 @@ class FedEMSolver(Solver, name="fedem", adapts=True):
         return self.updates(task, stats, model=False, up=shared, keep=keep)
 
     def personalise(self, task: LocalTask) -> None:
-        """Take the E-step."""
+        """Take the kept weights; a client without any takes the E-step."""
         self.begin(task)
+        for k, fields in enumerate(self.kept):
+            if "weights" in fields:
+                self.pi[k] = torch.from_numpy(fields["weights"]["weights"]).to(self.q)
 
     def predictor(self, model: nn.Module, task: LocalTask, k: int) -> nn.Module:
         """Return the mixture."""

@@ -1,11 +1,11 @@
 """FedPHP, client half. Li, Zhan, Shao, Li and Song, ECML PKDD 2021, doi 10.1007/978-3-030-86486-6_36.
 
-w_k from w^t on:  w <- w - eta grad ((1 - lambda) CE(w; b) + lambda R(w, p_k; b)), for each batch b of E epochs
-after the last:   p_k <- mu_k p_k + (1 - mu_k) w_k,  mu_k = mu min(1, a_k / max(1, floor(C T)));  a_k <- a_k + 1
+w_k <- w_k - eta grad ((1 - lambda) CE(w_k; b) + lambda R(w_k, p_k; b)) from w^t on, for each batch b;  then
+p_k <- mu_k p_k + (1 - mu_k) w_k,  mu_k = mu min(1, a_k / max(1, floor(C T)));  a_k <- a_k + 1
 
 R = KD:   - sum_c q_c log softmax(w(x))_c,  q = softmax(p_k(x) / tau),  mean over the batch
 R = MMD:  mean_{x,x'} [K(z, z') + K(y, y') - K(z, y') - K(y, z')],  z = f_w(x), y = f_{p_k}(x) the features,
-          K(u, v) = sum_{i=0..4} exp(-|u - v|^2 / (b 2^i / 4)),  b the mean of |u - v|^2 over all pairs, a number
+          K(u, v) = sum_{i=0..4} exp(-|u - v|^2 / (b 2^i / 4)),  b the mean of |u - v|^2 over all pairs
 
 =========  =========================  ==================================================  ==========
 symbol     variable                   meaning                                             where
@@ -19,8 +19,9 @@ mu         ``fedphp.mu``              largest share that p_k keeps; 0 = p_k is w
 C T        fraction-train, rounds     rounds that a client takes part in, about           run config
 =========  =========================  ==================================================  ==========
 
-p_k is in evaluation mode and gets no gradient, so that its outputs or features are computed once, before the
-first step. Buffers are averaged into p_k like parameters; integers are rounded. What is measured is p_k.
+b and p_k get no gradient. p_k is in evaluation mode, so that its outputs or features are computed once,
+before the first step. Buffers are averaged into p_k like parameters; integers are rounded. A client's own
+model is p_k.
 A client that is new, or lost its state, begins with p_k = w^t (in the authors' code with the run's initial
 model, an untrained teacher); one that is not selected keeps p_k, and a_k counts its own rounds only.
 """
@@ -75,7 +76,8 @@ class FedPHPSolver(OwnModelSolver, name="fedphp"):
         if not weight:
             return program.gradient(task.params, batch)
         assert batch.rows is not None
-        lessons = self._lessons.index_select(0, batch.rows.flatten()).unflatten(0, batch.rows.shape)
+        chosen = self._lessons.index_select(0, batch.rows.flatten())
+        lessons = chosen.view(*batch.rows.shape, *chosen.shape[1:])
         leaves = [p.detach().requires_grad_() for p in task.params]
         if self.config.fedphp.transfer == "kd":
             logits = program.logits(leaves, batch.x)
@@ -83,7 +85,7 @@ class FedPHPSolver(OwnModelSolver, name="fedphp"):
             taught = each.masked_fill(batch.y < 0, 0.0).flatten(1).sum(1) * batch.scale
         else:
             z, logits = program.features(leaves, batch.x)
-            taught = mmd(z, lessons, _counts(batch))
+            taught = mmd(z, lessons, batch.counting())
         own = program.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
         loss = (1.0 - weight) * own.view(batch.y.shape[:2]).sum(1) * batch.scale + weight * taught
         return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
@@ -103,15 +105,8 @@ class FedPHPSolver(OwnModelSolver, name="fedphp"):
         return self._inherited
 
 
-def _counts(batch: Batch) -> torch.Tensor:
-    """Return which rows of a batch count, [K, b]."""
-    if not batch.padded:
-        return torch.ones(batch.x.shape[:2], dtype=torch.bool, device=batch.x.device)
-    return batch.y.flatten(2)[:, :, 0] >= 0 if batch.y.dim() > 2 else batch.y >= 0
-
-
 def mmd(z: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return each client's squared maximum mean discrepancy [K] of features z and y [K, b, d], differentiable.
+    """Return each client's squared maximum mean discrepancy [K] of features z and y [K, b, d].
 
     `rows` [K, b] says which of them count. The estimate is the biased one.
     """

@@ -1,6 +1,6 @@
 """FedRoD, client half. Chen and Chao, ICLR 2022, arXiv 2107.00778, section 4, with a linear head.
 
-For each batch, with features z = f(x) and logits s = h_G(z) of the generic model, n_kc the client's class counts:
+For each batch, with features z = f(x), logits s = h_G(z) of the generic model and class counts n_kc:
 
 (f, h_G) <- (f, h_G) - eta grad CE(s_c + gamma log n_kc, y)        the balanced softmax
 h_P      <- h_P - eta grad_{h_P} CE(s + h_P(z), y)                 s and z as numbers

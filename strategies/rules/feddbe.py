@@ -1,6 +1,6 @@
-"""FedDBE, server half. Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, NeurIPS 2023, arXiv 2311.14975, Algorithm 1.
+"""FedDBE, server half. Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, 2023, arXiv 2311.14975, Algorithm 1.
 
-w^{t+1} = sum_k (n_k / n_S) w_k, as in FedAvg.  Before round 1:  rbar = sum_k (n_k / n_S) r_k, fixed for the run
+w^{t+1} = sum_k (n_k / n_S) w_k, as in FedAvg.  Before round 1:  rbar = sum_k (n_k / n_S) r_k, then fixed
 
 =======  =====================  ===========================  ======================
 symbol   variable               shape, dtype                 where

@@ -10,9 +10,9 @@ theta_km   up ``model-m``                as the model        wire
 M          ``fedem.components``          >= 1                run config
 =========  ============================  ==================  ======================
 
-Each component is averaged as FedAvg's model is, by the engine. (The authors' code averages all clients', those
-that were not selected with the model that they got, which is a damped step.) ``arrays``, which a central
-evaluation measures, is the first component: only a client knows how to mix them.
+Each component is averaged as FedAvg's model is, by the engine. (The authors' code averages all clients',
+those that were not selected with the model that they got, which is a damped step.) ``arrays``, which a
+central evaluation measures, is the first component: only a client knows how to mix them.
 
 >>> state = SeveralState({"w": np.array([0.0])}, {"model-0/w": np.array([0.0])})
 >>> replies = AggregatedReplies({"model-0": {"w": np.array([2.0])}}, ("a",), np.array([1]))

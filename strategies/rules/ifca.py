@@ -18,7 +18,8 @@ of the round chose, the first of several. ``cluster-j`` in the round's metrics s
 
 Of three clients two chose theta_0:
 
->>> state = SeveralState({"w": np.array([0.0])}, {"model-0/w": np.array([0.0]), "model-1/w": np.array([10.0])})
+>>> models = {"model-0/w": np.array([0.0]), "model-1/w": np.array([10.0])}
+>>> state = SeveralState({"w": np.array([0.0])}, models)
 >>> stack, n = {"arrays": {"w": np.array([[1.0], [9.0], [2.0]])}}, np.array([1, 1, 1])
 >>> replies = AggregatedReplies(stack, ("a", "b", "c"), n, scalars={"cluster": [0, 1, 0]})
 >>> new, metrics = server_update(state, replies, Config())

@@ -55,7 +55,7 @@ class FedDBEConfig(Section):
     """FedDBE, Zhang et al. 2023."""
 
     kappa: float = knob(
-        50.0, "kappa, weight of the distance between the client's and all mean features", low=0
+        1.0, "kappa, weight of the distance of mean features; authors: 50 at rate 0.005", low=0
     )
     momentum: float = knob(1.0, "share of a batch in the running mean of features", above=0, high=1)
 

@@ -3,8 +3,9 @@
 There is no global generator. Two calls with the same arguments give the same stream on every
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
-The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL and STARTS have the model's, PARTITION,
-FEATURES, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the training's.
+The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL and STARTS have the model's,
+PARTITION, FEATURES, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's, and all others the
+training's.
 """
 
 import hashlib
