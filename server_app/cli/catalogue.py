@@ -43,6 +43,7 @@ def _up(entry: Algorithm) -> str:
 PRIVATE = {
     "": "",
     "head": "last layers",
+    "body": "all but the last layers",
     "norm": "normalisation layers",
     "twin": "local extractor, head",
     "all": "all",
