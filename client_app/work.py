@@ -216,7 +216,7 @@ class Training:
             measured = entry.personal and node.config.server.clients_evaluate(order.round)
             if measured and entry.pooled != "once":  # who trains on everybody's data has no model of its own
                 uploads = [upload for upload, _ in finished]
-                _add_tests(node, cohort, solver.own_models(task), uploads)
+                _add_tests(node, cohort, solver, task, uploads)
             for stage in self.stages:
                 finished = stage.finish(cohort, finished)
             if not entry.keeps:
@@ -228,19 +228,21 @@ class Training:
 def _add_tests(
     node: Node,
     cohort: Sequence[str],
-    models: Sequence[Arrays],
+    solver: Solver,
+    task: LocalTask,
     uploads: Sequence[wire.ClientUpdate],
 ) -> None:
     """Add to the uploads how the clients' own models do on their test data after local training.
 
     Of fewer test examples than the owner of the node allows nothing is added.
     """
-    for client, state, upload in zip(cohort, models, uploads, strict=True):
+    models = solver.own_models(task)
+    for k, (client, state, upload) in enumerate(zip(cohort, models, uploads, strict=True)):
         if _num_tests(node, client) >= max(node.bounds.min_examples, 1):
             x, y = node.data(client, "test")
             model = node.model(client)
             Single(model).load(state, 1)
-            found, _ = measure(model, x, y, task=node.task)
+            found, _ = measure(solver.predictor(model, task, k), x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
             if "accuracy" in found:
                 upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
@@ -289,7 +291,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
                 solver.run(task)
         (own,) = solver.own_models(task)
         Single(model).load(own, 1)
-        return measure(model, x, y, task=node.task)[0], {}
+        return measure(solver.predictor(model, task, 0), x, y, task=node.task)[0], {}
 
     return measured(order.clients, of)
 
@@ -305,9 +307,10 @@ def _own(
 def own_model(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 ) -> tuple[torch.nn.Module, Solver]:
-    """Return the node's module with a client's own model in it, and its solver; nothing is kept.
+    """Return what answers for a client, the node's module with its own model in it, and its solver.
 
-    The model is the one that the client has before its training of the round after `order.round`.
+    The model is the one that the client has before its training of the round after `order.round`; nothing is
+    kept.
     """
     model, server_round = node.model(client), order.round + 1
     train = node.config.train
@@ -324,4 +327,4 @@ def own_model(
         for stage in training.stages:
             stage.start(task, [client], kept, server_round)
         solver.personalise(task)
-    return model, solver
+        return solver.predictor(model, task, 0), solver

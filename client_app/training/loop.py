@@ -308,15 +308,19 @@ def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[floa
     return losses, grads
 
 
-def full_loss(task: LocalTask) -> list[float]:
-    """Return each client's mean loss of the received model over all its examples; nothing is drawn."""
+def full_loss(task: LocalTask, model: Arrays | None = None) -> list[float]:
+    """Return each client's mean loss of a model over all its examples; nothing is drawn.
+
+    The model is the received one, or `model`; parameters are then to be loaded again.
+    """
+    at = task.start if model is None else task.program.load(model, 1)
     task.program.train(False)
     losses: list[float] = []
     with torch.no_grad():
         for k in range(task.clients):
             sums = []
             for batch in _chunks(task, range(k, k + 1)):
-                sums.append(float(task.program.total(task.start, batch)))
+                sums.append(float(task.program.total(at, batch)))
             losses.append(math.fsum(sums) / max(task.num_examples[k], 1))
     return losses
 

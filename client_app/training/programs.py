@@ -24,7 +24,7 @@ from torch.nn.functional import conv2d
 from task.models.layer_split import last_linear, linear_calls, no_last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
-from task.tasks.base import Task
+from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 
 Tensors = list[torch.Tensor]
@@ -39,6 +39,10 @@ class Batch:
     scale: torch.Tensor  # factor of each client's summed loss [K]: one over the targets that count
     padded: bool = False  # whether rows were filled up to b, with targets that do not count
     rows: torch.Tensor | None = None  # which of all clients' examples [K, b]; a filled up one is any
+
+    def counting(self) -> torch.Tensor:
+        """Return which rows have targets that count, bool [K, b]."""
+        return counted(self.y, 2) > 0
 
 
 class Gradient(Protocol):

@@ -261,9 +261,11 @@ class FLTrustConfig(Section):
 class PersonalConfig(Section):
     """What several personalised algorithms share."""
 
-    layers: int = knob(1, "fedper, fedrep: K_P, last layers that stay at the client; 0 = FedAvg", low=0)
+    layers: int = knob(1, "fedper, fedrep, fedbabu: K_P, layers of the head, the last ones", low=0)
     epochs: int = knob(
-        0, "epochs of FedRep's head, of Ditto's personal model, of fine-tune; 0 = local-epochs", low=0
+        0,
+        "epochs of FedRep's head, Ditto's personal model, fine-tune, fedbabu's fine-tuning; 0 = local-epochs",
+        low=0,
     )
 
 

@@ -150,7 +150,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "width.scheme": (When("width.levels"),),
     "personal.layers": (_HEAD, When("private-layers", ("",))),
     "private-layers": (_HEAD,),
-    "personal.epochs": (_algorithm("ditto", "fedrep", "fine-tune"),),
+    "personal.epochs": (_algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),),
     "robust.trim": (_algorithm("trimmed-mean"),),
     "robust.m": (_algorithm("multi-krum"),),
     "robust.nu": (_MEDIAN,),

@@ -54,6 +54,17 @@ from task.config.algorithm_sections import (
 )
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.level_sections import ModelsConfig, WidthConfig
+from task.config.personal_sections import (
+    APFLConfig,
+    FedBABUConfig,
+    FedDBEConfig,
+    FedEMConfig,
+    FedPHPConfig,
+    FedRoDConfig,
+    IFCAConfig,
+    KNNPerConfig,
+    LGFedAvgConfig,
+)
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
@@ -147,6 +158,15 @@ class Config:
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
+    fedbabu: FedBABUConfig = field(default_factory=FedBABUConfig)
+    lg_fedavg: LGFedAvgConfig = field(default_factory=LGFedAvgConfig)
+    fedrod: FedRoDConfig = field(default_factory=FedRoDConfig)
+    apfl: APFLConfig = field(default_factory=APFLConfig)
+    fedphp: FedPHPConfig = field(default_factory=FedPHPConfig)
+    knn_per: KNNPerConfig = field(default_factory=KNNPerConfig)
+    feddbe: FedDBEConfig = field(default_factory=FedDBEConfig)
+    ifca: IFCAConfig = field(default_factory=IFCAConfig)
+    fedem: FedEMConfig = field(default_factory=FedEMConfig)
     fedala: FedALAConfig = field(default_factory=FedALAConfig)
     ditto: DittoConfig = field(default_factory=DittoConfig)
     moon: MoonConfig = field(default_factory=MoonConfig)

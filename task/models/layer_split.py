@@ -32,13 +32,15 @@ def private_names(
     """Return the names of the tensors, parameters and buffers, that stay at the clients.
 
     `private` says which part, as in `task.spec.entry.Algorithm`; the "head" are the last `layers`, 0 = none,
-    or what `patterns` name.
+    or what `patterns` name, and the "body" is all but the last `layers`.
 
     Raises:
         ConfigError: The model has no such part.
     """
     if private == "head":
-        return _named(model, patterns) if patterns else _last_layers(model, layers)
+        return _named(model, patterns) if patterns else _last_layers(model, layers, "personal.layers")
+    if private == "body":
+        return frozenset(model.state_dict()) - _last_layers(model, layers, "lg-fedavg.layers")
     if private == "norm":
         names = {
             f"{path}.{name}" if path else name
@@ -61,11 +63,11 @@ def private_names(
     return frozenset(model.state_dict() if private == "all" else ())
 
 
-def _last_layers(model: nn.Module, layers: int) -> frozenset[str]:
+def _last_layers(model: nn.Module, layers: int, key: str) -> frozenset[str]:
     parameters = {name for name, _ in model.named_parameters()}
     owners = layers_of(model)
     starts = [i for i, names in enumerate(owners) if parameters & {*names}]
-    _check("personal.layers", layers, len(starts), "the model")
+    _check(key, layers, len(starts), "the model")
     if layers == 0:
         return frozenset()
     first = starts[-layers] if layers < len(starts) else 0
@@ -137,6 +139,39 @@ def no_last_linear(who: str, model: nn.Module) -> ConfigError:
         f'run-config key "model": {who} needs a chain of layers that ends with a linear one, such as '
         f"moon-cnn, or a model whose outputs are those of an nn.Linear; got {type(model).__name__}"
     )
+
+
+def features_of(model: nn.Module, x: torch.Tensor, who: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the last linear layer's inputs [N, d] and the model's outputs [N, C].
+
+    Raises:
+        ConfigError: The outputs are not those of a linear layer; names the algorithm that needs it.
+    """
+    _, z, outputs = _last_call(model, x, who)
+    return z, outputs
+
+
+def last_linear_path(model: nn.Module, x: torch.Tensor, who: str) -> str:
+    """Return where in a model the linear layer is whose outputs are the model's, tried on some examples.
+
+    Raises:
+        ConfigError: There is none; names the algorithm that needs it.
+    """
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        path, _, _ = _last_call(model, x, who)
+    model.train(was_training)
+    return path
+
+
+def _last_call(model: nn.Module, x: torch.Tensor, who: str) -> LinearCall:
+    with linear_calls(model) as calls:
+        outputs = model(x)
+    found = next((call for call in reversed(calls) if call[2] is outputs), None)
+    if found is None:
+        raise no_last_linear(who, model)
+    return found
 
 
 @contextmanager

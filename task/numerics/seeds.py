@@ -3,9 +3,9 @@
 There is no global generator. Two calls with the same arguments give the same stream on every
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
-The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL has the model's; PARTITION,
-FEATURES, STREAM, DRIFT, ARRIVE, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's; and all
-others the training's.
+The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL and STARTS have the model's;
+PARTITION, FEATURES, STREAM, DRIFT, ARRIVE, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's;
+and all others the training's.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 MODEL: Final = "model"  # initial parameters
+STARTS: Final = "starts"  # how the initial models of several differ
 SELECTION: Final = "selection"  # which clients train in a round
 CYCLE: Final = "cycle"  # the order in which the model goes through the clients of a round
 GRAPH: Final = "graph"  # which clients a random regular graph links

@@ -26,6 +26,7 @@ from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
 from task.spec.record import PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
+from task.spec.several import with_models
 from task.spec.stages import with_stages
 from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
@@ -41,6 +42,9 @@ def entry_of(config: Config) -> Algorithm:
     entry = algorithm_of(config.algorithm)
     if entry.solver == "ensemble" and config.ensemble.of == "site":
         return replace(entry, pooled="each", batched=False)  # a batch of members would hold the data M times
+    if entry.models:
+        section, _, key = entry.models.replace("-", "_").partition(".")
+        return with_models(entry, getattr(getattr(config, section), key))
     return entry
 
 
@@ -94,11 +98,12 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     entry = contract_of(config)
     head = entry.private == "head"
     named = listed(config.train.private_layers) if head else ()
-    private = private_names(model, entry.private, config.personal.layers if head and not named else 0, named)
+    layers = config.lg_fedavg.layers if entry.private == "body" else config.personal.layers
+    private = private_names(model, entry.private, layers, named)
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private)
-    if (who := compares_features(config)) and not is_reference(config.model):
+    if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
@@ -116,11 +121,13 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 
 
-def compares_features(config: Config) -> str:
-    """Return the title of the run's algorithm if its clients compare features; "" = they do not."""
+def reads_features(config: Config) -> str:
+    """Return the title of the run's algorithm if its clients read features; "" = they do not."""
     entry = entry_of(config)
-    on = config.moon.mu > 0 if entry.solver == "moon" else entry.solver == "fedproto"
-    return entry.title if on else ""
+    off = (entry.solver == "moon" and not config.moon.mu) or (
+        entry.solver == "fedphp" and config.fedphp.transfer != "mmd"
+    )
+    return entry.title if entry.features and not off else ""
 
 
 def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
@@ -149,12 +156,12 @@ def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[s
         model = model_of(mine, shape, classes)
         parts_of(model, mine)
         sizes[name] = sum(p.numel() for p in model.parameters())
-        if compares_features(config):
+        if reads_features(config):
             widths[name] = _features(model, mine, shape)
     if len({*widths.values()}) > 1:
         found = ", ".join(f"{name} {f}" for name, f in widths.items())
         raise ConfigError(
-            f'run-config key "models.levels": {compares_features(config)} compares features, which need one '
+            f'run-config key "models.levels": {reads_features(config)} reads features, which need one '
             f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
         )
     return sizes
@@ -162,7 +169,7 @@ def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[s
 
 def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
     """Return f, the inputs of the last linear layer of a run's model."""
-    who = compares_features(config)
+    who = reads_features(config)
     if not is_reference(config.model):
         return last_linear(model, who).in_features
     from task.models.brought import examples, output_layer
@@ -235,6 +242,8 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
     last = {}
     if entry.private == "head" and not config.train.private_layers:
         last["personal.layers"] = config.personal.layers
+    if entry.private == "body":
+        last["lg-fedavg.layers"] = config.lg_fedavg.layers
     if "ala" in entry.stages:
         last["fedala.layers"] = config.fedala.layers
     check_brought(
@@ -244,7 +253,7 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
-        needs_features=compares_features(config),
+        needs_features=reads_features(config),
         last_layers=last,
     )
     if entry.solver == "fsvrg-sparse":

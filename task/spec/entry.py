@@ -8,7 +8,7 @@ from typing import Literal
 from task.spec.papers import Paper, paper
 from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 
-Private = Literal["", "head", "norm", "twin", "all"]
+Private = Literal["", "head", "body", "norm", "twin", "all"]
 # What a user wants of an algorithm, and the heading of those that give it.
 GROUPS = {
     "global": "One global model",
@@ -79,10 +79,15 @@ class Algorithm:
     # Why the local steps must be those of SGD, with or without momentum; "" = any ``optimizer`` goes.
     sgd_only: str = ""
     unclipped: str = ""  # why their gradients must not be clipped; "" = ``clip-norm`` goes
-    # Which part of the model never leaves a client: its last layers, its normalisation layers, the local
-    # extractor and the head of a twin model, or everything. The rest is the *shared part*, the only one that
-    # the server knows.
+    # Which part of the model never leaves a client: its last layers, all but its last layers, its
+    # normalisation layers, the local extractor and the head of a twin model, or everything. The rest is the
+    # *shared part*, the only one that the server knows.
     private: Private = ""
+    # Run-config key of how many global models there are, each a record of its own (`task.spec.several`); "" =
+    # there is one, or none.
+    models: str = ""
+    # Whether clients read features, the inputs of the model's last linear layer.
+    features: bool = False
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
     # Whether a client may train several times in a round, each time with batches of its own.

@@ -1,4 +1,4 @@
-"""The papers that the catalogue names, by their number at arXiv, or by DOI if they are not there."""
+"""The papers that the catalogue names, by their number at arXiv, or by their DOI if they are not there."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,14 @@ class Paper:
     where: str  # algorithm or equation number in the paper
 
     @property
+    def id(self) -> str:
+        """The paper's number, and where it is one."""
+        return f"doi {self.number}" if "/" in self.number else f"arXiv {self.number}"
+
+    @property
     def url(self) -> str:
         """Where it can be read."""
-        return (
-            f"https://doi.org/{self.number}" if "/" in self.number else f"https://arxiv.org/abs/{self.number}"
-        )
+        return f"https://{'doi.org' if '/' in self.number else 'arxiv.org/abs'}/{self.number}"
 
 
 # Number, year and authors; below them the title.
@@ -35,10 +38,14 @@ _PAPERS = """
     Distributed Deep Learning Networks among Institutions for Medical Imaging
 2012.13995 2021 Cao, Fang, Liu, Gong
     FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping
+2107.00778 2022 Chen, Chao
+    On Bridging Generic and Personalized Federated Learning for Image Classification
 2010.01243 2020 Cho, Wang, Joshi
     Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies
 2102.07089 2021 Collins, Hassani, Mokhtari, Shakkottai
     Exploiting Shared Representations for Personalized Federated Learning
+2003.13461 2020 Deng, Kamani, Mahdavi
+    Adaptive Personalized Federated Learning
 2006.08848 2020 Dinh, Tran, Nguyen
     Personalized Federated Learning with Moreau Envelopes
 1802.07927 2018 El Mhamdi, Guerraoui, Rouault
@@ -49,6 +56,8 @@ _PAPERS = """
     FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
     Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
+2006.04088 2020 Ghosh, Chung, Yin, Ramchandran
+    An Efficient Framework for Clustered Federated Learning
 1909.06335 2019 Hsu, Qi, Brown
     Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification
 2007.03797 2021 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang
@@ -75,6 +84,10 @@ _PAPERS = """
     Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles
 1705.09056 2017 Lian, Zhang, Zhang, Hsieh, Zhang, Liu
     Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel SGD
+10.1007/978-3-030-86486-6_36 2021 Li, Zhan, Shao, Li, Song
+    FedPHP: Federated Personalization with Inherited Private Models
+2001.01523 2020 Liang, Liu, Liu, Salakhutdinov, Morency
+    Think Locally, Act Globally: Federated Learning with Local and Global Representations
 1905.06641 2020 Liu, Zhang, Song, Letaief
     Client-Edge-Cloud Hierarchical Federated Learning
 2007.01162 2021 Li, Beirami, Sanjabi, Smith
@@ -91,6 +104,10 @@ _PAPERS = """
     Fair Resource Allocation in Federated Learning
 2110.08394 2022 Luo, Wu
     Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning
+2108.10252 2021 Marfoq, Neglia, Bellet, Kameni, Vidal
+    Federated Multi-Task Learning under a Mixture of Distributions
+2111.09360 2022 Marfoq, Neglia, Vidal, Kameni
+    Personalized Federated Learning through Local Memorization
 1602.05629 2017 McMahan, Moore, Ramage, Hampson, Agüera y Arcas
     Communication-Efficient Learning of Deep Networks from Decentralized Data
 2106.06639 2022 Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba
@@ -131,8 +148,12 @@ _PAPERS = """
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates
 2209.00189 2022 Zhang, Li, Li, Xu, Wu, Ding, Wu
     Federated Learning with Label Distribution Skew via Logits Calibration
+2311.14975 2023 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan
+    Eliminating Domain Bias for Federated Learning in Representation Space
 2212.01197 2023 Zhang, Hua, Wang, Song, Xue, Ma, Guan
     FedALA: Adaptive Local Aggregation for Personalized Federated Learning
+2106.06042 2022 Oh, Kim, Yun
+    FedBABU: Towards Enhanced Representation for Federated Image Classification
 2012.08565 2021 Zhang, Sapra, Fidler, Yeung, Alvarez
     Personalized Federated Learning with First Order Model Optimization
 """  # noqa: E501 - a title

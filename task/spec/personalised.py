@@ -13,11 +13,27 @@ from functools import partial
 
 from task.spec.entry import MCMAHAN, Algorithm
 from task.spec.papers import paper
-from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, PROTOTYPES, SHARED, WHOLE, Record
+from task.spec.record import (
+    CLIENTS,
+    FEATURES,
+    FREE,
+    MODEL_DOWN,
+    MODEL_UP,
+    ONE,
+    PRIVATE,
+    PROTOTYPES,
+    SHARED,
+    WHOLE,
+    Record,
+    Scalar,
+)
+from task.spec.several import several
 from task.spec.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
 _WHOLE = Record("personal", WHOLE, "v_k, the client's own model")
+_CLUSTER = Record("model-0", SHARED, "theta_j, a cluster's model")
+_COMPONENT = Record("model-0", SHARED, "theta_m, a component model")
 _EACH_MODEL_UP = replace(MODEL_UP, reduce="collect")
 _PROTOTYPES_DOWN = Record("prototypes", PROTOTYPES, "C^(j), global prototypes, and what stands behind them")
 _FRESH_PART = "the private part of the run's initial model, under the round's shared part"
@@ -26,6 +42,17 @@ _own = partial(Algorithm, personal=True)
 _averaged = partial(_own, rule="fedavg")  # those whose server does what FedAvg's does
 
 PERSONAL = (
+    _averaged(
+        "apfl", "APFL", paper("2003.13461"),
+        about="Each client mixes the global model with one of its own, by a weight that it learns.",
+        solver="apfl",
+        keeps=(
+            Record("personal", WHOLE, "v_k, the client's own model, with the buffers of the mixture"),
+            Record("alpha", ONE, "alpha_k, its share of the mixture"),
+        ),
+        newcomer="v_k = w^t, the global model of its first round, and alpha as the run begins",
+        no_neutral="the clients' own models are trained in addition to FedAvg's global one",
+    ),
     _own(
         "apple", "APPLE", paper("2110.08394"),
         about="Each client mixes all models by learned weights, and trains its own within the mixture.",
@@ -94,6 +121,14 @@ PERSONAL = (
         no_neutral="every client gets a mean of its own, weighted by how near the others' models are",
     ),
     _averaged(
+        "fedbabu", "FedBABU", paper("2106.06042"),
+        about="Trains the body alone, under one random head for all, and fine-tunes both before it is used.",
+        solver="fedbabu",
+        private="head",
+        newcomer="the run's initial head over the round's body, fine-tuned like everybody's; nothing is kept",
+        neutral={"personal.layers": 0},
+    ),
+    _averaged(
         "fedbn", "FedBN", paper("2102.07623"),
         about="FedAvg in which normalisation layers stay at the client.",
         keeps=(_PRIVATE,),
@@ -101,6 +136,38 @@ PERSONAL = (
         private="norm",
         newcomer=_FRESH_PART,
         no_neutral="the normalisation layers are never averaged, and a model without any is refused",
+    ),
+    _own(
+        "feddbe", "FedDBE", paper("2311.14975"),
+        about="FedAvg of models whose features have the client's own bias taken out by a vector of its own.",
+        solver="feddbe",
+        features=True,
+        phases={
+            "features": Algorithm(
+                "feddbe", "FedDBE, mean features", paper("2311.14975"),
+                solver="feddbe-mean",
+                up=(Record("features", FEATURES, "r_k, mean features of a local training from w^0"),),
+            )
+        },
+        down=(
+            MODEL_DOWN,
+            Record("features", FEATURES, "mean features of the first round's clients, fixed for the run"),
+        ),
+        keeps=(Record("bias", FEATURES, "u_k, added to the client's features"),),
+        newcomer="u_k = 0, with which the client's model is the global one",
+        no_neutral="every client's features are moved by a vector of its own",
+    ),
+    _own(
+        "fedem", "FedEM", paper("2108.10252"),
+        about="Each client's model is a mixture of a few that all train together, by weights of its own.",
+        solver="fedem",
+        models="fedem.components",
+        down=several(_COMPONENT, 3),
+        up=several(replace(_COMPONENT, meaning="theta_m after local training", base="model-0"), 3),
+        keeps=(Record("weights", FREE, "pi_k, weights of the components"),),
+        evaluation=several(_COMPONENT, 3),
+        newcomer="weights of one over M, which its training data change at once",
+        no_neutral="the server has several models; with fedem.components = 1 it is FedAvg",
     ),
     _own(
         "fedfomo", "FedFomo", paper("2012.08565", "section 3"),
@@ -133,6 +200,7 @@ PERSONAL = (
         "fedproto", "FedProto", paper("2105.00243"),
         about="Clients share class prototypes, mean features, and keep their models, which may be unlike.",
         solver="fedproto",
+        features=True,
         down=(_PROTOTYPES_DOWN,),
         up=(
             Record(
@@ -148,6 +216,18 @@ PERSONAL = (
         no_neutral="no model is ever averaged; at lambda = 0 it is local training only",
     ),
     _averaged(
+        "fedphp", "FedPHP", paper("10.1007/978-3-030-86486-6_36"),
+        about="Each client keeps a running mean of its own models, which teaches its next one.",
+        solver="fedphp",
+        features=True,
+        keeps=(
+            Record("personal", WHOLE, "p_k, the inherited model, a running mean of the client's own"),
+            Record("rounds", ONE, "a_k, rounds that the client took part in"),
+        ),
+        newcomer="p_k = w^t, the global model of its first round",
+        neutral={"fedphp.lambda": 0.0},
+    ),
+    _averaged(
         "fedrep", "FedRep", paper("2102.07089"),
         about="Trains the client's own last layers first, then the shared ones, of which the mean is taken.",
         solver="fedrep",
@@ -157,6 +237,15 @@ PERSONAL = (
         newcomer=_FRESH_PART,
         neutral={"personal.layers": 0},
         equal_sizes=True,
+    ),
+    _averaged(
+        "fedrod", "FedRoD", paper("2107.00778"),
+        about="A balanced loss for a generic model, and for each client a head of its own on top of it.",
+        solver="fedrod",
+        features=True,
+        keeps=(Record("head", FREE, "h_P, the client's own linear head"),),
+        newcomer="h_P = 0, with which the client's model is the generic one",
+        neutral={"fedrod.gamma": 0.0},
     ),
     _averaged(
         "fenda", "FENDA-FL", paper("2309.16825", "section 3"),
@@ -172,6 +261,39 @@ PERSONAL = (
         solver="fine-tune",
         newcomer="the global model, fine-tuned like everybody's; nothing is kept",
         neutral={"fine-tune.mu": 0.0},
+    ),
+    _own(
+        "ifca", "IFCA", paper("2006.04088"),
+        about="Several global models; each client trains the one that fits its data best.",
+        solver="ifca",
+        models="ifca.clusters",
+        down=several(_CLUSTER, 2),
+        up=(_EACH_MODEL_UP,),
+        up_scalars=(
+            Scalar(
+                "cluster", "j, number of the model that the client trained", low=0, high=99, whole=True,
+                reduce="collect",
+            ),
+        ),
+        evaluation=several(_CLUSTER, 2),
+        newcomer="the cluster's model of the least loss on its training data; nothing is kept",
+        no_neutral="the server has several models; with ifca.clusters = 1 it is FedAvg",
+    ),
+    _averaged(
+        "knn-per", "kNN-Per", paper("2111.09360"),
+        about="FedAvg's model votes with the nearest training examples of the client, in its own features.",
+        solver="knn-per",
+        features=True,
+        newcomer="the global model, with the client's own training examples; nothing is kept",
+        no_neutral="training is always FedAvg's; with knn-per.lambda = 0 its models are, too",
+    ),
+    _averaged(
+        "lg-fedavg", "LG-FedAvg", paper("2001.01523"),
+        about="FedAvg of the last layers only: the first ones, the representation, stay at the client.",
+        keeps=(_PRIVATE,),
+        private="body",
+        newcomer=_FRESH_PART,
+        no_neutral="it is FedAvg where lg-fedavg.layers are all layers, whose number is the model's",
     ),
     _own(
         "local-only", "Local training only", paper("1705.10467", "section 5, local models"),
@@ -190,6 +312,7 @@ PERSONAL = (
         about="A contrastive loss pulls local features to the global model's, away from earlier local ones.",
         rule="fedavg",
         solver="moon",
+        features=True,
         keeps=(Record("previous", FREE, "w_j, its local models at the ends of its last rounds"),),
         newcomer="no negative: the contrastive term is 0 in its first round",
         neutral={"moon.mu": 0.0},

@@ -42,6 +42,8 @@ PRIVATE = Layout("part", "private")  # the part of the model that stays at the c
 WHOLE = Layout("part", "whole")  # both parts
 # One number for each input of a first layer that is linear; empty for another first layer.
 COLUMNS = Layout("vector", "columns")
+# One number for each input of the last layer, which turns features into outputs.
+FEATURES = Layout("vector", "features")
 ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
 # Mean features by class and what stands behind them (`task.numerics.prototypes`).

@@ -141,5 +141,9 @@ def classes_only(config: Config) -> str:
         "fedproto": "FedProto averages features by class",
         "fedlc": "FedLC calibrates the logits of classes",
         "fedntd": "FedNTD distils the classes other than the true one",
+        "fedem": "the components of FedEM vote with probabilities of classes",
+        "fedphp": "FedPHP learns probabilities of classes" if config.fedphp.transfer == "kd" else "",
+        "fedrod": "FedRoD balances classes",
+        "knn-per": "the neighbours of kNN-Per vote for classes",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
     }.get(algorithm_of(config.algorithm).solver, "")

@@ -40,6 +40,7 @@ class Forms:
             return columns_like(layout.of, self.columns)
         if layout.kind == "vector":
             sizes = {"columns": self._columns(), "clients": self.clients, "one": 1}
+            sizes["features"] = self._features()
             size = sizes[layout.of]
             return {layout.of: np.zeros(size, np.float32)} if size is not None else {}
         if layout.of == "shared":
@@ -57,6 +58,11 @@ class Forms:
         """Return the inputs of the first layer; None if it is not linear."""
         first = self.shared[self.parameters[0]] if self.parameters else np.zeros(0)
         return first.shape[1] if first.ndim == 2 else None
+
+    def _features(self) -> int | None:
+        """Return the inputs of the last matrix of the model; None if it has none."""
+        widths = [a.shape[1] for n in self.parameters if (a := self.shared[n]).ndim == 2]
+        return widths[-1] if widths else None
 
     def of(self, records: Iterable[Record]) -> dict[str, Arrays]:
         """Return the arrays of several records by name; those of a free layout are left out."""
