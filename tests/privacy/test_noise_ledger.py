@@ -135,7 +135,7 @@ def test_each_node_writes_before_its_numbers_leave_and_the_one_at_its_limit_send
     grid: Any = played.grid
     # By node, the lines that were there when its answer to each round's training left.
     seen = {node: [count for n, count in grid.trained if n == node] for node in range(4)}
-    assert seen == {**dict.fromkeys(range(3), [1, 2, 3]), 3: [1, 2]}
+    assert seen == {0: [1, 2, 3], 1: [1, 2, 3], 2: [1, 2, 3], 3: [1, 2]}
     first = lines(tmp_path / "site-0" / FILE)
     assert [(line["round"], line["phase"], line["noise"]) for line in first] == [
         (t, "train", 2.0) for t in (1, 2, 3)
