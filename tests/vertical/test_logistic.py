@@ -13,7 +13,6 @@ from flwr.app import Message
 from client_app.vertical.logistic import from_rows, whole
 from task.config.read import read_config
 from task.errors import FieldError, NodesError
-from task.numerics.arrays import Arrays
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.reference import vertical_logistic as reference
@@ -255,7 +254,7 @@ def test_one_party_alone_and_an_uneven_split(tmp_path: Path) -> None:
 
 def test_labels_of_more_than_two_classes_are_refused(tmp_path: Path) -> None:
     files = parties.owners(tmp_path)
-    with pytest.raises(NodesError, match="expects labels of two classes; got 3. splitnn takes any number"):
+    with pytest.raises(NodesError, match=r"expects labels of two classes; got 3\. splitnn takes any number"):
         parties.play_own(files, config() | {"num-classes": 3})
 
 
