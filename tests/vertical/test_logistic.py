@@ -201,6 +201,47 @@ class Recording(LocalGrid):
         return reply
 
 
+@pytest.mark.parametrize("bits", [0, 2048])
+def test_nothing_leaves_a_party_but_what_the_catalogue_declares(bits: int, tmp_path: Path) -> None:
+    """Each record of a declared name and its rows; encrypted, no row's number and no sum is among them."""
+
+    class Watching(LocalGrid):
+        def _deliver(self, message: Message) -> Message | None:
+            reply = super()._deliver(message)
+            self.up: list[tuple[str, Message | None]] = getattr(self, "up", [])
+            self.up.append((message.metadata.message_type, reply))
+            return reply
+
+    files = owners(tmp_path, ("ada", "cyd"), rows=12)
+    keys = config(batch_size=0, num_server_rounds=1) | {"vertical.key-bits": bits}
+    played = parties.play_own(files, keys, grid_type=Watching)
+    entry, kinds = played.strategy.entry, set()
+    contracts = {f"{c.verb}.{name}": c for name, c in entry.phases.items()} | {"train": entry}
+    width, plain = widths(bits)
+    shapes = {
+        "residuals": (9, width), "moduli": (1, plain), "products": (1, width), "opened": (1, plain),
+        "digest": (1, 32), "embeddings": (3, 1), "points": (12, 32),
+    }  # fmt: skip
+    for kind, reply in played.grid.up:  # type: ignore[attr-defined]
+        kinds.add(kind)
+        assert reply is not None
+        sent = reply.content.array_records
+        if kind not in contracts:
+            assert not sent, kind
+            continue
+        assert {r.partition(".")[0] for r in sent} == {r.name for r in contracts[kind].up}
+        for name, record in sent.items():
+            (rows,) = (record[n].numpy() for n in record if n)
+            assert rows.shape[-2:] == shapes[name.partition(".")[0]], name
+            if bits and name.partition(".")[0] in ("residuals", "products", "opened"):
+                numbers = from_rows(rows.reshape(-1, rows.shape[-1]))
+                assert min(n.bit_length() for n in numbers) > rows.shape[-1] * 8 - 64  # and not small ones
+    assert kinds == {
+        "query.roll_call", "evaluate.points", "evaluate.mask", "evaluate.match", "train.residuals",
+        "train.products", "train.open", "train", "evaluate.scores", "evaluate",
+    }  # fmt: skip
+
+
 def rows_of(played: Any) -> list[dict[str, Any]]:
     clock = {"seconds", "bytes_up", "bytes_down"}
     return [{k: v for k, v in row.items() if k not in clock} for row in played.rows]
