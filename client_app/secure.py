@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
-from task.config.paths import state_root
+from task.config.paths import own_state_root
 from task.errors import RefusedError, SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.grid import exponent
@@ -185,7 +185,7 @@ def masking_of(
     """
     if context.node_config.get(REQUIRED) is True and not config.server.secagg:
         raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
-    ledger = None if simulation else NoiseLedger.of(state_root(config), context.node_config)
+    ledger = None if simulation else NoiseLedger.of(own_state_root(context.node_config), context.node_config)
     if ledger and ledger.most:
         if not config.dp.distributed:
             raise RefusedError(

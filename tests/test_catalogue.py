@@ -32,7 +32,7 @@ from tests.support.federation import (
     read_by,
     write_owners,
 )
-from tests.support.horizontal import HORIZONTAL
+from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
 
 NAMES = sorted(HORIZONTAL)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
@@ -68,7 +68,7 @@ def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     assert set(ACTIVE) == set(HORIZONTAL)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VERTICAL])
 def test_an_entry_is_well_formed(name: str) -> None:
     entry = ALGORITHMS[name]
     rule = STRATEGIES[entry.rule]
@@ -96,16 +96,16 @@ def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
         read_config(fuse(keys, {"algorithm": name})[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VERTICAL])
 def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     entry = evaluation_of(ALGORITHMS[name])
     alone = {"apple", "fedamp", "fedfomo", "local-only"}  # clients measure what they kept
-    own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]}
+    own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]} | {n: ["embeddings"] for n in VERTICAL}
     own |= {"fedem": ["model-0", "model-1", "model-2"], "ifca": ["model-0", "model-1"]}
     want = [] if name in alone else own.get(name, ["arrays"])
     assert [f.name for f in entry.down] == want
     assert (entry.down_scalars, entry.up, entry.up_scalars) == ((), (), MEASURED)
-    assert entry.keeps == (ALGORITHMS[name].keeps if name in OWN else ())
+    assert entry.keeps == (ALGORITHMS[name].keeps if name in (*OWN, *VERTICAL) else ())
 
 
 # --------------------------------------------------------------------------------------- neutral
@@ -166,16 +166,19 @@ def test_at_its_neutral_value_it_is_fedavg_and_else_it_is_not(name: str, owners:
 # ----------------------------------------------------------------------------------------- order
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *VERTICAL])
 def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
     name: str, owners: Path
 ) -> None:
-    keys = keys_of(name, owners, stragglers=0.4, fraction_evaluate=0.7, local_test_fraction=0.3)
+    keys = of_columns(name)
+    if name not in VERTICAL:
+        keys = keys_of(name, owners, stragglers=0.4, fraction_evaluate=0.7, local_test_fraction=0.3)
+        keys |= ACTIVE[name]
 
     def rows(nodes: int, seed: int) -> list[dict[str, Any]]:
         # what a node answers for several clients is merged, so bytes differ; nothing else may
         clock = {"seconds", "bytes_up", "bytes_down"}
-        played = play(keys | ACTIVE[name], nodes=nodes, seed=seed)
+        played = play(keys, nodes=nodes, seed=seed)
         return [{k: v for k, v in row.items() if k not in clock} for row in played.rows]
 
     want = rows(1, 0)

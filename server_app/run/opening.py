@@ -119,7 +119,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         remarks.append(
             'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
         )
-    if dataset is not None and not resume and (warning := unscaled(dataset, config.data)):
+    scaled = entry.vertical and config.vertical.standardise  # by each party
+    if dataset is not None and not resume and not scaled and (warning := unscaled(dataset, config.data)):
         remarks.append(f"warning: {warning}")
     return OpenedRun(
         config=config,

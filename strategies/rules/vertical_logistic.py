@@ -67,7 +67,7 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
         """Say what is not private."""
         if self.config.vertical.key_bits == 0:
             context.remark(
-                "warning: vertical.key-bits = 0: scores and labels of single rows travel in clear; set it to 2048"
+                "warning: vertical.key-bits = 0: scores and labels of rows travel in clear; set it to 2048"
             )
 
     def round(self, state: Any, context: RoundContext) -> Round:

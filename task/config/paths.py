@@ -1,7 +1,9 @@
 """Folders that a run uses: of raw data, of decoded data, of what clients keep."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from task.config.knobs import Config
 from task.config.sections import DataConfig
@@ -9,7 +11,11 @@ from task.config.sections import DataConfig
 
 def cache_dir(config: DataConfig) -> Path:
     """Return the folder of decoded data and partitions: the key, $BOUQUET_CACHE or ~/.cache/bouquet."""
-    return Path(config.cache_dir or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
+    return _cache(config.cache_dir)
+
+
+def _cache(chosen: str) -> Path:
+    return Path(chosen or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
 
 
 def data_dir(config: DataConfig) -> Path:
@@ -21,6 +27,12 @@ def state_root(config: Config) -> Path:
     """Return the folder of what clients keep: the key, else a folder next to the decoded data."""
     chosen = config.output.state_dir
     return Path(chosen).expanduser() if chosen else state_in(cache_dir(config.data))
+
+
+def own_state_root(node_config: Mapping[str, Any]) -> Path:
+    """Return the folder of what a deployed node keeps, whatever a run says that may name paths there."""
+    chosen, cache = (str(node_config.get(key, "")) for key in ("state-dir", "cache-dir"))
+    return Path(chosen).expanduser() if chosen else state_in(_cache(cache))
 
 
 def state_in(cache: Path) -> Path:

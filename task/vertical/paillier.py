@@ -36,6 +36,8 @@ from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from task.errors import FieldError
+
 SLOT_BITS = 96  # of a sum in a plain number, with its sign; several sums share one
 CLEAR_BITS = 2048  # of the modulus where nothing is encrypted
 
@@ -80,7 +82,7 @@ class PublicKey:
     def combined(
         self, ciphers: Sequence[int], factors: Sequence[Sequence[int]], masks: Sequence[int]
     ) -> list[int]:
-        """Return E(sum_j S_j 2^(j SLOT_BITS) + mask) of `slots` sums S_j = sum_i m_i x_ij each, freshly drawn.
+        """Return E(sum_j S_j 2^(j SLOT_BITS) + mask) of `slots` sums S_j = sum_i m_i x_ij, freshly drawn.
 
         Args:
             ciphers: E(m_i).
@@ -127,13 +129,19 @@ class PublicKey:
         return made
 
     def unpacked(self, number: int, count: int) -> list[int]:
-        """Return so many sums, each less than 2^(SLOT_BITS - 1) in size, of a number without its mask."""
+        """Return so many sums, each less than 2^(SLOT_BITS - 1) in size, of a number without its mask.
+
+        Raises:
+            FieldError: It is not made of so many.
+        """
         n, found = self.modulus, []
         left = (number + n // 2) % n - n // 2
         for _ in range(count):
             low = (left + (1 << SLOT_BITS - 1)) % (1 << SLOT_BITS) - (1 << SLOT_BITS - 1)
             found.append(low)
             left = (left - low) >> SLOT_BITS
+        if left:
+            raise FieldError("opened", "sums of the products that this party sent", "another number")
         return found
 
 

@@ -12,7 +12,7 @@ from client_app.node import Node, open_node
 from task.config.read import as_run_config, read_config
 from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import owners_config, play, write_owners
-from tests.support.horizontal import HORIZONTAL
+from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
 from tests.support.nodes import NAMES, alone, start
 from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE
@@ -24,14 +24,14 @@ def node(tmp_path: Path) -> Node:
     return open_node(read_config(owners_config(tmp_path / "owners.npz", local_test_fraction=0.2)), {})
 
 
-@pytest.mark.parametrize("algorithm", sorted(HORIZONTAL))
+@pytest.mark.parametrize("algorithm", [*sorted(HORIZONTAL), *VERTICAL])
 def test_training_leaves_the_global_generators_alone(algorithm: str, node: Node) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
     rows = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"
     keys = as_run_config(node.config) | {"algorithm": algorithm, "num-server-rounds": 1, "model": model}
-    keys |= ACTIVE[algorithm]
+    keys = of_columns(algorithm, num_server_rounds=1) if algorithm in VERTICAL else keys | ACTIVE[algorithm]
     assert play(keys | {"fraction-evaluate": 1.0}, nodes=1).rows[1]["quarantined"] == []
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], rows)  # type: ignore[index]
@@ -47,15 +47,18 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
     assert all(np.array_equal(first.arrays["arrays"][k], again.arrays["arrays"][k]) for k in start(node))
 
 
-@pytest.mark.parametrize("algorithm", by_shape((n,) for n in sorted(HORIZONTAL)))
+@pytest.mark.parametrize("algorithm", [*by_shape((n,) for n in sorted(HORIZONTAL)), *VERTICAL])
 def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"
     given = {"model": model, "fraction_train": 0.6, "batch_size": 4, "num_server_rounds": 3}
 
     def digests(seed: int, nodes: int = 2) -> list[tuple[str, float]]:
-        keys = owners_config(tmp_path / "owners.npz", algorithm=algorithm, **given, seed=seed)
-        rows = play(keys | ACTIVE[algorithm], nodes=nodes).rows
+        keys = of_columns(algorithm, seed=seed)
+        if algorithm not in VERTICAL:
+            keys = owners_config(tmp_path / "owners.npz", algorithm=algorithm, **given, seed=seed)
+            keys |= ACTIVE[algorithm]
+        rows = play(keys, nodes=nodes).rows
         return [(row["model_sha256"], row["train_loss"]) for row in rows[1:]]
 
     once = digests(3)

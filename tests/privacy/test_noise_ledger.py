@@ -135,12 +135,29 @@ def test_each_node_writes_before_its_numbers_leave_and_the_one_at_its_limit_send
     grid: Any = played.grid
     # By node, the lines that were there when its answer to each round's training left.
     seen = {node: [count for n, count in grid.trained if n == node] for node in range(4)}
-    assert seen == {**dict.fromkeys(range(3), [1, 2, 3]), 3: [1, 2]}
+    assert seen == {0: [1, 2, 3], 1: [1, 2, 3], 2: [1, 2, 3], 3: [1, 2]}
     first = lines(tmp_path / "site-0" / FILE)
     assert [(line["round"], line["phase"], line["noise"]) for line in first] == [
         (t, "train", 2.0) for t in (1, 2, 3)
     ]
     assert epsilon([2.0] * 3, 0.01) == pytest.approx(played.rows[-1]["epsilon"], rel=5e-3)
+
+
+def test_a_run_cannot_move_the_ledger_and_nodes_that_share_one_count_a_sum_once(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that may name paths at the nodes; these have no folders of their own."""
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+
+    class Shared(sites(tmp_path)):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            for context in self.contexts.values():
+                context.node_config.pop("state-dir")
+
+    run(keys | {"state-dir": str(tmp_path / "elsewhere")}, Ledger(), nodes=4, grid_type=Shared)
+    assert [line["round"] for line in lines(tmp_path / "cache" / "state" / FILE)] == [1, 2, 3]
+    assert list(tmp_path.rglob(FILE)) == [tmp_path / "cache" / "state" / FILE]
 
 
 @pytest.mark.parametrize("more", [{"dp.noise-by": "server"}, {"dp.noise": 0.0}], ids=str)

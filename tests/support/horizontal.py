@@ -1,5 +1,18 @@
-"""The algorithms whose clients hold rows; those of parties with columns have tests of their own."""
+"""The algorithms whose clients hold rows, and those of parties with columns, with a run of each."""
+
+from typing import Any
 
 from task.spec.algorithms import ALGORITHMS
 
 HORIZONTAL = {name: entry for name, entry in ALGORITHMS.items() if not entry.vertical}
+VERTICAL = {name: entry for name, entry in ALGORITHMS.items() if entry.vertical}
+
+
+def of_columns(name: str, **more: Any) -> dict[str, Any]:
+    """Return the keys of a run of three parties, names with underscores; nothing in it is encrypted."""
+    own = {"vertical.key-bits": 0} if name == "vertical-logistic" else {"vertical.cut": 4}
+    base = {
+        "algorithm": name, "dataset": "breast-cancer", "num-clients": 3, "max-examples": 60, "device": "cpu",
+        "local-test-fraction": 0.25, "batch-size": 32, "num-server-rounds": 2, "fraction-evaluate": 1.0,
+    }  # fmt: skip
+    return base | own | {k.replace("__", ".").replace("_", "-"): v for k, v in more.items()}

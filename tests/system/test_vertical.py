@@ -14,6 +14,7 @@ from server_app.deploy.link.status import read_status
 from server_app.engines.federation import Federation, federation
 from server_app.results.folder import RunFolder
 from tests.support import parties
+from tests.vertical import test_logistic
 
 pytestmark = pytest.mark.system
 
@@ -45,6 +46,18 @@ def test_three_parties_with_own_files_end_as_in_one_process(tmp_path: Path) -> N
     with federation(nodes, tmp_path / "runs", policy={"min-examples": 1}) as fed:
         fed.run(keys_of(run_name="split"))
     check(tmp_path / "runs" / "split", files)
+
+
+@pytest.mark.full
+def test_logistic_regression_on_ciphertexts_ends_as_in_one_process_in_clear(tmp_path: Path) -> None:
+    files = test_logistic.owners(tmp_path, ("ada", "cyd"), rows=16)
+    nodes = {name: ["--data", str(path)] for name, path in files.items()}
+    keys = test_logistic.config(num_server_rounds=2, progress="none")
+    with federation(nodes, tmp_path / "runs", policy={"min-examples": 1}) as fed:
+        fed.run(keys | {"vertical.key-bits": 2048, "run-name": "sealed"})
+    rows, want = RunFolder(tmp_path / "runs" / "sealed").rounds(), parties.play_own(files, keys).rows
+    for key in ("model_sha256", "client_accuracy", "metrics"):
+        assert [row[key] for row in rows] == [row[key] for row in want], key
 
 
 @pytest.mark.full  # a link tries again after half a minute or more

@@ -23,7 +23,7 @@ from task.resolve.contract import contract_of, initial_of, model_of, parts_of
 from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
-from tests.support.horizontal import HORIZONTAL
+from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
@@ -148,6 +148,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
 
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
+    **{name: of_columns(name) for name in VERTICAL},
     "ala": {"ala": True},
     "stragglers": {"stragglers": 0.5},
     "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
@@ -168,6 +169,7 @@ TOUCHED = {
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
     "missing", "missing-indicator", "standardise",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
+    "model", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
     "attack.fraction", "attack.scale", "per-fedavg.delta", "drop-stragglers",
 }  # fmt: skip
