@@ -206,6 +206,8 @@ def test_what_is_not_sound_with_it_is_refused_with_a_reason(name: str) -> None:
         check_composition(read_config({"algorithm": name, "secagg": True}))
     with pytest.raises(ConfigError, match=r'"selection".*the clients that are there first'):
         check_composition(read_config({"algorithm": name, "selection": "oort"}))
+    with pytest.raises(ConfigError, match=r'"transcript".*who was at work since when'):
+        check_composition(read_config({"algorithm": name, "transcript": "full"}))
     for key, value in (("enough-replies", 2), ("stragglers", 0.5), ("devices.uplink", "shared")):
         with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
             read_config({"algorithm": name, key: value})
