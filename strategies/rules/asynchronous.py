@@ -236,5 +236,9 @@ class Asynchronous(Rule, state=AsyncState):
         return stepped(state, None)
 
     def roll_back(self, good: AsyncState, state: AsyncState) -> AsyncState:
-        """Go on from the good model with all clients; time does not go back."""
-        return replace(state, arrays=good.arrays, flight={}, arriving={}, versions={})
+        """Go on with all clients from the oldest version that they were at work on; time does not go back.
+
+        That the updates of a step were good says so of the versions that they began from, not of the newest.
+        """
+        oldest = min((start.version for start in _unpacked(good.flight).values()), default=good.version)
+        return replace(state, arrays=model_of(good, oldest), flight={}, arriving={}, versions={})

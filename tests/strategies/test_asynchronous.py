@@ -178,12 +178,14 @@ def test_a_step_that_came_to_nothing_makes_no_version_and_loses_its_updates() ->
     assert model_of(made, 2)["w"] == 20.0
 
 
-def test_going_back_takes_the_model_and_not_the_time() -> None:
+def test_going_back_takes_the_oldest_model_at_work_and_not_the_time() -> None:
     rule = fedbuff.FedBuff(Config(algorithm="fedbuff"))
     good = AsyncState({"w": np.zeros(1)}, 2, 3.0)
     back = rule.roll_back(good, state_of(a=4))
     assert (back.version, back.clock) == (4, 9.0)
-    assert back.arrays is good.arrays
+    assert back.arrays is good.arrays  # nobody was at work on an older one
+    back = rule.roll_back(state_of(), state_of(a=4))
+    assert back.arrays["w"] == 20.0  # that of z
     assert back.flight == back.arriving == back.versions == {}
 
 
