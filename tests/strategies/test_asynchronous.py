@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strategies.engine.rule import Phase
+from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
 from strategies.rules import fedasync, fedbuff
 from strategies.rules.asynchronous import AsyncState, ServerStep, Start, model_of, next_step, stepped
@@ -187,6 +187,17 @@ def test_going_back_takes_the_oldest_model_at_work_and_not_the_time() -> None:
     back = rule.roll_back(state_of(), state_of(a=4))
     assert back.arrays["w"] == 20.0  # that of z
     assert back.flight == back.arriving == back.versions == {}
+
+
+def test_a_buffer_for_more_updates_than_clients_at_work_is_said() -> None:
+    said: list[str] = []
+    rule = fedbuff.FedBuff(Config(algorithm="fedbuff", fedbuff=FedBuffConfig(buffer=3)))
+    context = RoundContext(
+        rule, ALGORITHMS["fedbuff"], 1, 0.1, (), ["a", "b"], ("w",), lambda names: {}, remark=said.append
+    )
+    begun = rule.begin(AsyncState({"w": np.zeros(1)}), context, lambda names: [1.0] * len(names))
+    assert rule.drawn(begun) == ("a", "b")
+    assert "takes 2 updates and not 3" in said[0]
 
 
 def test_an_update_is_measured_from_the_version_that_its_client_began_from() -> None:
