@@ -29,7 +29,7 @@ clients train together, each from its own version.
 
 Of the earlier versions those are held that clients at work were given.
 
-One client twice as fast as the other, a buffer of one:
+One client two and a half times as fast as the other, a buffer of one:
 
 >>> def seconds(names): return [{"fast": 1.0, "slow": 2.5}[name] for name in names]
 >>> rng, flight, clock = np.random.default_rng(1), {}, 0.0
@@ -189,18 +189,23 @@ class Asynchronous(Rule, state=AsyncState):
     """The base of rules whose clients are at work all the time; see `strategies.rules.asynchronous`."""
 
     def buffer(self, at_once: int) -> int:
-        """Return K, the updates of one step, given how many clients are at work at once."""
+        """Return K, the updates of one step, of which no more count than clients are at work at once."""
         raise NotImplementedError
 
     def begin(self, state: AsyncState, context: RoundContext, seconds: Seconds) -> AsyncState:
         """Go on until the buffer is full."""
         names, server = context.names, self.config.server
         at_once = cohort_size(server.fraction_train, len(names))
+        K = self.buffer(at_once)
+        if at_once < K and context.round == 1:
+            context.remark(
+                f"a server step takes {at_once} updates and not {K}: no more clients are at work at once "
+                '(run-config key "fraction-train")'
+            )
         rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)
         step = next_step(
-            _unpacked(state.flight), state.clock, state.version, names, at_once, self.buffer(at_once),
-            seconds, rng,
-        )  # fmt: skip
+            _unpacked(state.flight), state.clock, state.version, names, at_once, min(K, at_once), seconds, rng
+        )
         flight, arriving = _packed(step.flight), _packed(step.arrived)
         return replace(
             state, flight=flight, arriving=arriving, clock=step.clock, took=step.clock - state.clock
@@ -236,5 +241,9 @@ class Asynchronous(Rule, state=AsyncState):
         return stepped(state, None)
 
     def roll_back(self, good: AsyncState, state: AsyncState) -> AsyncState:
-        """Go on from the good model with all clients; time does not go back."""
-        return replace(state, arrays=good.arrays, flight={}, arriving={}, versions={})
+        """Go on with all clients from the oldest version that they were at work on; time does not go back.
+
+        That the updates of a step were good says so of the versions that they began from, not of the newest.
+        """
+        oldest = min((start.version for start in _unpacked(good.flight).values()), default=good.version)
+        return replace(state, arrays=model_of(good, oldest), flight={}, arriving={}, versions={})

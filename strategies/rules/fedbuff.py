@@ -69,5 +69,5 @@ class FedBuff(Asynchronous, algorithm="fedbuff", update=server_update):
     """Federated learning with buffered asynchronous aggregation; see `strategies.rules.fedbuff`."""
 
     def buffer(self, at_once: int) -> int:
-        """Return ``fedbuff.buffer``, at most all that are at work; 0 = half of them."""
-        return min(self.config.fedbuff.buffer or -(-at_once // 2), at_once)
+        """Return ``fedbuff.buffer``; 0 = half of the clients that are at work."""
+        return self.config.fedbuff.buffer or -(-at_once // 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strategies.engine.rule import Phase
+from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
 from strategies.rules import fedasync, fedbuff
 from strategies.rules.asynchronous import AsyncState, ServerStep, Start, model_of, next_step, stepped
@@ -178,13 +178,26 @@ def test_a_step_that_came_to_nothing_makes_no_version_and_loses_its_updates() ->
     assert model_of(made, 2)["w"] == 20.0
 
 
-def test_going_back_takes_the_model_and_not_the_time() -> None:
+def test_going_back_takes_the_oldest_model_at_work_and_not_the_time() -> None:
     rule = fedbuff.FedBuff(Config(algorithm="fedbuff"))
     good = AsyncState({"w": np.zeros(1)}, 2, 3.0)
     back = rule.roll_back(good, state_of(a=4))
     assert (back.version, back.clock) == (4, 9.0)
-    assert back.arrays is good.arrays
+    assert back.arrays is good.arrays  # nobody was at work on an older one
+    back = rule.roll_back(state_of(), state_of(a=4))
+    assert back.arrays["w"] == 20.0  # that of z
     assert back.flight == back.arriving == back.versions == {}
+
+
+def test_a_buffer_for_more_updates_than_clients_at_work_is_said() -> None:
+    said: list[str] = []
+    rule = fedbuff.FedBuff(Config(algorithm="fedbuff", fedbuff=FedBuffConfig(buffer=3)))
+    context = RoundContext(
+        rule, ALGORITHMS["fedbuff"], 1, 0.1, (), ["a", "b"], ("w",), lambda names: {}, remark=said.append
+    )
+    begun = rule.begin(AsyncState({"w": np.zeros(1)}), context, lambda names: [1.0] * len(names))
+    assert rule.drawn(begun) == ("a", "b")
+    assert "takes 2 updates and not 3" in said[0]
 
 
 def test_an_update_is_measured_from_the_version_that_its_client_began_from() -> None:
@@ -206,6 +219,8 @@ def test_what_is_not_sound_with_it_is_refused_with_a_reason(name: str) -> None:
         check_composition(read_config({"algorithm": name, "secagg": True}))
     with pytest.raises(ConfigError, match=r'"selection".*the clients that are there first'):
         check_composition(read_config({"algorithm": name, "selection": "oort"}))
+    with pytest.raises(ConfigError, match=r'"transcript".*who was at work since when'):
+        check_composition(read_config({"algorithm": name, "transcript": "full"}))
     for key, value in (("enough-replies", 2), ("stragglers", 0.5), ("devices.uplink", "shared")):
         with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
             read_config({"algorithm": name, key: value})

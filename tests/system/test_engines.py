@@ -47,6 +47,7 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
 FULL = {
     "fedprox": 'algorithm="fedprox" fedprox.mu=0.1 fedprox.adaptive=true stragglers=0.5 num-server-rounds=5',
     "peers": 'algorithm="d-psgd" d-psgd.route="directed-ring" fraction-train=0.8 num-server-rounds=5',
+    "asynchronous": 'algorithm="fedbuff" fraction-train=0.5 num-server-rounds=5',
     "edges": 'algorithm="hierfavg" hierfavg.kappa2=2 num-server-rounds=5',
 }
 
