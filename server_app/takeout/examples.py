@@ -64,7 +64,7 @@ def read_examples(path: Path, card: ModelCard) -> Input:
             f"says; expected --data left out; got {path}"
         )
     if card.kind == "text":
-        raise DataError(f"--data: the model predicts text, byte by byte, which no such file has; got {path}")
+        raise DataError(f"--data: the model reads text, which no such file has; got {path}")
     if path.suffix.lower() == ".csv":
         return _csv(path, card)
     if path.suffix.lower() == ".npz":

@@ -32,6 +32,7 @@ from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
+from task.datasets.words import BUCKETS
 from task.errors import BouquetError, ConfigError
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
@@ -169,12 +170,14 @@ def _random(card: ModelCard) -> Input:
             "--data: expected some examples, since only the nodes of this run knew what they are"
         )
     rng = np.random.default_rng(0)
-    size, codes = (SAMPLE, *card.input_shape), {"image": 256, "text": card.num_classes}
+    size, words = (SAMPLE, *card.input_shape), card.kind == "text" and card.task != "language"
     features = card.kind == "features"
     x = (
         rng.standard_normal(size, np.float32)
         if features
-        else rng.integers(0, codes[card.kind], size, np.uint8)
+        else rng.integers(0, BUCKETS, size, np.int32)
+        if words
+        else rng.integers(0, 256, size, np.uint8)
     )
     data = Dataset(
         name="random", x=x, y=np.zeros(SAMPLE, np.int64), num_train=0, num_classes=card.num_classes,

@@ -110,8 +110,8 @@ def _stacked(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
 class Decoded:
     """What a decoder hands to the cache."""
 
-    # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...] or uint8 text
-    # windows [N, T].
+    # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...], uint8 text
+    # windows [N, T] or numbers of words int32 [N, T] (`task.datasets.words`).
     x: npt.NDArray[Any]
     # Class numbers int64 [N]; of text, the next bytes int16 [N, T] with `PADDING`; numbers float32 [N] or
     # [N, d]; labels 0 and 1, float32 [N, C].
@@ -225,7 +225,7 @@ class Dataset(Decoded):
     @functools.cached_property
     def task(self) -> str:
         """What the targets are by themselves, a name in `task.tasks.TASKS`."""
-        if self.kind == "text":
+        if self.kind == "text" and self.y.ndim == 2:
             return "language"
         if self.y.dtype.kind != "f":
             return "classification"
@@ -284,3 +284,4 @@ class DatasetSpec:
     decode: Callable[[Request, Source], Decoded]  # turns them into arrays; runs once, heavy imports inside
     own: bool = False  # whether a node can bring data of its own in this form
     targets: int = 1  # most of one row: of text, each byte that is predicted counts as an example
+    text: bool = False  # whether a model reads bytes or numbers of words, int64

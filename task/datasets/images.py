@@ -1,4 +1,4 @@
-"""CIFAR, through torchvision or from pictures, and folders or zip files of pictures."""
+"""CIFAR, through torchvision or from pictures, Tiny-ImageNet, and folders or zip files of pictures."""
 
 import io
 import zipfile
@@ -108,6 +108,59 @@ def _decode_copy(request: Request, path: Path, family: _Cifar) -> Decoded:
         std=family.std,
         description=f"{decoded.num_train} training and {num_test} test images 32x32 of a copy as pictures, "
         "not comparable with figures of the original",
+    )
+
+
+def locate_tiny(request: Request) -> Source:
+    """Find the folders of Tiny-ImageNet as its archive has them, in the data folder."""
+    folder = request.data_dir / "tiny-imagenet-200"
+    files = tuple(folder / name for name in ("wnids.txt", "val/val_annotations.txt"))
+    if not all(path.is_file() for path in files):
+        raise DataError(
+            f"{local(folder)}: expected wnids.txt, train/<class>/images/*.JPEG, val/val_annotations.txt and "
+            "val/images/*.JPEG, as in tiny-imagenet-200.zip of Stanford's course CS231n "
+            "(http://cs231n.stanford.edu/tiny-imagenet-200.zip); got no such folder. Unpack it there, or set "
+            'the run-config key "data-dir" (or $BOUQUET_DATA) to the folder above.'
+        )
+    return Source((*files, *sorted((folder / "train").glob("*/images"))))
+
+
+def decode_tiny(request: Request, source: Source) -> Decoded:
+    """Read the training pictures and, as the test set has no labels, the validation pictures as test ones."""
+    words, annotations = source.files[:2]
+    folder = words.parent
+    classes = tuple(sorted(words.read_text(encoding="utf-8").split()))
+    pictures = [
+        _Picture(False, f"train/{name}/images/{path.name}", name)
+        for name in classes
+        for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
+    ]
+    num_train = len(pictures)
+    for number, line in enumerate(annotations.read_text(encoding="utf-8").splitlines(), start=1):
+        picture, name, *_ = [*line.split("\t"), ""]
+        if name not in classes:
+            raise DataError(
+                f"{local(annotations)}, line {number}: expected a picture and one of the {len(classes)} "
+                f"classes of wnids.txt, separated by a tab; got {local(repr(line[:60]))}. Unpack the archive "
+                "again."
+            )
+        pictures.append(_Picture(True, f"val/images/{picture}", name))
+    if not 0 < num_train < len(pictures):
+        raise DataError(
+            f"{local(folder)}: expected pictures train/<class>/images/*.JPEG and lines in "
+            f"val/val_annotations.txt; got {num_train} and {len(pictures) - num_train}. Unpack the archive "
+            "again."
+        )
+    tree = _Tree(classes, tuple(pictures), True)
+    return decoded_images(
+        _pixels(folder, tree, lambda name: (folder / name).read_bytes(), colour=True),
+        np.searchsorted(classes, [picture.label for picture in pictures]),
+        num_train,
+        num_classes=len(classes),
+        mean=(0.4802, 0.4481, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
+        classes=classes,
+        source=str(folder),
     )
 
 
@@ -238,8 +291,10 @@ def read_pictures(path: Path) -> tuple[npt.NDArray[np.uint8], list[str], list[st
     return x, [p.name for p in tree.pictures], labels, parts
 
 
-def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArray[np.uint8]:
-    """Return ``[N, C, H, W]``: grey if the first picture is, else RGB."""
+def _pixels(
+    path: Path, tree: _Tree, read: Callable[[str], bytes], colour: bool = False
+) -> npt.NDArray[np.uint8]:
+    """Return ``[N, C, H, W]``: grey if the first picture is and `colour` does not ask for RGB."""
     from PIL import Image
 
     out: npt.NDArray[np.uint8] | None = None
@@ -254,7 +309,7 @@ def _pixels(path: Path, tree: _Tree, read: Callable[[str], bytes]) -> npt.NDArra
                 "Repair or remove it."
             ) from err
         if out is None:
-            channels = 1 if grey else 3
+            channels = 1 if grey and not colour else 3
             out = np.empty((len(tree.pictures), channels, *pixels.shape[:2]), dtype=np.uint8)
         if pixels.shape[:2] != out.shape[2:] or (not grey and out.shape[1] == 1):
             got = (1 if grey else 3, *pixels.shape[:2])

@@ -323,7 +323,7 @@ def _count(dataset: Dataset, rows: Rows) -> Rows:
     if dataset.y.dtype.kind == "f":  # what has no classes counts as one
         return np.array([len(rows)], np.int64)
     y = dataset.y[rows].reshape(-1)
-    if dataset.kind == "text":
+    if dataset.task == "language":
         y = y[y != PADDING]
     return np.bincount(y, minlength=dataset.num_classes)
 

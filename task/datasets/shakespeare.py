@@ -4,14 +4,13 @@ Two forms are read. ``roles.jsonl.gz``: one JSON object per line with ``play``, 
 is an owner; the last fifth of its lines (rounded up) is its test text. A text is cut into windows of 80 bytes
 that do not overlap; every byte but a text's first is predicted once, and short last windows are padded.
 
-LEAF's JSON: files with ``users`` and ``user_data``, where ``x`` are strings of 80 characters and ``y`` the
-next character. Only that next character counts, as in LEAF. Files below a folder named ``test`` are the test
-set; if there are none, the last fifth of each user's examples is.
+LEAF's JSON (`task.datasets.leaf`): ``x`` are strings of 80 characters and ``y`` the next character. Only that
+next character counts, as in LEAF.
 """
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import PADDING, Decoded, Names, Request, Source, by_owner
+from task.datasets.leaf import files_in, users
 from task.errors import DataError, local
 
 WINDOW = 80
@@ -34,8 +34,7 @@ def locate(request: Request) -> Source:
     roles = folder / "roles.jsonl.gz"
     if roles.is_file():
         return Source((roles,))
-    leaf = tuple(sorted(folder.glob("**/*.json")))
-    if leaf:
+    if leaf := files_in(folder):
         return Source(leaf)
     raise DataError(
         f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's "
@@ -49,7 +48,8 @@ def decode(request: Request, source: Source) -> Decoded:
     if source.files[0].name.endswith(".jsonl.gz"):
         everyone = list(_roles(source.files[0]))
     else:
-        everyone = list(_leaf(source.files, request.data_dir / "shakespeare"))
+        expected = f"x: strings of {WINDOW} characters, and y: the next one each"
+        everyone = users(source.files, request.data_dir / "shakespeare", _leaf_windows, expected)
     kept = [o for o in everyone if len(o[1][0]) and len(o[2][0])]
     if not kept:
         raise DataError(f"{local(source.files[0])}: no role has both training and test text")
@@ -104,48 +104,7 @@ def _roles(path: Path) -> Iterator[OwnerWindows]:
         ) from err
 
 
-def _leaf(files: tuple[Path, ...], root: Path) -> Iterator[OwnerWindows]:
-    train: dict[str, list[Windows]] = {}
-    test: dict[str, list[Windows]] = {}
-    for path in files:
-        part = test if "test" in path.relative_to(root).parts[:-1] else train
-        for user, found in _read_leaf(path):
-            part.setdefault(user, []).append(found)
-    none = windows(b"")
-    names = Names()
-    for user, parts in train.items():
-        x, y = _join(parts)
-        if test:
-            held = _join(test.get(user, [none]))
-        else:
-            cut = len(x) - -(-len(x) // 5)
-            x, y, held = x[:cut], y[:cut], (x[cut:], y[cut:])
-        yield names.new(user), (x, y), held
-
-
-def _join(found: Iterable[Windows]) -> Windows:
-    xs, ys = zip(*found, strict=True)
-    return np.concatenate(xs), np.concatenate(ys)
-
-
-def _read_leaf(path: Path) -> Iterator[tuple[str, Windows]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        users = list(content["users"])
-        for user in users:
-            data = content["user_data"][user]
-            yield str(user), _leaf_windows(data["x"], data["y"])
-    except (ValueError, KeyError, TypeError, OSError) as err:
-        raise DataError(
-            f"{local(path)}: expected LEAF's JSON (users, user_data with x: strings of {WINDOW} characters "
-            f"and y: the next one each); got {local(repr(err))}. Remove other JSON files from the folder, or "
-            "repair this one."
-        ) from err
-
-
 def _leaf_windows(inputs: list[Any], targets: list[Any]) -> Windows:
-    if len(inputs) != len(targets):
-        raise ValueError(f"{len(inputs)} x but {len(targets)} y")
     if not inputs:
         return windows(b"")
     codes = [_encode(text) for text in inputs]

@@ -138,6 +138,38 @@ def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
     return CharLSTM(num_classes)
 
 
+def _fasttext(shape: Shape, num_classes: int) -> nn.Module:
+    from torch import nn
+
+    from task.datasets.words import BUCKETS
+    from task.models.layers import MeanOfWords
+
+    return nn.Sequential(MeanOfWords(BUCKETS, 32), nn.Linear(32, 32), nn.Linear(32, num_classes))
+
+
+def _resnet18(description: str, *, batch_norm: bool = False) -> ModelSpec:
+    """Return the entry of a ResNet-18 whose first layer is a 3x3 convolution without pooling."""
+
+    def build(shape: Shape, num_classes: int) -> nn.Module:
+        from torch import nn
+
+        from task.models.layers import BatchNorm2d, Conv2d, ResidualBlock
+
+        norm = BatchNorm2d if batch_norm else partial(nn.GroupNorm, 32)
+        layers: list[nn.Module] = [Conv2d(shape[0], 64, 3, padding=1, bias=False), norm(64), nn.ReLU()]
+        for before, width in pairwise((64, 64, 128, 256, 512)):
+            layers += [ResidualBlock(before, width, 2 if width > before else 1, norm)]
+            layers += [ResidualBlock(width, width, 1, norm)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
+
+    return ModelSpec(
+        description,
+        "images (channels, height, width) of at least 8x8",
+        build,
+        lambda shape, _: len(shape) == 3 and min(shape[1:]) >= 8,
+    )
+
+
 MODELS: dict[str, ModelSpec] = {
     "2nn": _perceptron(
         "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)", 200, 200
@@ -163,6 +195,13 @@ MODELS: dict[str, ModelSpec] = {
         "images from 0 to 1 with a condition", _cvae, lambda shape, count: 0 < count < math.prod(shape),
         loss="elbo", metrics=("neg-elbo", "neg-iwae"), conditional=True,
     ),
+    "fasttext": ModelSpec(
+        "mean of 32,000 word vectors of 32, a linear layer of 32 (PFLlib's fastText; 1,025,188 on AG-News)",
+        "texts of words (T,) with one class each",
+        _fasttext,
+        lambda shape, num_classes: len(shape) == 1 and num_classes < 256,
+        frozenset({"text"}),
+    ),
     "lenet": _convolutional(
         "two unpadded 5x5 convolutions, 120 and 84 ReLU (NIID-Bench's CNN; 44,426 on MNIST)",
         (6, 16), 120, 84,
@@ -177,6 +216,12 @@ MODELS: dict[str, ModelSpec] = {
     "pfl-cnn": _convolutional(
         "two unpadded 5x5 convolutions, 512 ReLU (PFLlib's and FedALA's CNN; 582,026 on MNIST)",
         (32, 64), 512,
+    ),
+    "resnet18": _resnet18(
+        "ResNet-18 for small images with group normalisation of 32 groups (11,173,962 on CIFAR-10)"
+    ),
+    "resnet18-bn": _resnet18(
+        "resnet18 with batch normalisation (for FedBN; 11,173,962 on CIFAR-10)", batch_norm=True
     ),
     "vae": ModelSpec(
         'variational autoencoder, 128 ReLU and a code of 8 (task = "reconstruction"; 204,832 on MNIST)',

@@ -1,4 +1,6 @@
-"""Layers and whole models beyond PyTorch's: the memory order of convolutions, small batches, text, twins."""
+"""Layers and whole models beyond PyTorch's: memory order, small batches, text, residual blocks, twins."""
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -86,6 +88,44 @@ class CharLSTM(nn.Module):
         hidden, _ = self.lstm(self.embedding(x))
         logits: torch.Tensor = self.output(hidden)
         return logits.transpose(1, 2)
+
+
+class MeanOfWords(nn.Module):
+    """The mean of the vectors of a text's words; number 0 stands for no word and does not count.
+
+    A text without words has the mean 0.
+    """
+
+    def __init__(self, numbers: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(numbers, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return means ``[B, width]`` of texts ``[B, T]``, int64."""
+        there = (x > 0).unsqueeze(-1)
+        total: torch.Tensor = (self.embedding(x) * there).sum(1)
+        return total / there.sum(1).clamp(min=1)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, He et al. 2016 (arXiv 1512.03385), figure 2.
+
+    `norm` makes a normalisation of so many channels. A shortcut that changes the width is a 1x1 convolution.
+    """
+
+    def __init__(self, before: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            Conv2d(before, width, 3, stride, 1, bias=False), norm(width), nn.ReLU(),
+            Conv2d(width, width, 3, 1, 1, bias=False), norm(width),
+        )  # fmt: skip
+        self.shortcut = nn.Sequential()
+        if stride != 1 or before != width:
+            self.shortcut = nn.Sequential(Conv2d(before, width, 1, stride, bias=False), norm(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return maps ``[B, width, H / stride, W / stride]``."""
+        return torch.relu(self.body(x) + self.shortcut(x))
 
 
 class Twin(nn.Module):

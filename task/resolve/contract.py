@@ -223,7 +223,7 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _kind(config: Config) -> str:
     """Return "text" if the data are; else "", as a model says itself what it reads."""
-    return "text" if spec_of(config.data.dataset).targets > 1 else ""
+    return "text" if spec_of(config.data.dataset).text else ""
 
 
 def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str = "classification") -> None:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_config
 from task.config.sections import Value
-from task.datasets import Dataset
+from task.datasets import Dataset, natural_task
 from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
@@ -70,7 +70,7 @@ class ModelCard:
     @cached_property
     def task(self) -> str:
         """What the model was trained for, a name in `task.tasks.TASKS`."""
-        return with_task(self.config, "language" if self.kind == "text" else "classification").data.task
+        return with_task(self.config, natural_task(self.config.data)).data.task
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -22,10 +22,12 @@ from tests.server_app.test_takeout import trained
 
 
 def fresh(name: str) -> TakenModel:
-    text, vector = name == "char-lstm", name == "logistic"
-    shape, classes = ((20,), 256) if text else ((7,), 3) if vector else ((3, 32, 32), 5)
+    text, vector = {"char-lstm": "shakespeare", "fasttext": "ag-news"}.get(name, ""), name == "logistic"
+    shape, classes = ((20,), 256) if name == "char-lstm" else ((7,), 3) if vector else ((3, 32, 32), 5)
+    shape = (20,) if text else shape
     kind = "text" if text else "features" if vector else "image"
-    run = {"model": name, **({"dataset": "shakespeare", "partition": "natural"} if text else {})}
+    run = {"model": name, **({"dataset": text} if text else {})}
+    run |= {"partition": "natural"} if name == "char-lstm" else {}
     run |= {"task": "reconstruction"} if name in ("cvae", "vae") else {}
     card = ModelCard(run, shape, classes, kind, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     return TakenModel(card, build_model(name, shape, classes, 1, kind).eval(), card.config)

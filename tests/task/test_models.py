@@ -36,6 +36,20 @@ def size(model):
         # convolutions, hidden layers, projection head, last layer
         ("moon-cnn", CIFAR, 10, 456 + 2416 + 48_120 + 10_164 + 7140 + 21_760 + 2570),
         ("moon-cnn", MNIST, 10, 156 + 2416 + 30_840 + 10_164 + 7140 + 21_760 + 2570),
+        # vectors, the hidden and the last layer
+        ("fasttext", (200,), 4, 32_000 * 32 + 1056 + 132),
+        # convolutions in thousands of 9 weights by stage, 1x1 shortcuts, scales and shifts, last layer
+        (
+            "resnet18",
+            CIFAR,
+            10,
+            9 * (3 * 64 + 4 * 64**2 + (64 + 3 * 128) * 128 + (128 + 3 * 256) * 256 + (256 + 3 * 512) * 512)
+            + 64 * 128
+            + 128 * 256
+            + 256 * 512
+            + 2 * (5 * 64 + 5 * (128 + 256 + 512))
+            + 5130,
+        ),
         ("cnn-bn", MNIST, 10, 1_663_370 + 2 * (32 + 64 + 512)),  # cnn, and a scale and a shift per channel
     ],
 )
@@ -46,14 +60,20 @@ def test_parameter_counts_and_output_shapes(name, shape, classes, parameters):
         x = torch.randint(0, 256, (2, *shape))
         assert model(x).shape == (2, classes, 80)
     else:
-        assert model(torch.zeros(2, *shape)).shape == (2, classes)
+        dtype = torch.int64 if name == "fasttext" else torch.float32
+        assert model(torch.zeros(2, *shape, dtype=dtype)).shape == (2, classes)
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n not in ("autoencoder", "logistic", "mlp")])
 def test_descriptions_count_right(name):
     found = re.search(r"([\d,]{6,})(?: parameters)?(?: on (\S+))?\)$", MODELS[name].description)
     said, where = found.groups()
-    shape, classes = {"MNIST": (MNIST, 10), "CIFAR-10": (CIFAR, 10), None: ((80,), 256)}[where]
+    shape, classes = {
+        "MNIST": (MNIST, 10),
+        "CIFAR-10": (CIFAR, 10),
+        "AG-News": ((200,), 4),
+        None: ((80,), 256),
+    }[where]
     shape = (784 + classes,) if MODELS[name].conditional else shape
     assert said == f"{size(build_model(name, shape, classes, seed=1)):,}"
 

@@ -102,7 +102,7 @@ def test_leaf_counts_only_the_next_character(tmp_path):
     alone = load(dataset="shakespeare")
     assert (alone.num_train, len(alone.y)) == (16, 20)  # the last fifth
     write_leaf(root / "train/a.json", {"HAMLET": (["short"], ["x"])})
-    with pytest.raises(DataError, match=r"a.json: expected LEAF"):
+    with pytest.raises(DataError, match=r"a.json, user HAMLET: expected LEAF"):
         load(dataset="shakespeare")
 
 
