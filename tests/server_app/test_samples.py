@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from server_app.cli.takeout import app
 from server_app.takeout.distances import density_and_coverage, frechet, nearness
 from server_app.takeout.model import TakenModel
+from server_app.takeout.result import RunResult
 from server_app.takeout.samples import Judge, judge, npz
 from task.config.read import read_config
 from task.datasets.skew import load_dealt
@@ -139,6 +140,7 @@ def test_the_command_prints_and_files_the_measures(tmp_path: Path) -> None:
     assert report["model"].keys() == report["floor"].keys() == {"fcd", "density", "coverage"}
     assert f"{report['floor']['fcd']:.2f}" in result.output
     assert len(np.load(tmp_path / "new.npz")["x"]) == report["images"]
+    assert {"client": "", **RunResult(folder).samples().report()} == report
 
 
 @pytest.mark.parametrize(
