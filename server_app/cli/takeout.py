@@ -1,4 +1,4 @@
-"""Commands that take a model out of a run: ``predict``, ``export``."""
+"""Commands that take a model out of a run, or what it draws: ``predict``, ``samples``, ``export``."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import importing
+from server_app.cli.common import console, importing
 from task.errors import ConfigError
 from task.references import CODE
 from task.storage.client_state import safe_name
@@ -90,6 +90,47 @@ def predict(
         typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
     for line in [*taken.notes, *found.report()]:
         typer.echo(plain(line), err=True)
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet samples runs/vae[/bold]  ·  "
+    "[bold]bouquet samples runs/cvae --seed 7 --out new.npz[/bold]"
+)
+def samples(
+    run: Run,
+    client: Client = "",
+    seed: Annotated[int, typer.Option(min=0, help="Of the new images.")] = 0,
+    classifier_seed: Annotated[
+        int, typer.Option(min=0, help="Of the classifier whose features are compared.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where to write the new images, x in an npz file; none = nowhere."),
+    ] = None,
+) -> None:
+    """Draw new images from a run's generative model, and say how near they come to real ones.
+
+    They are compared with the global test set in the features of a classifier that is trained here: Frechet
+    distance (FCD), density and coverage. Real training images in their place are the floor. The run's folder
+    gets a samples.json with the same.
+    """
+    with importing():
+        from server_app.results.folder import CONFIG, SAMPLE_SCORES, to_json
+        from server_app.takeout.model import find, take
+        from server_app.takeout.samples import judge, npz, table
+        from task.storage.files import write_bytes
+
+    taken, folder = take(run, client), find(run).parent
+    for line in taken.notes:
+        typer.echo(plain(line), err=True)
+    found = judge(taken, seed, classifier_seed)
+    console().print(table(found))
+    if out is not None:
+        write_bytes(out, npz(found))
+        typer.echo(f"{len(found.images):,} images: {out.resolve()}", err=True)
+    if (folder / CONFIG).exists():
+        write_bytes(folder / SAMPLE_SCORES, to_json({"client": client, **found.report()}, indent=1))
+        typer.echo(f"Results: {(folder / SAMPLE_SCORES).resolve()}")
 
 
 def _kept(kit: Path, run: Path | None) -> Path:

@@ -13,7 +13,8 @@
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
-      samples.png          of a generative model (server_app/results/samples.py)
+      samples.png          of a generative model (server_app/results/samples.py); samples.json, how good new
+                           images are, if `bouquet samples` was asked (server_app/takeout/samples.py)
       report.html, plots/  (server_app/results/report.py)
 
 Names and keys are public. Whole files are replaced atomically; the two growing files only ever get whole
@@ -50,6 +51,7 @@ MODEL = "model.safetensors"
 ENCRYPTED = "model.encrypted.safetensors"  # the same under `he`, where nobody had the key
 NODES = "nodes.json"
 SAMPLES = "samples.png"
+SAMPLE_SCORES = "samples.json"
 CHECKPOINT = "checkpoint"
 
 _CODE = Path(__file__).resolve().parents[2]

@@ -344,8 +344,8 @@ def samples(picture: Path) -> list[Plot]:
     data = picture.read_bytes()
     width, height = struct.unpack(">II", data[16:24])  # of a PNG's first chunk
     note = (
-        "Test images, their reconstructions and new ones from the prior, of a conditional model a row for each"
-        " of the first conditions; without a test set, new ones only."
+        "Test images, their reconstructions and new ones from the prior, for each condition a row; "
+        "without a test set, new ones only."
     )
     return [
         Plot(

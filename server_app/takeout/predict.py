@@ -12,6 +12,7 @@ import torch
 from server_app.takeout.examples import Input, of_dataset
 from server_app.takeout.model import TakenModel
 from task.datasets.columns import with_moments
+from task.datasets.condition import is_conditional
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics.evaluate import BATCH
@@ -71,7 +72,8 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
     config = replace(taken.card.config, metrics="")  # which say nothing of one example
     task = task_of(config, taken.card.task, taken.card.num_classes)
     y = task.targets(examples.data, examples.rows)
-    labelled = examples.labelled or task.name == "reconstruction"
+    # An example without a label is its own target, unless it has a condition, which is not to be drawn.
+    labelled = examples.labelled or (task.name == "reconstruction" and not is_conditional(config))
     parts, answers, losses = list[torch.Tensor](), [], []
     with torch.inference_mode():
         for i in range(0, len(examples.rows), batch):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # seconds
     from matplotlib.figure import Figure
     from torch import nn
 
+    from server_app.takeout.samples import Judged
+
 
 class RunResult:
     """A result folder; what is not there yet reads as no rounds, no result."""
@@ -93,6 +95,17 @@ class RunResult:
             )
         frame.attrs.update(found.scores)
         return frame
+
+    def samples(self, client: str = "", seed: int = 0) -> "Judged":
+        """Draw new images from a generative model and compare them with real ones, as `bouquet samples`.
+
+        Raises:
+            BouquetError: The model draws none, or the data cannot be used.
+        """
+        from server_app.takeout.model import take
+        from server_app.takeout.samples import judge
+
+        return judge(take(self.path, client), seed)
 
     def plot(self) -> "Figure":
         """Return accuracy and loss by round, and the clients' accuracies; a notebook shows the figure.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from server_app.results.plots import samples
 from server_app.results.samples import tiled, write_samples
@@ -15,6 +16,7 @@ from task.config.read import read_config
 from task.datasets.skew import load_dealt
 from task.models import build_model
 from task.numerics.arrays import state_of
+from task.resolve.contract import model_of
 from tests.support.federation import Keep, play
 
 KEYS: dict[str, Any] = {
@@ -25,9 +27,11 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "scaffold"])
-def test_neither_model_nor_bounds_depend_on_the_nodes(algorithm: str, tmp_path: Path) -> None:
-    keys = KEYS | {"algorithm": algorithm}
+@pytest.mark.parametrize(
+    ("algorithm", "model"), [("fedavg", "vae"), ("fedavg", "cvae"), ("fedper", "vae"), ("scaffold", "vae")]
+)
+def test_neither_model_nor_bounds_depend_on_the_nodes(algorithm: str, model: str, tmp_path: Path) -> None:
+    keys = KEYS | {"algorithm": algorithm, "model": model}
     keys |= {"private-layers": "decoder"} if algorithm == "fedper" else {}
     runs = [play(keys | {"state-dir": str(tmp_path / str(n))}, nodes=n, seed=n) for n in (1, 3, 5)]
     for key in ("model_sha256", "train_loss", "client_loss", "client_neg-elbo", "client_neg-iwae"):
@@ -68,6 +72,21 @@ def test_the_picture_has_images_reconstructions_and_samples(tmp_path: Path) -> N
     write_samples(other, build_model("mlp", data.input_shape, 10, seed=1), {}, data)
     write_samples(other, model, {}, data)  # the shared part of clients' own models
     assert not (other / "samples.png").exists()
+
+
+def test_the_picture_of_a_conditional_model_has_a_row_for_each_client(tmp_path: Path) -> None:
+    config = read_config(KEYS | {"model": "cvae"})
+    data, _ = load_dealt(config)
+    model = model_of(config, data.input_shape, data.num_classes)
+    with torch.no_grad():
+        model.decoder[0].weight[:, 8:] *= 100  # what is drawn depends on the condition alone
+    write_samples(tmp_path, model, state_of(model), data)
+    picture = np.asarray(Image.open(tmp_path / "samples.png"))
+    assert picture.shape == (7 * 34, 12 * 34, 3)
+    rows = [picture[34 * r : 34 * r + 32].astype(int) for r in range(2, 7)]
+    for r in range(5):
+        assert np.abs(rows[r][:, :32] - rows[r][:, 34:66]).mean() < 10
+        assert np.abs(rows[r] - rows[r - 1]).mean() > 50
 
 
 def test_images_stand_where_they_belong() -> None:

@@ -15,9 +15,12 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import SUFFIXES, export
 from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import own_examples, predict
+from task.config.read import read_config
+from task.datasets.skew import load_dealt
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
-from task.resolve.model_card import ModelCard
+from task.resolve.contract import model_of
+from task.resolve.model_card import ModelCard, card_of
 from tests.server_app.test_takeout import trained
 
 
@@ -43,6 +46,18 @@ def test_every_model_can_be_exported_and_reads_any_number_of_examples(
     done = export(fresh(name), form, path, None)  # it checks 64 examples after a graph made from 2
     assert done.difference <= 1e-5
     assert path.stat().st_size == done.size
+
+
+@pytest.mark.parametrize("model", ["vae", "cvae"])
+def test_a_run_with_feature_skew_is_exported_for_the_images_that_its_clients_have(
+    model: str, tmp_path: Path
+) -> None:
+    run = {"dataset": "digits", "feature-skew": "styles", "num-clients": 5, "task": "reconstruction"}
+    config = read_config(run | {"model": model})
+    data, _ = load_dealt(config)
+    card = card_of(config, data.input_shape, data.num_classes, data)
+    taken = TakenModel(card, model_of(config, data.input_shape, data.num_classes).eval(), config)
+    assert export(taken, "torchscript", tmp_path / "m.pt", own_examples(taken)).difference <= 1e-5
 
 
 def test_onnxruntime_predicts_from_raw_pixels_what_predict_does(tmp_path: Path) -> None:
