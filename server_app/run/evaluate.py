@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from task.datasets import Dataset
+from task.datasets.trigger import stamped
 from task.models.family import Widths
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
@@ -20,9 +21,15 @@ from task.wire import messages as wire
 
 
 def central_evaluation(
-    model: torch.nn.Module, dataset: Dataset, device: torch.device, task: Task = CLASSIFICATION
+    model: torch.nn.Module,
+    dataset: Dataset,
+    device: torch.device,
+    task: Task = CLASSIFICATION,
+    target: int | None = None,
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
+
+    With the `target` class of a simulated backdoor it measures ``attack-success`` too.
 
     The test set is decoded into memory once. On a CPU this process's torch is set to one thread: the
     batches are shared among Python threads, one per core.
@@ -46,9 +53,28 @@ def central_evaluation(
                 for name, tensor in model.state_dict().items():
                     tensor.copy_(torch.from_numpy(received[name]))
             found, sums = measure(model, x, y, threads=threads, task=task)
+            if (
+                target is not None
+                and (share := attack_success(model, x, y, target, task, threads)) is not None
+            ):
+                found["attack-success"] = share
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
+
+
+def attack_success(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, target: int, task: Task, threads: int = 1
+) -> float | None:
+    """Return the share of the examples of other classes that a backdoor's trigger brings to its class.
+
+    None if there are no such examples.
+    """
+    others = y != target
+    if not bool(others.any()):
+        return None
+    wanted = torch.full_like(y[others], target)
+    return measure(model, stamped(x[others]), wanted, threads=threads, task=task)[0]["accuracy"]
 
 
 def global_model(

@@ -19,6 +19,7 @@ from server_app.run.same_run import check_same_code, check_same_run, free_on_res
 from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
+from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
@@ -57,7 +58,9 @@ class OpenedRun:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear."""
         if self.dataset is None or self.entry.personal or self.entry.encrypted:
             return None
-        return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task)
+        attack = self.config.attack
+        target = attack.target if attack.kind in BACKDOORS else None
+        return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task, target)
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:

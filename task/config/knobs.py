@@ -49,9 +49,9 @@ from task.config.algorithm_sections import (
     TERMConfig,
     VerticalConfig,
 )
+from task.config.attack_section import AttackConfig
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
-    AttackConfig,
     AuditConfig,
     CodecConfig,
     DataConfig,

@@ -374,17 +374,3 @@ class AuditConfig(Section):
         high=100_000,
     )
     swap: bool = knob(False, "those canaries send that did not, and the other way round")
-
-
-class AttackConfig(Section):
-    """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
-
-    kind: str = knob(
-        "none",
-        "what malicious clients do",
-        choices=("none", "sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"),
-    )
-    fraction: float = knob(
-        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
-    )
-    scale: float = knob(0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, little-is-enough z_max", low=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from task import codecs
+from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
@@ -96,9 +97,9 @@ def _nothing_up(entry: Algorithm) -> str:
     return "" if entry.up else "nothing goes up that a client could falsify"
 
 
-def _little(entry: Algorithm) -> str:
+def _informed(entry: Algorithm) -> str:
     why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
-    return _nothing_up(entry) or (why if entry.repeats else "")
+    return _no_base(entry) or (why if entry.repeats else "")
 
 
 def _no_base(entry: Algorithm) -> str:
@@ -225,9 +226,9 @@ CHOICES: tuple[Choice, ...] = (
         (SOME,),
         lambda entry: "its clients train on everybody's data" if entry.pooled else "",
     ),
-    Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
-    Choice("attack.kind", ("label-flip",)),
-    Choice("attack.kind", ("little-is-enough",), _little),
+    Choice("attack.kind", ("sign-flip", "scale", "gaussian", "model-replacement"), _no_base),
+    Choice("attack.kind", ("label-flip", "backdoor")),
+    Choice("attack.kind", INFORMED, _informed),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
@@ -359,7 +360,7 @@ def _check_parts(config: Config) -> None:
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
         ("transcript", config.server.transcript, config.server.transcript != "none",
          "a transcript's sums are of whole models"),
-        ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
+        ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
         _refuse(on, (config.width_key, _width(config), "1"), key, value, why)
