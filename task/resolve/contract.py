@@ -55,7 +55,8 @@ def contract_of(config: Config) -> Algorithm:
 def stages_of(config: Config) -> frozenset[str]:
     """Return the stages that the run config names."""
     named = {"ala": config.train.ala, "attack": config.attack.kind != "none"}
-    named["momentum"] = config.robust.client_momentum > 0
+    robust = algorithm_of(config.algorithm).withstands is not None
+    named["momentum"] = robust and config.robust.client_momentum > 0
     named["canary"] = config.dp.central and config.audit.canaries > 0
     codec = CODECS.get(config.codec.up)
     biased = codec is not None and codec.biased
