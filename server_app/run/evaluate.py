@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
+from task.config.attack_section import ATTACK_SUCCESS
 from task.datasets import Dataset
 from task.datasets.trigger import stamped
 from task.models.family import Widths
@@ -57,7 +58,7 @@ def central_evaluation(
                 target is not None
                 and (share := attack_success(model, x, y, target, task, threads)) is not None
             ):
-                found["attack-success"] = share
+                found[ATTACK_SUCCESS] = share
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn

@@ -3,6 +3,7 @@
 from task.config.sections import Section, knob
 
 BACKDOORS = ("backdoor", "model-replacement")  # train on examples with a trigger
+ATTACK_SUCCESS = "attack-success"  # the measure of a backdoor on the global test set
 INFORMED = ("little-is-enough", "inner-product", "min-max", "min-sum", "mimic")  # know the benign updates
 
 

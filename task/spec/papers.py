@@ -14,6 +14,11 @@ class Paper:
     where: str  # algorithm or equation number in the paper
 
     @property
+    def source(self) -> str:
+        """Where it is kept, in words."""
+        return f"doi {self.number}" if "/" in self.number else f"arXiv {self.number}"
+
+    @property
     def url(self) -> str:
         """Where it can be read."""
         return (
