@@ -195,7 +195,7 @@ class Loop:
             central = self.evaluate_fn(log.round, arrays)
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central
-                further = self.measures.of_record(central) if self.measures else {}
+                further: dict[str, Any] = self.measures.of_record(central) if self.measures else {}
                 if ATTACK_SUCCESS in central:
                     further[ATTACK_SUCCESS] = central[ATTACK_SUCCESS]
                 log.measured(further)

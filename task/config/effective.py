@@ -129,6 +129,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "attack.scale": (
         When("attack.kind", tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))),
     ),
+    "contribution.orders": (When("contribution.measure", ("shapley",)),),
+    "contribution.tolerance": (When("contribution.measure", ("shapley",)),),
     "sam.form": (When("sam.rho"),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
     "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),

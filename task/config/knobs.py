@@ -54,6 +54,7 @@ from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AuditConfig,
     CodecConfig,
+    ContributionConfig,
     DataConfig,
     DevicesConfig,
     DPConfig,
@@ -133,6 +134,7 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
+    contribution: ContributionConfig = field(default_factory=ContributionConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)

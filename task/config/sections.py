@@ -364,6 +364,18 @@ class DPConfig(Section):
         return self.central and self.clip_quantile > 0
 
 
+class ContributionConfig(Section):
+    """What each client contributes to the model of a round, by the server's test set."""
+
+    measure: str = knob(
+        "none",
+        "value of each client: what the model loses without it, or its mean over orders",
+        choices=("none", "leave-one-out", "shapley"),
+    )
+    orders: int = knob(30, "shapley: random orders of the clients in a round; all, if not more", low=1)
+    tolerance: float = knob(0.001, "shapley: difference in accuracy that is not followed further", low=0)
+
+
 class AuditConfig(Section):
     """Canary clients of `bouquet audit epsilon` (see ``task/privacy/canaries.py``)."""
 

@@ -33,6 +33,7 @@ DEVICES: Final = "devices"  # a client's simulated speed
 TIES: Final = "ties"  # who comes first among clients of equal loss
 VOTES: Final = "votes"  # the vote of a client on a number whose gradient is 0
 ATTACK: Final = "attack"  # who is malicious, and the noise that a malicious client sends
+ORDERS: Final = "orders"  # the orders of clients by which their contributions are measured
 POISON: Final = "poison"  # which examples of a malicious client have the trigger of a backdoor
 CANARY: Final = "canary"  # the canaries of an audit: who is in, and their directions
 CODEC: Final = "codec"  # the random draws of a client's code

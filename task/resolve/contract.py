@@ -21,6 +21,7 @@ from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
+from task.spec.record import MODEL_UP
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.stages import with_stages
 from task.spec.sub_models import with_sub_models
@@ -45,6 +46,9 @@ def contract_of(config: Config) -> Algorithm:
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))
+    if config.contribution.measure != "none":
+        up = (replace(r, reduce="collect") if r.name == MODEL_UP.name else r for r in entry.up)
+        entry = replace(entry, up=tuple(up))
     if config.parted:
         entry = with_sub_models(entry)
     if config.server.he:
