@@ -13,6 +13,7 @@ from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import entry_of
+from task.resolve.contribution import check_contribution
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
 from task.spec.algorithms import ALGORITHMS
@@ -266,7 +267,7 @@ def check_composition(config: Config) -> None:
         "the noise is for one gradient of an example in a step, and the ascent takes another",
     )  # fmt: skip
     if config.contribution.measure != "none":
-        _check_contribution(config, entry)
+        check_contribution(config, entry)
     if config.parted:
         _check_parts(config)
     if config.server.secagg:
@@ -275,32 +276,6 @@ def check_composition(config: Config) -> None:
         _check_encrypted(config)
     if config.server.transcript != "none":
         _check_transcript(config)
-
-
-def _check_contribution(config: Config, entry: Algorithm) -> None:
-    """Refuse what leaves no mean of single clients' models to measure."""
-    models = any(r.name == MODEL_UP.name and r.base == MODEL_DOWN.name for r in entry.up)
-    if entry.personal or entry.repeats or entry.individual or not models:
-        raise ConfigError(
-            f'run-config key "contribution.measure": expected an algorithm whose clients send models of '
-            f'one global model, such as fedavg; got algorithm = "{entry.name}". Choose another'
-        )
-    server, one = config.server, ("contribution.measure", config.contribution.measure, "none")
-    for key, value, on, why in (
-        ("secagg", "true", server.secagg, "the server learns sums only"),
-        ("he", "true", server.he, "the server cannot open single models"),
-        ("dp.noise", f"{config.dp.noise:g}", config.dp.central, "values of single clients are not protected"),
-        ("codec.up", config.codec.up, config.codec.up != "none", "it was not verified together"),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none",
-         "it was not verified together"),
-        (config.width_key, _width(config), config.parted, "clients send parts of the model"),
-        ("selection", server.selection, SELECTIONS[server.selection].ring,
-         "each client's model replaces the last one's"),
-        ("transcript", server.transcript, server.transcript != "none",
-         "values are measured on data that a transcript does not hold"),
-        ("evaluate-every", "0", server.evaluate_every == 0, "values are measured when the server evaluates"),
-    ):  # fmt: skip
-        _refuse(on, one, key, value, why)
 
 
 def _check_secure(config: Config) -> None:
