@@ -166,7 +166,7 @@ class Training:
             node.task.targets(node.dataset, pool).to(node.device),
         )
         for stage in self.stages:
-            y = stage.targets(y, cohort, sizes)
+            x, y = stage.examples(x, y, cohort, sizes)
         kept = self.memory.load(cohort, server_round)
         if entry.pooled == "each":
             kept = [

@@ -10,7 +10,19 @@ scale              w^t + s Delta_k                                              
 gaussian           w^t + s N(0, 1), drawn by seed, round and name                         1
 label-flip         w_k after training on the labels C - 1 - y; what it sends is honest    (no strength)
 little-is-enough   mean_j - s std_j of the benign clients, for each coordinate j          z_max
+inner-product      w^t - s mean of the benign clients' Delta_j                            0.1
+min-max, min-sum   their mean less s deviations, which nobody's distance shows            the largest
+mimic              what the first benign client by name sends                             (no strength)
+backdoor           w_k after training on examples with a trigger                          (no strength)
+model-replacement  w^t + s Delta_k, Delta_k of such a training                            C K
 =================  =====================================================================  ================
+
+`client_app.stages.crafted` has the ones that know the benign clients' updates. A backdoor is put into a share
+``attack.poison`` of a malicious client's examples: a patch (`task.datasets.trigger`), and the label
+``attack.target``. Where the server has a test set, ``attack-success`` says of each model how many of its
+examples of other classes the patch brings there. Model replacement (Bagdasaryan et al., AISTATS 2020, arXiv
+1807.00459) scales the update by n_S / n_k, here C K for K clients on the node, so that the mean becomes the
+malicious client's model.
 
 Little-is-enough: Baruch, Baruch, Goldberg, NeurIPS 2019, arXiv 1902.06156, Algorithm 3. z_max is the z with
 Phi(z) = (n - m - h) / (n - m), where m of the n clients are malicious and h = floor(n/2 + 1) - m honest ones
@@ -36,11 +48,16 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
+from client_app.node import Node
+from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
+from task.config.attack_section import BACKDOORS, INFORMED
 from task.config.knobs import Config
-from task.errors import FieldError
+from task.datasets.trigger import stamped
+from task.errors import ConfigError, FieldError
 from task.numerics.arrays import Arrays
-from task.numerics.seeds import ATTACK, rng_for
+from task.numerics.seeds import ATTACK, POISON, rng_for
+from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import base_of
 
@@ -50,43 +67,89 @@ DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}
 class Attack(Stage):
     """Lets the malicious among a node's clients train or send what the run config says."""
 
-    def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
-        """Flip the labels of the malicious."""
-        if self.node.config.attack.kind != "label-flip":
-            return y
-        bad = self._malicious()
-        flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], sizes))
-        flipped = flipped.to(y.device).view(-1, *[1] * (y.dim() - 1))
-        return torch.where(flipped, flip_labels(y, self.node.dataset.num_classes), y)
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        super().__init__(node, entry, order)
+        self._made: Vectors = {}  # what all malicious clients that know the benign ones send
+
+    def examples(
+        self, x: torch.Tensor, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Flip the labels of the malicious, or put the trigger into a share of their examples."""
+        config, bad = self.node.config, self._malicious()
+        attack, classes = config.attack, self.node.dataset.num_classes
+        if attack.kind == "label-flip":
+            flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], sizes))
+            flipped = flipped.to(y.device).view(-1, *[1] * (y.dim() - 1))
+            return x, torch.where(flipped, flip_labels(y, classes), y)
+        if attack.kind not in BACKDOORS or not bad.intersection(cohort):
+            return x, y
+        if attack.target >= classes:
+            raise ConfigError(
+                f'run-config key "attack.target": expected a class below {classes}; got {attack.target}'
+            )
+        drawn = []
+        for client, n in zip(cohort, sizes, strict=True):
+            order = rng_for(config.seeds.train, POISON, 0, client).permutation(n)
+            drawn.append(order < round(attack.poison * n) if client in bad else np.zeros(n, bool))
+        rows = torch.from_numpy(np.concatenate(drawn)).to(y.device)
+        x, y = x.clone(), y.clone()
+        x[rows], y[rows] = stamped(x[rows]), attack.target
+        return x, y
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the clients' uploads as they come, with those of the malicious replaced."""
         kind, bad = self.node.config.attack.kind, self._malicious()
-        benign, waiting = _Moments(self.node.parts().trainable), []
+        parameters = self.node.parts().trainable
+        benign, waiting, known = _Moments(parameters), [], dict[str, wire.ClientUpdate]()
         for client, outcome in outcomes:
-            if isinstance(outcome, Exception) or kind in ("none", "label-flip"):
+            if isinstance(outcome, Exception) or kind in ("none", "label-flip", "backdoor"):
                 yield client, outcome
             elif client not in bad:
                 if kind == "little-is-enough":
                     benign.add(outcome.arrays)
+                elif kind in INFORMED:
+                    known[client] = outcome
                 yield client, outcome
-            elif kind == "little-is-enough":
+            elif kind in INFORMED:
                 waiting.append((client, outcome))
             else:
                 yield client, self._alone(client, outcome)
+        count, least = max(benign.count, len(known)), 1 if kind in ("inner-product", "mimic") else 2
+        vectors = [vectors_of(known[c].arrays, parameters) for c in sorted(known)]
         for client, upload in waiting:
-            if benign.count < 2:
-                wanted = "two benign clients on the node, to know what passes for benign"
-                yield client, FieldError("", wanted, str(benign.count))
+            if count < least:
+                wanted = f"{least} benign on the node, or more, to know what passes for benign"
+                yield client, FieldError("", wanted, str(count))
+            elif kind != "little-is-enough":
+                yield client, self._crafted(client, upload, vectors)
             else:
                 s = self.node.config.attack.scale or z_max(benign.count + len(waiting), len(waiting))
                 yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s), codes={})
+
+    def _crafted(
+        self, client: str, upload: wire.ClientUpdate, benign: Sequence[Vectors]
+    ) -> wire.ClientUpdate:
+        """Return the upload of a malicious client that knows the benign ones'."""
+        attack, out = self.node.config.attack, {field: dict(a) for field, a in upload.arrays.items()}
+        if not self._made:
+            base = vectors_of(self._bases(client, upload), self.node.parts().trainable)
+            zero = {at: base.get(at, np.zeros(1)) for at in benign[0]}
+            self._made = crafted(attack.kind, benign, zero, attack.scale)
+        for (field, name), values in self._made.items():
+            out[field][name] = values.astype(out[field][name].dtype)
+        return replace(upload, arrays=out, codes={})
+
+    def _bases(self, client: str, upload: wire.ClientUpdate) -> dict[str, Arrays]:
+        """Return by record what the parameters of an upload are relative to, where they are."""
+        parameters, records = self.node.parts().trainable, {r.name: r for r in self.entry.up}
+        found = {f: base_of(records[f], self.order.received(client), parameters) for f in upload.arrays}
+        return {field: base for field, base in found.items() if base}
 
     def _alone(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         """Return the upload of a malicious client that needs to know nobody else's."""
         config, parameters = self.node.config, self.node.parts().trainable
         kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
-        s = config.attack.scale or DEFAULT_SCALE[kind]
+        s = config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
         for field, arrays in upload.arrays.items():
@@ -99,9 +162,13 @@ class Attack(Stage):
                 if kind == "gaussian":
                     sent = base + s * rng.standard_normal(a.shape)
                 else:
-                    sent = base + (s if kind == "scale" else -s) * (a - base)
+                    sent = base + (-s if kind == "sign-flip" else s) * (a - base)
                 out[field][name] = sent.astype(a.dtype)
         return replace(upload, arrays=out, codes={})
+
+    def _cohort(self) -> float:
+        """Return C K, K the clients that the node knows: what a mean divides an update by, if equal."""
+        return float(max(round(self.node.config.server.fraction_train * len(self.node.clients.names)), 1))
 
     def _malicious(self) -> frozenset[str]:
         return malicious(self.node.config, tuple(self.node.clients.names))

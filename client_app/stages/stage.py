@@ -61,9 +61,11 @@ class Stage:
         """Return whether `send` makes the client's upload, so that it does not train."""
         return False
 
-    def targets(self, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]) -> torch.Tensor:
-        """Return the labels [N, ...] that a cohort trains on, client after client, with `sizes` rows each."""
-        return y
+    def examples(
+        self, x: torch.Tensor, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what a cohort trains on, [N, ...], client after client, with `sizes` rows each."""
+        return x, y
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int

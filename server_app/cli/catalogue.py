@@ -97,7 +97,7 @@ def card(name: str) -> Group:
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     where = f", {a.paper.where}" if a.paper.where else ""
-    paper = f"{a.paper.authors}: {a.paper.title}. {a.paper.year}, {a.paper.id}{where}"
+    paper = f"{a.paper.authors}: {a.paper.title}. {a.paper.year}, {a.paper.source}{where}"
     mean = "unweighted" if a.weight == "uniform" else "weighted by examples"
     own, neutral = [k for k in knobs() if reads_only(k.key, name)], _neutral(a)
     for label, text in (
@@ -140,4 +140,4 @@ def _neutral(a: Algorithm) -> str:
 
 
 def _paper(a: Algorithm) -> str:
-    return f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, {a.paper.id}"
+    return f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, {a.paper.source}"

@@ -35,6 +35,8 @@ class ClientHistory:
     adapted: list[Row] = field(default_factory=list)
     # By client, in how many rounds it took part: its training reply was used.
     times: Counter[str] = field(default_factory=Counter)
+    # By client that was measured, the sum over rounds of what it contributed.
+    contribution: dict[str, float] = field(default_factory=dict)
     # By client, the bytes that its messages have cost down and up; nothing of runs that did not count them.
     bytes_down: Counter[str] = field(default_factory=Counter)
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -55,6 +57,8 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
             if last.get(line["name"]) != line["round"]:  # it may train several times in a round
                 found.times[line["name"]] += 1
                 last[line["name"]] = line["round"]
+            if (share := number(metrics.get("contribution"))) is not None:
+                found.contribution[line["name"]] = found.contribution.get(line["name"], 0.0) + share
             rounds = found.after
             accuracy, examples = metrics.get("test-accuracy"), metrics.get("test-examples")
         else:

@@ -109,6 +109,24 @@ def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
     return [_clients(lines), _participation(participation)]
 
 
+def contributions(of: Mapping[str, float]) -> list[Plot]:
+    """Return what each client contributed, highest first; nothing if that was not measured."""
+    if not of:
+        return []
+    names = sorted(of, key=lambda name: (-of[name], name))
+    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
+    return [
+        Plot(
+            "contribution", "Contribution of clients", "accuracy, summed over rounds",
+            "What each client added to the models of its rounds, on the server's test set.",
+            [Series("", SKY, [Point(i, of[name], 0.0, i) for i, name in enumerate(names)], "bars")],
+            x=f"{len(names)} clients, highest first",
+            readouts=[(i, f"{names[i]}: {short(of[names[i]])}") for i in _some(range(len(names)))],
+            names=cut if len(names) <= NAMED_CLIENTS else (), zero=True,
+        )
+    ]  # fmt: skip
+
+
 def confusion(rounds: Sequence[Row]) -> list[Plot]:
     """Return the run's last confusion table, on the server's data or else on the clients', if it has one."""
     prefix, where = _headline(rounds)

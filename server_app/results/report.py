@@ -20,7 +20,15 @@ from server_app.results.clients import gather, participation
 from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
 from server_app.results.lines import Row
-from server_app.results.plots import by_class, by_round, confusion, labels, over_clients, samples
+from server_app.results.plots import (
+    by_class,
+    by_round,
+    confusion,
+    contributions,
+    labels,
+    over_clients,
+    samples,
+)
 from server_app.results.summary import (
     headline,
     measured_on,
@@ -38,7 +46,7 @@ WIDTHS = (280, 330, 540)  # pixels of a drawing, on a phone and on a desk
 TILES = (
     "Stopped", "Rounds to accuracy", "Train loss, final", "Client accuracy, final", "Accuracy over clients",
     "Worst 10 % of clients", "Jain index", "After local training", "Participation", "Time, simulated devices",
-    "Privacy",
+    "Contribution", "Privacy",
 )  # fmt: skip
 _DERIVED = CHANGE_NO_RESULT | {"min-replies", "nodes"}  # may be set by a command or a link, not by the user
 
@@ -84,7 +92,8 @@ def write_report(run: Path) -> list[Path]:
     seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "", keys)
     plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
-    plots += [*labels(config.get("data") or {}), *samples(folder.path / SAMPLES)]
+    plots += [*contributions(seen.contribution), *labels(config.get("data") or {})]
+    plots += samples(folder.path / SAMPLES)
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"

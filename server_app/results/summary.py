@@ -151,6 +151,7 @@ def summarise(
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
         **privacy_of(rounds, config),
         **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
+        **({"contribution": dict(sorted(seen.contribution.items()))} if seen.contribution else {}),
     }
 
 
@@ -242,6 +243,15 @@ def seconds_of(row: Row) -> float:
     return float(seconds["total"] if seconds.get("total") is not None else sum(phases))
 
 
+def _contribution(of: Mapping[str, float]) -> str:
+    """Return who has contributed most and least."""
+    if not of:
+        return ""
+    ranked = sorted(of, key=lambda name: (-of[name], name))
+    most, least = ranked[0], ranked[-1]
+    return f"most {most} {short(of[most])}, least {least} {short(of[least])}"
+
+
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the numbers a reader looks for first, as (label, text); what was not measured is left out."""
     run = [result.get(key) for key in ("algorithm", "dataset", "model") if result.get(key)]
@@ -278,6 +288,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Participation", _share(took)),
         *lines_of(result),
         ("Quarantined replies", str(result.get("quarantined", 0))),
+        ("Contribution", _contribution(result.get("contribution") or {})),
         ("Privacy", _promise(result.get("privacy") or {})),
     ]
     if before.get("mean") is not None:

@@ -9,8 +9,10 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from strategies.engine.rule import EVALUATE
+from task.config.attack_section import ATTACK_SUCCESS
 from task.datasets import Dataset
 from task.datasets.drift import share_at
+from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
@@ -24,9 +26,15 @@ from task.wire import messages as wire
 
 
 def central_evaluation(
-    model: torch.nn.Module, dataset: Dataset, device: torch.device, task: Task = CLASSIFICATION
+    model: torch.nn.Module,
+    dataset: Dataset,
+    device: torch.device,
+    task: Task = CLASSIFICATION,
+    target: int | None = None,
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
+
+    With the `target` class of a simulated backdoor it measures ``attack-success`` too.
 
     The test set is decoded into memory once; one that drifts, again for each new concept. On a CPU this
     process's torch is set to one thread: the batches are shared among Python threads, one per core.
@@ -58,10 +66,30 @@ def central_evaluation(
             with torch.no_grad():
                 for name, tensor in model.state_dict().items():
                     tensor.copy_(torch.from_numpy(received[name]))
-            found, sums = measure(model, *data(server_round), threads=threads, task=task)
+            x, y = data(server_round)
+            found, sums = measure(model, x, y, threads=threads, task=task)
+            if (
+                target is not None
+                and (share := attack_success(model, x, y, target, task, threads)) is not None
+            ):
+                found[ATTACK_SUCCESS] = share
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
+
+
+def attack_success(
+    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, target: int, task: Task, threads: int = 1
+) -> float | None:
+    """Return the share of the examples of other classes that a backdoor's trigger brings to its class.
+
+    None if there are no such examples.
+    """
+    others = y != target
+    if not bool(others.any()):
+        return None
+    wanted = torch.full_like(y[others], target)
+    return measure(model, stamped(x[others]), wanted, threads=threads, task=task)[0]["accuracy"]
 
 
 def global_model(

@@ -19,10 +19,12 @@ from server_app.run.same_run import check_same_code, check_same_run, free_on_res
 from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
+from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.errors import ConfigError
 from task.models.family import Widths
 from task.numerics.arrays import Arrays
 from task.numerics.moments import from_dict
@@ -65,9 +67,17 @@ class OpenedRun:
 
     def evaluation(self) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear."""
-        if self.dataset is None or self.entry.personal or self.entry.encrypted:
-            return None
-        return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task)
+        found = None
+        if self.dataset is not None and not (self.entry.personal or self.entry.encrypted):
+            attack = self.config.attack
+            target = attack.target if attack.kind in BACKDOORS else None
+            found = central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task, target)
+        if found is None and self.config.contribution.measure != "none":
+            raise ConfigError(
+                'run-config key "contribution.measure": expected a test set on the server to measure '
+                f"models on; got a data set without one ({self.config.data.dataset}). Leave the key out"
+            )
+        return found
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result
 
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
+from task.config.attack_section import ATTACK_SUCCESS
 from task.config.sections import ServerConfig
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
@@ -194,7 +195,9 @@ class Loop:
             central = self.evaluate_fn(log.round, arrays)
             if central is not None:
                 self.result.evaluate_metrics_serverapp[log.round] = central
-                further = self.measures.of_record(central) if self.measures else {}
+                further: dict[str, Any] = self.measures.of_record(central) if self.measures else {}
+                if ATTACK_SUCCESS in central:
+                    further[ATTACK_SUCCESS] = central[ATTACK_SUCCESS]
                 log.measured(further)
                 log.values |= {"loss": central.get("loss"), "accuracy": central.get("accuracy")}
         log.clock.lap("evaluate")

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from flwr.serverapp import Grid
 
+from strategies.engine.contribution import valued
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
@@ -81,7 +82,7 @@ class RuleRound:
     def __init__(
         self, rule: Rule, state: ServerState, context: RoundContext, engine: PhaseEngine, grid: Grid
     ) -> None:
-        self.rule, self.engine, self.grid = rule, engine, grid
+        self.rule, self.context, self.engine, self.grid = rule, context, engine, grid
         # The new state and the rule's metrics, once the round is over with a model.
         self.result: tuple[ServerState, dict[str, Number]] | None = None
         self.spent: AggregatedReplies | None = None  # what it cost, if it ended without one
@@ -118,6 +119,13 @@ class RuleRound:
             return state
         return after
 
+    def _valued(self, phase: Phase, folded: Folded) -> AggregatedReplies:
+        """Return the replies as the rule is to see them; measure contributions if need be."""
+        assert folded.reduced is not None
+        if self.engine.config.contribution.measure == "none" or phase.name != TRAIN:
+            return folded.reduced
+        return valued(folded, phase, self.context)
+
     def _advance(self, folded: Folded | None) -> Phase | None:
         """Give the rule the replies to its last phase; return its next one.
 
@@ -134,7 +142,7 @@ class RuleRound:
                 why = why or f"{good} usable replies of at least {phase.least}"
             if why or folded.reduced is None:
                 return self._phases.throw(TooFewRepliesError(why, folded.quarantined))
-            return self._phases.send(folded.reduced)
+            return self._phases.send(self._valued(phase, folded))
         except StopIteration as done:
             state, metrics = done.value
             if bad := not_finite(state):

@@ -8,7 +8,8 @@ so a key counts as set if its value is not the default.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from task.config.sections import OPTIMIZERS, SPARSE, AttackConfig, Value
+from task.config.attack_section import BACKDOORS, AttackConfig
+from task.config.sections import OPTIMIZERS, SPARSE, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
@@ -71,6 +72,7 @@ _NOT_VERTICAL = (
 )  # fmt: skip
 _SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
+_STRONG = tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))
 
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
@@ -138,7 +140,13 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "secagg-threshold": (When("secagg"),),
     "evaluate-every": (When("he", (False,)),),
     "attack.fraction": (When("attack.kind", _KINDS),),
-    "attack.scale": (When("attack.kind", tuple(k for k in _KINDS if k != "label-flip")),),
+    "attack.target": (When("attack.kind", BACKDOORS),),
+    "attack.poison": (When("attack.kind", BACKDOORS),),
+    "attack.scale": (
+        When("attack.kind", tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))),
+    ),
+    "contribution.orders": (When("contribution.measure", ("shapley",)),),
+    "contribution.tolerance": (When("contribution.measure", ("shapley",)),),
     "sam.form": (When("sam.rho"),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
     "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),

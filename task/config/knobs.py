@@ -52,6 +52,7 @@ from task.config.algorithm_sections import (
     TERMConfig,
     VerticalConfig,
 )
+from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.level_sections import ModelsConfig, WidthConfig
 from task.config.personal_sections import (
@@ -67,9 +68,9 @@ from task.config.personal_sections import (
 )
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
-    AttackConfig,
     AuditConfig,
     CodecConfig,
+    ContributionConfig,
     DataConfig,
     DevicesConfig,
     DPConfig,
@@ -154,6 +155,7 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
+    contribution: ContributionConfig = field(default_factory=ContributionConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
     personal: PersonalConfig = field(default_factory=PersonalConfig)

@@ -320,6 +320,18 @@ class DPConfig(Section):
         return self.central and self.clip_quantile > 0
 
 
+class ContributionConfig(Section):
+    """What each client contributes to the model of a round, by the server's test set."""
+
+    measure: str = knob(
+        "none",
+        "value of each client: what the model loses without it, or its mean over orders",
+        choices=("none", "leave-one-out", "shapley"),
+    )
+    orders: int = knob(30, "shapley: random orders of the clients in a round; all, if not more", low=1)
+    tolerance: float = knob(0.001, "shapley: difference in accuracy that is not followed further", low=0)
+
+
 class AuditConfig(Section):
     """Canary clients of `bouquet audit epsilon` (see ``task/privacy/canaries.py``)."""
 
@@ -330,17 +342,3 @@ class AuditConfig(Section):
         high=100_000,
     )
     swap: bool = knob(False, "those canaries send that did not, and the other way round")
-
-
-class AttackConfig(Section):
-    """Simulated malicious clients, to test rules with (see ``client_app/stages/attacks.py``)."""
-
-    kind: str = knob(
-        "none",
-        "what malicious clients do",
-        choices=("none", "sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"),
-    )
-    fraction: float = knob(
-        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
-    )
-    scale: float = knob(0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, little-is-enough z_max", low=0)

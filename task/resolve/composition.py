@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from task import codecs
+from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.changing import check_changing
 from task.resolve.contract import entry_of
+from task.resolve.contribution import check_contribution
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
 from task.spec.algorithms import ALGORITHMS
@@ -105,10 +107,10 @@ def _nothing_up(entry: Algorithm) -> str:
     return "" if entry.up else "nothing goes up that a client could falsify"
 
 
-def _little(entry: Algorithm) -> str:
+def _informed(entry: Algorithm) -> str:
     why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
     stale = "the updates of a step are from several versions, and may be of one client"
-    return _nothing_up(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
+    return _no_base(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
 
 
 def _no_base(entry: Algorithm) -> str:
@@ -238,9 +240,9 @@ CHOICES: tuple[Choice, ...] = (
         (SOME,),
         lambda entry: "its clients train on everybody's data" if entry.pooled else "",
     ),
-    Choice("attack.kind", ("sign-flip", "scale", "gaussian"), _no_base),
-    Choice("attack.kind", ("label-flip",)),
-    Choice("attack.kind", ("little-is-enough",), _little),
+    Choice("attack.kind", ("sign-flip", "scale", "gaussian", "model-replacement"), _no_base),
+    Choice("attack.kind", ("label-flip", "backdoor")),
+    Choice("attack.kind", INFORMED, _informed),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
@@ -278,6 +280,8 @@ def check_composition(config: Config) -> None:
         config.sam.rho > 0 and config.dp.local, ("sam.rho", f"{config.sam.rho:g}", "0"), "dp.unit", "example",
         "the noise is for one gradient of an example in a step, and the ascent takes another",
     )  # fmt: skip
+    if config.contribution.measure != "none":
+        check_contribution(config, entry)
     if config.parted:
         _check_parts(config)
     if config.server.secagg:
@@ -375,7 +379,7 @@ def _check_parts(config: Config) -> None:
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
         ("transcript", config.server.transcript, config.server.transcript != "none",
          "a transcript's sums are of whole models"),
-        ("attack.kind", "little-is-enough", config.attack.kind == "little-is-enough",
+        ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
         _refuse(on, (config.width_key, _width(config), "1"), key, value, why)

@@ -24,7 +24,7 @@ from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
-from task.spec.record import PROTOTYPES
+from task.spec.record import MODEL_UP, PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.several import with_models
 from task.spec.stages import with_stages
@@ -55,6 +55,9 @@ def contract_of(config: Config) -> Algorithm:
         phase = columns_phase(squares=config.data.standardise)
         entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
     entry = with_stages(entry, stages_of(config))
+    if config.contribution.measure != "none":
+        up = (replace(r, reduce="collect") if r.name == MODEL_UP.name else r for r in entry.up)
+        entry = replace(entry, up=tuple(up))
     if config.parted:
         entry = with_sub_models(entry)
     if config.server.he:
@@ -65,7 +68,8 @@ def contract_of(config: Config) -> Algorithm:
 def stages_of(config: Config) -> frozenset[str]:
     """Return the stages that the run config names."""
     named = {"ala": config.train.ala, "attack": config.attack.kind != "none"}
-    named["momentum"] = config.robust.client_momentum > 0
+    robust = algorithm_of(config.algorithm).withstands is not None
+    named["momentum"] = robust and config.robust.client_momentum > 0
     named["canary"] = config.dp.central and config.audit.canaries > 0
     codec = CODECS.get(config.codec.up)
     biased = codec is not None and codec.biased

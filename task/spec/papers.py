@@ -14,8 +14,8 @@ class Paper:
     where: str  # algorithm or equation number in the paper
 
     @property
-    def id(self) -> str:
-        """The paper's number, and where it is one."""
+    def source(self) -> str:
+        """Where it is kept, in words."""
         return f"doi {self.number}" if "/" in self.number else f"arXiv {self.number}"
 
     @property

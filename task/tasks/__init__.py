@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
@@ -125,6 +126,11 @@ def check_goal(config: Config, name: str) -> None:
     if not spec.classes and (why := classes_only(config)):
         fits = " or ".join(n for n, s in TASKS.items() if s.classes)
         raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')
+    if name == "language" and config.attack.kind in BACKDOORS:
+        raise ConfigError(
+            f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
+            'numbers; expected task = "classification"; got "language"'
+        )
     if config.server.target_accuracy and not spec.accuracy:
         raise ConfigError(
             f'run-config key "target-accuracy": no prediction of task = "{name}" is right or wrong, so there '
@@ -134,8 +140,8 @@ def check_goal(config: Config, name: str) -> None:
 
 def classes_only(config: Config) -> str:
     """Return why a run needs targets that are class numbers; "" = it does not."""
-    if config.attack.kind == "label-flip":
-        return 'attack.kind = "label-flip" trains on other classes'
+    if config.attack.kind in ("label-flip", *BACKDOORS):
+        return f'attack.kind = "{config.attack.kind}" trains on other classes'
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
         "fedproto": "FedProto averages features by class",

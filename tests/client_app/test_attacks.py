@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from client_app.stages.attacks import Attack, flip_labels, malicious, z_max
+from task.config.attack_section import INFORMED, AttackConfig
 from task.config.knobs import Config
-from task.config.sections import AttackConfig
 from task.errors import FieldError
 from task.spec.algorithms import ALGORITHMS
 from task.spec.record import PARAMETERS, Record
@@ -22,7 +22,11 @@ from task.wire import messages as wire
 from tests.reference import robust as reference
 from tests.support.federation import SIZES, owners_config, play, write_owners
 
-KINDS = ["sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"]
+TRAINED = ("backdoor", "label-flip")  # attacks on the examples, which send what comes of them
+KINDS = [
+    "sign-flip", "scale", "gaussian", *TRAINED, "little-is-enough", "inner-product", "min-max", "min-sum",
+    "mimic", "model-replacement",
+]  # fmt: skip
 CLIENTS = ("a", "b", "c", "d", "e")
 
 
@@ -63,7 +67,10 @@ ENTRY = replace(ALGORITHMS["fedavg"], up=(*ALGORITHMS["fedavg"].up, DELTA))
 
 def corrupt(outcomes: Any, bad: frozenset[str], order: wire.TrainOrder, config: Config) -> Any:
     """Return what a stage sends on whose malicious clients are given."""
-    node: Any = SimpleNamespace(config=config, parts=lambda: SimpleNamespace(trainable=("w",)))
+    clients = SimpleNamespace(names=CLIENTS)
+    node: Any = SimpleNamespace(
+        config=config, parts=lambda: SimpleNamespace(trainable=("w",)), clients=clients
+    )
     stage = Attack(node, ENTRY, order)
     stage._malicious = lambda: bad  # type: ignore[method-assign]
     return stage.send(outcomes)
@@ -106,7 +113,7 @@ def test_the_others_and_buffers_and_numbers_stay(kind: str) -> None:
         assert a.scalars == b.scalars
         assert a.arrays["arrays"]["mean"].tolist() == [6.0]
         same = np.array_equal(a.arrays["arrays"]["w"], b.arrays["arrays"]["w"])
-        assert same == (client in "ace" or kind == "label-flip")
+        assert same == (client in "ace" or kind in TRAINED)
         assert a.arrays["arrays"]["w"].dtype == np.float32
 
 
@@ -188,7 +195,7 @@ def test_attackers_change_a_run_and_the_same_seed_the_same_way(kind: str, owners
     attacked = shas(**attack)
     assert all(a != b for a, b in zip(attacked, shas(), strict=True))
     assert attacked == shas(seed=5, **attack)
-    if kind != "little-is-enough":  # it knows its own node's clients only
+    if kind not in INFORMED:  # which know their own node's clients only
         assert attacked == shas(nodes=3, **attack)
     assert shas(attack__kind=kind, attack__fraction=0.0) == shas()
 

@@ -196,13 +196,13 @@ def test_neither_nodes_nor_their_order_change_a_byte(more: dict[str, Any], tmp_p
 
 
 def test_fltrust_keeps_training_where_most_clients_lie(tmp_path: Path) -> None:
-    """Five of seven turn their updates round: the mean goes up the loss, FLTrust follows its root down."""
-    write_owners(tmp_path / "o.npz", reference.SEVEN)
-    keys = owners_config(
-        tmp_path / "o.npz", num_server_rounds=4, fraction_train=1.0, fraction_evaluate=1.0,
-        local_test_fraction=0.3,
-    )  # fmt: skip
-    keys |= {"attack.kind": "sign-flip", "attack.fraction": 0.72}
+    """Five of eight turn their updates round: the mean goes up the loss, FLTrust follows its root down."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 4)).astype(np.float32)
+    y, client = np.argmax(x @ rng.normal(size=(4, 3)), 1), np.repeat(list("abcdefgh"), 30)
+    np.savez(tmp_path / "o.npz", x=x, y=y, client=client, x_test=x[:9], y_test=y[:9])
+    keys = owners_config(tmp_path / "o.npz", num_server_rounds=3, fraction_train=1.0, fraction_evaluate=1.0)
+    keys |= {"attack.kind": "sign-flip", "attack.fraction": 0.62, "local-test-fraction": 0.3}
     losses = {}
     for name in ("fedavg", "fltrust"):
         rows = play(keys | {"algorithm": name}, nodes=1).rows

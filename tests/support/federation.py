@@ -17,6 +17,7 @@ from flwr.app import Message
 from client_app.app import make_app
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.loop import EvaluateFn
 from task.config.read import as_run_config, fuse, read_config
 from task.datasets import natural_task
 from task.errors import NodesError
@@ -137,6 +138,7 @@ def play(
     tamper: Callable[[int, Message], Message | None] | None = None,
     journal: Keep | None = None,
     grid_type: type[LocalGrid] = LocalGrid,
+    evaluate_fn: EvaluateFn | None = None,
 ) -> Played:
     """Run a federation through a LocalGrid: real messages, real clients, real rule.
 
@@ -147,6 +149,7 @@ def play(
         tamper: See `LocalGrid`.
         journal: Takes the rows.
         grid_type: A grid that watches.
+        evaluate_fn: Measures models at the server.
     """
     config = read_config(run_config)
     entry = algorithm_of(config.algorithm)
@@ -164,6 +167,7 @@ def play(
         wire.pack_arrays(initial_of(model, config, shape, classes)),
         num_rounds=config.server.num_server_rounds,
         timeout=config.server.round_timeout,
+        evaluate_fn=evaluate_fn,
         journal=keep,
         trainable=parts.trainable,
         measures=task_of(config, natural_task(config.data), classes).measures,
