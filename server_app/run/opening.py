@@ -34,6 +34,7 @@ from task.resolve.contract import (
     contract_of,
     family_of,
     initial_of,
+    levels_of,
     model_of,
     parts_of,
 )
@@ -101,7 +102,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
-    if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
+    if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
     record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
