@@ -23,6 +23,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.datasets.public import CODE, public_examples
 from task.models.family import Widths
 from task.numerics.arrays import Arrays
 from task.numerics.moments import from_dict
@@ -71,6 +72,15 @@ class OpenedRun:
         return central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task)
 
 
+def check_public(config: Config, dataset: Dataset | None) -> dict[str, str]:
+    """Return what the run's public examples are known by, as `task.references.code_of` has code; {} without.
+
+    Raises:
+        BouquetError: They cannot be those of all parties.
+    """
+    return {CODE: public_examples(config, dataset).sha256} if contract_of(config).public else {}
+
+
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     """Put a run together; `path` is its result folder, which is read if it is to be resumed.
 
@@ -82,7 +92,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
-    code = {**code_of(references_in(keys)), **check_key(config)}
+    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
     strategy.registry.membership.expect_code(code)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes

@@ -53,6 +53,7 @@ def _codec(*names: str) -> When:
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
+_PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.public))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
@@ -96,6 +97,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "vertical.": (_algorithm(*_VERTICAL),),
     "models.": (_AVERAGED,),
+    "public.": (_algorithm(*_PUBLIC),),
     "vertical.noise": (When("vertical.defence", ("gaussian",)),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),

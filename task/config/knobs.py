@@ -23,6 +23,7 @@ from task.config.algorithm_sections import (
     FedDynConfig,
     FedExPConfig,
     FedFomoConfig,
+    FedMDConfig,
     FedNovaConfig,
     FedOptConfig,
     FedProtoConfig,
@@ -39,7 +40,7 @@ from task.config.algorithm_sections import (
     ScaffoldConfig,
     VerticalConfig,
 )
-from task.config.level_sections import ModelsConfig, WidthConfig
+from task.config.level_sections import ModelsConfig, PublicConfig, WidthConfig
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
 from task.config.sections import (
     AttackConfig,
@@ -93,6 +94,7 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     models: ModelsConfig = field(default_factory=ModelsConfig)
+    public: PublicConfig = field(default_factory=PublicConfig)
     width: WidthConfig = field(default_factory=WidthConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
@@ -124,6 +126,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedmd: FedMDConfig = field(default_factory=FedMDConfig)
     fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)

@@ -19,7 +19,7 @@ from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
-REFERENCES = ("model", "models.levels", "dataset", "partition")
+REFERENCES = ("model", "models.levels", "dataset", "public.data", "partition")
 
 
 def check_names(config: Config) -> None:
@@ -31,6 +31,7 @@ def check_names(config: Config) -> None:
     algorithm_of(config.algorithm)
     for key, got, known in (
         ("dataset", config.data.dataset, DATASETS),
+        ("public.data", config.public.data or config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
         *(("models.levels", name, MODELS) for name, _ in config.models.by_level()),
         ("partition", config.data.partition, PARTITIONS),

@@ -58,6 +58,8 @@ _PAPERS = """
     Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel SGD
 1905.06641 2020 Liu, Zhang, Song, Letaief
     Client-Edge-Cloud Hierarchical Federated Learning
+1910.03581 2019 Li, Wang
+    FedMD: Heterogenous Federated Learning via Model Distillation
 2103.16257 2021 Li, He, Song
     Model-Contrastive Federated Learning
 2012.04221 2021 Li, Hu, Beirami, Smith

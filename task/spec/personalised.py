@@ -13,7 +13,7 @@ from functools import partial
 
 from task.spec.entry import MCMAHAN, Algorithm
 from task.spec.papers import paper
-from task.spec.record import CLIENTS, FREE, MODEL_UP, PRIVATE, PROTOTYPES, SHARED, WHOLE, Record
+from task.spec.record import CLIENTS, FREE, LOGITS, MODEL_UP, PRIVATE, PROTOTYPES, SHARED, WHOLE, Record
 from task.spec.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
@@ -120,6 +120,19 @@ PERSONAL = (
         evaluation=(),
         newcomer="the run's initial model",
         no_neutral="every client gets a mean of its own, weighted by how good the others' models are to it",
+    ),
+    _own(
+        "fedmd", "FedMD", paper("1910.03581"),
+        about="Clients of any models agree on the logits of public examples, and each keeps its own model.",
+        solver="fedmd",
+        down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and whose number"),),
+        up=(Record("logits", LOGITS, "f_k, the client's logits of the public examples, and 1", "sum"),),
+        keeps=(_PRIVATE,),
+        weight="uniform",
+        private="all",
+        newcomer="the run's initial model, which digests the consensus at once",
+        evaluation=(),
+        no_neutral="no model is ever averaged; without digest-epochs it is local training only",
     ),
     _averaged(
         "fedper", "FedPer", paper("1912.00818"),

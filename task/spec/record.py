@@ -23,9 +23,9 @@ class Layout:
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
     # something; ``table``, integers for each column of a table; ``classes``, numbers for each class;
-    # ``rows``, numbers for each of the phase's rows, how many and how wide is for the phase to say; ``free``,
-    # arrays that only the client knows.
-    kind: Literal["part", "vector", "table", "classes", "rows", "free"]
+    # ``public``, numbers for each public example; ``rows``, numbers for each of the phase's rows, how many
+    # and how wide is for the phase to say; ``free``, arrays that only the client knows.
+    kind: Literal["part", "vector", "table", "classes", "public", "rows", "free"]
     # The part of the model; what the vector has a number for; what the integers are; or the rows' dtype.
     of: str = ""
 
@@ -45,7 +45,9 @@ COLUMNS = Layout("vector", "columns")
 ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
 # Mean features by class and what stands behind them (`task.numerics.prototypes`).
-PROTOTYPES = Layout("classes", "prototypes")
+PROTOTYPES = Layout("classes", "shared-table")
+# Logits of public examples and how many clients' they are (`task.datasets.public`).
+LOGITS = Layout("public", "shared-table")
 FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
 

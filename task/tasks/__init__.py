@@ -138,6 +138,7 @@ def classes_only(config: Config) -> str:
         return 'attack.kind = "label-flip" trains on other classes'
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
+        "fedmd": "FedMD averages scores of classes",
         "fedproto": "FedProto averages features by class",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
     }.get(algorithm_of(config.algorithm).solver, "")

@@ -195,7 +195,7 @@ def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_model_as_initial_arrays_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"table of prototypes.*got \['1.bias', '1.weight'\]"):
+    with pytest.raises(ConfigError, match=r"table of features and counts.*got \['1.bias', '1.weight'\]"):
         FedProto().rule.initial_state({"1.weight": np.zeros(1), "1.bias": np.zeros(1)}, ())
 
 
