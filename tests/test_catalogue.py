@@ -97,7 +97,7 @@ def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     entry = evaluation_of(ALGORITHMS[name])
-    alone = {"apple", "fedamp", "fedfomo", "local-only"}  # clients measure what they kept
+    alone = {"apple", "fedamp", "fedfomo", "fedmd", "local-only"}  # clients measure what they kept
     own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]}
     want = [] if name in alone else own.get(name, ["arrays"])
     assert [f.name for f in entry.down] == want

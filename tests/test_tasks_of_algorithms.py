@@ -16,7 +16,7 @@ from task.errors import ConfigError
 from tests.support.federation import SIZES, Played, owners_config, play, read_by
 from tests.test_catalogue import ACTIVE, NAMES
 
-REFUSED = {"ensemble", "fedproto", "moon"}
+REFUSED = {"ensemble", "fedmd", "fedproto", "moon"}
 TASKS: dict[str, dict[str, Any]] = {
     "regression": {"learning-rate": 0.02},
     "multi-label": {"metrics": "f1-macro,auroc", "num-classes": 3},

@@ -148,6 +148,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
 
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
+    "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
     "stragglers": {"stragglers": 0.5},
     "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
