@@ -1,6 +1,7 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
 import re
+from collections.abc import Iterable
 
 from task.codecs import codec_of
 from task.config.knobs import Config
@@ -29,14 +30,15 @@ def check_names(config: Config) -> None:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
     algorithm_of(config.algorithm)
-    for key, got, known in (
+    named: list[tuple[str, str, Iterable[str]]] = [
         ("dataset", config.data.dataset, DATASETS),
         ("public.data", config.public.data or config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
         *(("models.levels", name, MODELS) for name, _ in config.models.by_level()),
         ("partition", config.data.partition, PARTITIONS),
         ("selection", config.server.selection, SELECTIONS),
-    ):
+    ]
+    for key, got, known in named:
         if is_reference(got) and key in REFERENCES:
             check_reference(key, got)
         elif got not in known:

@@ -125,7 +125,7 @@ PERSONAL = (
         "fedmd", "FedMD", paper("1910.03581"),
         about="Clients of any models agree on the logits of public examples, and each keeps its own model.",
         solver="fedmd",
-        down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and whose number"),),
+        down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and of how many"),),
         up=(Record("logits", LOGITS, "f_k, the client's logits of the public examples, and 1", "sum"),),
         keeps=(_PRIVATE,),
         weight="uniform",

@@ -18,6 +18,7 @@ from task.models.family import Levels
 from task.numerics.arrays import Arrays
 from task.resolve.contract import check_levels, levels_of
 from task.resolve.validate import check_names
+from task.spec.algorithms import ALGORITHMS
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
@@ -58,7 +59,8 @@ def test_each_client_trains_and_keeps_the_model_that_its_name_draws(tmp_path: Pa
             n: a.shape for n, a in node.initial(name).items()
         }
         assert node.seen_by(name).model == model
-        assert len(list(kept[name].values())[-2][0]) == 8  # features that the head reads
+        last = max(n for n in kept[name] if n.endswith("weight"))
+        assert kept[name][last].shape[1] == 8  # features that the head reads
 
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "local-only"])
@@ -168,3 +170,26 @@ def test_results_by_model_by_hand() -> None:
         "loss": pytest.approx(1.4),
     }  # fmt: skip
     assert rows[1] == {"model": "2nn", "parameters": 20, "clients": 1, "accuracy": None, "loss": None}
+
+
+def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path) -> None:
+    """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
+    from dataclasses import replace
+
+    from client_app.work import own_model
+    from server_app.takeout.model import _order, _own_of
+    from task.resolve.model_card import card_of
+    from task.spec.entry import evaluation_of
+
+    keys = config(tmp_path)
+    played, given = play(keys), read_config(keys)
+    client = next(name for name, model in dealt(keys).items() if model == "2nn")
+    node, entry = open_node(given, {}), evaluation_of(ALGORITHMS["fedproto"])
+    order = replace(_order(2, played.arrays(2), entry, client, "", ()), run=played.strategy.engine.run_id)
+    assert set(order.arrays) == {"prototypes"}
+    taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order)
+    assert taken.card.config.model == "2nn"
+    assert taken.card.config.models.levels == ""
+    kept = kept_by(keys, played, "personal")[client]
+    assert all(np.array_equal(t.numpy(), kept[n]) for n, t in taken.model.state_dict().items())
+    assert own_model(node, entry, order, client)[0] is taken.model
