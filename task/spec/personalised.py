@@ -126,7 +126,12 @@ PERSONAL = (
         about="Clients of any models agree on the logits of public examples, and each keeps its own model.",
         solver="fedmd",
         down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and of how many"),),
-        up=(Record("logits", LOGITS, "f_k, the client's logits of the public examples, and 1", "sum"),),
+        up=(
+            Record(
+                "logits", LOGITS, "f_k, the client's logits of the public examples, and 1", "sum",
+                weights="clients",
+            ),
+        ),
         keeps=(_PRIVATE,),
         weight="uniform",
         private="all",
@@ -150,7 +155,7 @@ PERSONAL = (
         up=(
             Record(
                 "prototypes", PROTOTYPES, "w_i C_i^(j), its mean features by class times w_i, and w_i", "sum",
-                of="class",
+                of="class", weights="counts",
             ),
         ),
         keeps=(_PRIVATE,),

@@ -91,6 +91,9 @@ class Record:
     # Whether it travels as integers, the change from its base times the client's weight rounded to a grid
     # (`task.secagg.grid`), which are summed as they are; the stage sets it.
     rounded: bool = False
+    # Of an upward record with weights of its own, their array: ``counts`` are of the client's examples, and
+    # ``clients`` is 1. A larger one would let a client outweigh the others.
+    weights: Literal["", "counts", "clients"] = ""
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:

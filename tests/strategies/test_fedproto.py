@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from torch import nn
 
 from client_app.owner import Owner, check_basis
@@ -25,6 +26,7 @@ from task.errors import ConfigError, RefusedError
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
 from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.reference import fedproto, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.kept import kept_by
@@ -213,3 +215,28 @@ def test_a_site_with_a_bound_asks_for_as_many_examples_of_a_class() -> None:
 
 def test_single_programs_have_features_too() -> None:
     assert Single(identity()).features([p.unsqueeze(0) for p in identity().parameters()], torch.ones(1, 2, 2))
+
+
+@pytest.mark.parametrize(("algorithm", "weights"), [("fedproto", "counts"), ("fedmd", "clients")])
+@pytest.mark.parametrize("nodes", [5, 2])
+@pytest.mark.parametrize("falsified", [-1, 10**6])
+def test_a_client_cannot_outweigh_the_others(
+    algorithm: str, weights: str, nodes: int, falsified: int, tmp_path: Path
+) -> None:
+    """Node 0 claims more examples of its classes than it has in all, or fewer than none."""
+    record = {"fedproto": "prototypes", "fedmd": "logits"}[algorithm]
+
+    def tamper(node: int, reply: Message) -> Message:
+        if node == 0 and reply.metadata.message_type == "train":
+            name = next(n for n in (record, f"{record}.high") if n in reply.content.array_records)
+            arrays = wire.read_arrays(reply.content.array_records[name])
+            reply.content[name] = wire.pack_arrays(
+                arrays | {weights: np.full_like(arrays[weights], falsified)}
+            )
+        return reply
+
+    more = {"public__examples": 9} if algorithm == "fedmd" else {}
+    keys = config(tmp_path, algorithm=algorithm, num_server_rounds=1, fraction_train=1.0, **more)
+    row = play(keys, nodes=nodes, tamper=tamper).rows[1]
+    assert {q["field"] for q in row["quarantined"]} == {f"{record}/{weights}"}
+    assert 0 < row["answered"] < 5
