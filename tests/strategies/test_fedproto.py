@@ -240,3 +240,12 @@ def test_a_client_cannot_outweigh_the_others(
     row = play(keys, nodes=nodes, tamper=tamper).rows[1]
     assert {q["field"] for q in row["quarantined"]} == {f"{record}/{weights}"}
     assert 0 < row["answered"] < 5
+
+
+def test_masks_change_nothing(tmp_path: Path) -> None:
+    """Under secure aggregation the server sees the nodes' sums only, and ends with the same table."""
+    shas = []
+    for secagg in (False, True):
+        keys = config(tmp_path, state_dir=str(tmp_path / f"{secagg}"), fraction_train=1.0, secagg=secagg)
+        shas.append([row["model_sha256"] for row in play(keys, nodes=3).rows])
+    assert shas[0] == shas[1]
