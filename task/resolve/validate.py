@@ -52,6 +52,7 @@ def check_names(config: Config) -> None:
     config.width.by_level()
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
+    _check_tables(config)
     _check_graph(config)
     _check_edges(config)
     byzantine = config.robust.byzantine
@@ -108,6 +109,16 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_tables(config: Config) -> None:
+    """Refuse texts, whose examples have a class for each byte, where tables are by class or example."""
+    up = algorithm_of(config.algorithm).up
+    if any(r.weights for r in up) and spec_of(config.data.dataset).targets > 1:
+        raise ConfigError(
+            f'run-config key "dataset": "{config.algorithm}" needs one class an example; expected another '
+            f"data set than a text; got {config.data.dataset!r}"
+        )
 
 
 def _check_graph(config: Config) -> None:

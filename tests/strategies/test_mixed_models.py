@@ -149,6 +149,13 @@ def test_wrong_keys_are_refused(keys: dict[str, Any], expected: str, tmp_path: P
         check_names(read_config(config(tmp_path, **keys)))
 
 
+@pytest.mark.parametrize("algorithm", ["fedproto", "fedmd"])
+def test_texts_are_refused(algorithm: str) -> None:
+    keys = {"algorithm": algorithm, "dataset": "shakespeare", "model": "char-lstm", "partition": "natural"}
+    with pytest.raises(ConfigError, match=f'"dataset": "{algorithm}" needs one class an example'):
+        check_names(read_config(keys))
+
+
 def test_a_level_of_a_users_own_is_code_that_a_site_must_allow() -> None:
     from client_app.owner import keys_of_node
 
