@@ -28,6 +28,7 @@ from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners
 from task.datasets.condition import refuse_own
 from task.datasets.partition import Partition
+from task.datasets.public import CODE, PublicExamples, public_examples, without_public
 from task.datasets.skew import load_dealt
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError, local
@@ -175,14 +176,22 @@ class Node:
 
     def forms(self, client: str = "") -> Forms:
         """Return what records look like under a client's model, by default the run's."""
-        whole, parts, prototypes = self._initial(client)
+        whole, parts, server = self._initial(client)
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
-        others["prototypes"] = prototypes
+        others["shared-table"] = server
         columns = math.prod(self.dataset.input_shape)
         shared = only(whole, parts.shared)
         part = SubModels(self.family, 0, shared).form if self.family else None
         return Forms(shared, parts.trainable, others=others, columns=columns, part=part)
+
+    def public(self) -> PublicExamples | None:
+        """Return the run's public examples; None if it needs none.
+
+        Raises:
+            ConfigError: As from `task.datasets.public.public_examples`.
+        """
+        return _public(self.config, self.dataset) if contract_of(self.config).public else None
 
     def store(self) -> StateStore:
         """Return the store of the clients' kept state."""
@@ -215,6 +224,8 @@ class Node:
         code = code_of(references_in(as_run_config(self.config)))
         if self.config.server.he:
             code[KEY_FILE] = self.key().id
+        if public := self.public():
+            code[CODE] = public.sha256
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         if canaries := canary_names(self.config):
             if isinstance(self.clients, OneClient):
@@ -299,6 +310,8 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset, partition = load_dealt(config)
+    if contract_of(config).public and not config.public.data:
+        partition = without_public(partition, dataset, config)
     config = with_task(config, dataset.task)
     return Node(config, dataset, partition, _pool(config), share, device)
 
@@ -321,6 +334,11 @@ def _smaller(
 ) -> torch.nn.Module:
     family, model = _family(config, shape, classes, 0.0), model_of(config, shape, classes)
     return (smaller(model, family.sized(width)) if family else model).to(device)
+
+
+@lru_cache(maxsize=4)
+def _public(config: Config, dataset: Dataset) -> PublicExamples:
+    return public_examples(config, dataset)
 
 
 @lru_cache(maxsize=4)

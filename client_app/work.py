@@ -188,6 +188,7 @@ class Training:
             ],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
+            public=public.x.to(node.device) if (public := node.public()) else None,
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))

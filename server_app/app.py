@@ -78,8 +78,8 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         accountant()
     check_key(config)
     folder_of_run(config)
-    if is_reference(config.model):
-        find_maker(config.model)
+    for name in filter(is_reference, levels_of(config).values):
+        find_maker(name)
     dataset = server_data(config)
     if dataset is not None:
         task_of(config, dataset.task, dataset.num_classes)
@@ -138,7 +138,7 @@ def _run(
     config, server, output = opened.config, opened.config.server, opened.config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)
     trackers.begin(folder, output.resume)
-    title = f"{opened.entry.title} · {config.data.dataset} · {config.model}"
+    title = f"{opened.entry.title} · {config.data.dataset} · {config.models.levels or config.model}"
     with Progress(output.progress, server.num_server_rounds, title) as progress:
         for line in opened.remarks:
             progress.message(line)

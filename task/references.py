@@ -27,7 +27,17 @@ _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]
 _NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
 _INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 # Run-config keys that take references.
-KEYS = ("model", "models.levels", "dataset", "partition", "loss", "metrics", "optimizer", "algorithm")
+KEYS = (
+    "model",
+    "models.levels",
+    "dataset",
+    "public.data",
+    "partition",
+    "loss",
+    "metrics",
+    "optimizer",
+    "algorithm",
+)
 CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
 OURS = ("bouquet", *PACKAGES)
 

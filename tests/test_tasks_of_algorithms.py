@@ -17,7 +17,9 @@ from tests.support.federation import SIZES, Played, owners_config, play, read_by
 from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE, NAMES
 
-REFUSED = {"ensemble", "fedem", "fedlc", "fedntd", "fedphp", "fedproto", "fedrod", "knn-per", "moon"}
+REFUSED = {
+    "ensemble", "fedem", "fedlc", "fedmd", "fedntd", "fedphp", "fedproto", "fedrod", "knn-per", "moon"
+}  # fmt: skip
 TASKS: dict[str, dict[str, Any]] = {
     "regression": {"learning-rate": 0.02},
     "multi-label": {"metrics": "f1-macro,auroc", "num-classes": 3},

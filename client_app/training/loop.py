@@ -70,6 +70,7 @@ class LocalTask:
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
     steps: PrivateSteps | None = None  # draws the batches and makes their gradients, for privacy
     restriction: Restriction | None = None  # what every gradient passes through
+    public: torch.Tensor | None = None  # public examples [P, ...], the same for all
 
     def __post_init__(self) -> None:
         self.clients = len(self.examples.sizes)

@@ -24,6 +24,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
 from task.models.family import Widths
 from task.numerics.arrays import Arrays
@@ -36,6 +37,7 @@ from task.resolve.contract import (
     contract_of,
     family_of,
     initial_of,
+    levels_of,
     model_of,
     parts_of,
 )
@@ -80,6 +82,15 @@ class OpenedRun:
         return found
 
 
+def check_public(config: Config, dataset: Dataset | None) -> dict[str, str]:
+    """Return what the run's public examples are known by, as `task.references.code_of` has code; {} without.
+
+    Raises:
+        BouquetError: They cannot be those of all parties.
+    """
+    return {CODE: public_examples(config, dataset).sha256} if contract_of(config).public else {}
+
+
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     """Put a run together; `path` is its result folder, which is read if it is to be resumed.
 
@@ -91,7 +102,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
-    code = {**code_of(references_in(keys)), **check_key(config)}
+    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
     strategy.registry.membership.expect_code(code)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
@@ -111,7 +122,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
-    if dataset and (not task.plain or task.measures.own or is_reference(config.model)):
+    if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
     record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns

@@ -212,7 +212,9 @@ def _own_of(
     if entry.keeps:
         _check_kept(node, client, order.run)
     model, _ = own_model(node, entry, order, client)
-    card = replace(card, config=card.config.with_model(node.seen_by(client).model))
+    if config.models.levels:
+        rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}
+        card = replace(card, run={**rest, "model": node.seen_by(client).model})
     return TakenModel(card, model.eval(), config, node, client)
 
 

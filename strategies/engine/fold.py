@@ -185,6 +185,8 @@ class Fold:
             else:
                 low = records.get("low", {})
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
+                if r.weights:
+                    checks.check_weights(r, records["high"], [*rows.values()])
                 if r.code == Sign.name:
                     check_votes(r, records["high"], low, sum(weights.values()))
 

@@ -393,7 +393,7 @@ class PhaseEngine:
 
         `rows` are as of `Phase`.
         """
-        others = {"sums": self.measures.like if self.measures else {}, "prototypes": self.model}
+        others = {"sums": self.measures.like if self.measures else {}, "shared-table": self.model}
         part = SubModels(self.family, self.round, self.model).form if self.family else None
         clients = len(self.registry.names)
         shared = ckks.form_of(self.model)

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from task.datasets.public import CODE as PUBLIC
 from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
 from task.wire.registration import Data, Registration
@@ -124,6 +125,12 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
             return (
                 f"encrypts with another key than the run's, known by {digest[:12]}...: got "
                 f"{theirs[:12] + '...' if theirs else 'none'}; copy {KEY_FILE} to its kit again"
+            )
+        if package == PUBLIC:
+            return (
+                f"has other public examples: expected those of SHA-256 {digest[:12]}..., as this run has, "
+                f"got {theirs[:12] + '...' if theirs else 'none'}; give all parties the same data set, "
+                '"public.data" and seed'
             )
         return (
             f'has other code as "{package}": expected SHA-256 {digest[:12]}..., as this run has, got '

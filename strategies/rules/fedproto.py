@@ -31,11 +31,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.engine.rule import RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, S, ServerState, Updated
+from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.shared_table import SharedTable
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.numerics.arrays import Arrays
 from task.numerics.prototypes import COUNTS, FEATURES
 
 
@@ -49,23 +47,7 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     return replace(state, arrays={FEATURES: features, COUNTS: behind}), {"classes": int((behind > 0).sum())}
 
 
-class FedProto(Rule, algorithm="fedproto", update=server_update):
+class FedProto(SharedTable, algorithm="fedproto", update=server_update):
     """Averages class prototypes; see `strategies.rules.fedproto`."""
 
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
-        """Return the table that the run begins with.
-
-        Raises:
-            ConfigError: `arrays` are something else, such as a model.
-        """
-        if arrays.keys() != {FEATURES, COUNTS}:
-            raise ConfigError(
-                f"FedProto: expected as initial arrays a table of prototypes, {FEATURES!r} [C, f] and "
-                f"{COUNTS!r} [C] (task.numerics.prototypes.no_prototypes), as its models never leave the "
-                f"clients; got {sorted(arrays)[:5]}"
-            )
-        return super().initial_state(arrays, trainable)
-
-    def down_record(self, state: ServerState, name: str, context: RoundContext) -> Arrays:
-        """Return the table of prototypes."""
-        return state.arrays
+    holds = (FEATURES, COUNTS)

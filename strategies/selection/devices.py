@@ -127,7 +127,7 @@ def traffic(
     What precedes the training counts too. `given` is how many records a client gets of a downward field that
     differs by client; `part` has the form of what a client gets of the model, if not the whole.
     """
-    forms = Forms(state, tuple(trainable), others={"sub-model": part or {}, "prototypes": state})
+    forms = Forms(state, tuple(trainable), others={"sub-model": part or {}, "shared-table": state})
     size = {r: sum(a.nbytes for a in forms.like(r.layout).values()) for r in (*entry.down, *entry.up)}
     down = sum(size[r] * (given if r.to == "each" else 1) for r in entry.down)
     up = sum(size[r] for r in entry.up)

@@ -340,6 +340,13 @@ class FedFomoConfig(Section):
     )
 
 
+class FedMDConfig(Section):
+    """FedMD, Li and Wang 2019."""
+
+    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
+    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
+
+
 class FedProtoConfig(Section):
     """FedProto, Tan et al. 2022."""
 

@@ -54,6 +54,7 @@ def _codec(*names: str) -> When:
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
+_PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.public))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
 _WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
@@ -115,6 +116,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # Which has but one, and whose kinds may be several.
     "model": (When("algorithm", ("vertical-logistic",), but=True), When("models.levels", ("",))),
     "models.": (_AVERAGED,),
+    "public.": (_algorithm(*_PUBLIC),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
     "momentum": (_STEPS, _SGD),

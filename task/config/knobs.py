@@ -31,6 +31,7 @@ from task.config.algorithm_sections import (
     FedExPConfig,
     FedFomoConfig,
     FedLCConfig,
+    FedMDConfig,
     FedNovaConfig,
     FedNTDConfig,
     FedOptConfig,
@@ -54,7 +55,7 @@ from task.config.algorithm_sections import (
 )
 from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
-from task.config.level_sections import ModelsConfig, WidthConfig
+from task.config.level_sections import ModelsConfig, PublicConfig, WidthConfig
 from task.config.personal_sections import (
     APFLConfig,
     FedBABUConfig,
@@ -122,6 +123,7 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     models: ModelsConfig = field(default_factory=ModelsConfig)
+    public: PublicConfig = field(default_factory=PublicConfig)
     width: WidthConfig = field(default_factory=WidthConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
@@ -176,6 +178,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedmd: FedMDConfig = field(default_factory=FedMDConfig)
     fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
     d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)

@@ -1,4 +1,4 @@
-"""The run-config keys of clients whose models are unlike: of several widths, or of several kinds."""
+"""The run-config keys of clients whose models are unlike: of several widths or kinds, and public examples."""
 
 from task.config.sections import Section, knob
 from task.errors import ConfigError
@@ -54,6 +54,13 @@ class ModelsConfig(Section):
         if len({*names}) < len(names) or not all(names):
             raise _unlike("models.levels", "names of models, each once", self.levels)
         return tuple(zip(names, _shares("models", self.shares, len(names)), strict=True))
+
+
+class PublicConfig(Section):
+    """Public examples, the same at all parties, whose labels nobody needs."""
+
+    data: str = knob("", 'data set that they come from; "" = from the run\'s own, and no client has them')
+    examples: int = knob(500, "how many, drawn by the seed of the data", low=1)
 
 
 def _shares(section: str, text: str, levels: int) -> tuple[float, ...]:

@@ -4,8 +4,8 @@ There is no global generator. Two calls with the same arguments give the same st
 machine, whatever ran before, in whichever process; two different roles never share a stream.
 
 The run seed is that of the role's kind, `task.config.knobs.Seeds`: MODEL and STARTS have the model's;
-PARTITION, FEATURES, STREAM, DRIFT, ARRIVE, SPLIT, VALIDATION, WIDTHS, SYNTHETIC and HELDOUT have the data's;
-and all others the training's.
+PARTITION, FEATURES, STREAM, DRIFT, ARRIVE, SPLIT, VALIDATION, WIDTHS, SYNTHETIC, HELDOUT and which examples
+are PUBLIC have the data's; and all others the training's.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ GRAPH: Final = "graph"  # which clients a random regular graph links
 EVALUATION: Final = "evaluation"  # which clients evaluate in a round
 STRAGGLERS: Final = "stragglers"  # which clients are slow and how slow
 PARTITION: Final = "partition"  # who owns which examples
+PUBLIC: Final = "public"  # which examples are public, and the order in which a round digests them
 FEATURES: Final = "features"  # noise of the clients' images, and whose skew a global test row has
 STREAM: Final = "stream"  # the order in which a client's examples arrive
 DRIFT: Final = "drift"  # whose data change, and in which order examples do

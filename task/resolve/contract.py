@@ -10,6 +10,7 @@ from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.datasets.condition import outputs_of
+from task.datasets.public import no_logits
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Levels, Widths
@@ -135,7 +136,7 @@ def reads_features(config: Config) -> str:
 
 
 def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
-    """Return what the server of a run begins with: what it shares of the initial model, or prototypes.
+    """Return what the server of a run begins with: what it shares of the initial model, or a table.
 
     `shape` is that of one example.
 
@@ -144,6 +145,8 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
     """
     if any(r.layout == PROTOTYPES for r in contract_of(config).up):
         return no_prototypes(classes, _features(model, config, shape))
+    if contract_of(config).public:
+        return no_logits(config, classes)
     return only(state_of(model), parts_of(model, config).shared)
 
 

@@ -1,6 +1,7 @@
 """Checks of a run config that span keys or need a registry: names exist and parts fit together."""
 
 import re
+from collections.abc import Iterable
 
 from task.codecs import codec_of
 from task.config.knobs import Config
@@ -19,7 +20,7 @@ from task.spec.selections import SELECTIONS, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
-REFERENCES = ("model", "models.levels", "dataset", "partition")
+REFERENCES = ("model", "models.levels", "dataset", "public.data", "partition")
 
 
 def check_names(config: Config) -> None:
@@ -29,13 +30,15 @@ def check_names(config: Config) -> None:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
     algorithm_of(config.algorithm)
-    for key, got, known in (
+    named: list[tuple[str, str, Iterable[str]]] = [
         ("dataset", config.data.dataset, DATASETS),
+        ("public.data", config.public.data or config.data.dataset, DATASETS),
         ("model", config.model, MODELS),
         *(("models.levels", name, MODELS) for name, _ in config.models.by_level()),
         ("partition", config.data.partition, PARTITIONS),
         ("selection", config.server.selection, SELECTIONS),
-    ):
+    ]
+    for key, got, known in named:
         if is_reference(got) and key in REFERENCES:
             check_reference(key, got)
         elif got not in known:
@@ -49,6 +52,7 @@ def check_names(config: Config) -> None:
     config.width.by_level()
     if config.server.selection == "power-of-choice" and config.data.num_clients:
         candidates_of(config, config.data.num_clients)
+    _check_tables(config)
     _check_graph(config)
     _check_edges(config)
     byzantine = config.robust.byzantine
@@ -105,6 +109,16 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_tables(config: Config) -> None:
+    """Refuse texts, whose examples have a class for each byte, where tables are by class or example."""
+    up = algorithm_of(config.algorithm).up
+    if any(r.weights for r in up) and spec_of(config.data.dataset).targets > 1:
+        raise ConfigError(
+            f'run-config key "dataset": "{config.algorithm}" needs one class an example; expected another '
+            f"data set than a text; got {config.data.dataset!r}"
+        )
 
 
 def _check_graph(config: Config) -> None:

@@ -134,6 +134,11 @@ class Algorithm:
         return any(r.layout == SUB_MODEL for r in self.down)
 
     @property
+    def public(self) -> bool:
+        """Whether all parties need the same public examples (`task.datasets.public`)."""
+        return any(r.layout.kind == "public" for r in self.up)
+
+    @property
     def noised(self) -> bool:
         """Whether the server adds noise to sums of what clients clip (`task.spec.stages`)."""
         return any(r.clipped for r in self.up)

@@ -92,6 +92,8 @@ _PAPERS = """
     Client-Edge-Cloud Hierarchical Federated Learning
 2007.01162 2021 Li, Beirami, Sanjabi, Smith
     Tilted Empirical Risk Minimization
+1910.03581 2019 Li, Wang
+    FedMD: Heterogenous Federated Learning via Model Distillation
 2103.16257 2021 Li, He, Song
     Model-Contrastive Federated Learning
 2012.04221 2021 Li, Hu, Beirami, Smith

@@ -17,6 +17,7 @@ from task.spec.record import (
     CLIENTS,
     FEATURES,
     FREE,
+    LOGITS,
     MODEL_DOWN,
     MODEL_UP,
     ONE,
@@ -188,6 +189,24 @@ PERSONAL = (
         newcomer="the run's initial model",
         no_neutral="every client gets a mean of its own, weighted by how good the others' models are to it",
     ),
+    _own(
+        "fedmd", "FedMD", paper("1910.03581"),
+        about="Clients of any models agree on the logits of public examples, and each keeps its own model.",
+        solver="fedmd",
+        down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and of how many"),),
+        up=(
+            Record(
+                "logits", LOGITS, "f_k, the client's logits of the public examples, and 1", "sum",
+                weights="clients",
+            ),
+        ),
+        keeps=(_PRIVATE,),
+        weight="uniform",
+        private="all",
+        newcomer="the run's initial model, which digests the consensus at once",
+        evaluation=(),
+        no_neutral="no model is ever averaged; without digest-epochs it is local training only",
+    ),
     _averaged(
         "fedper", "FedPer", paper("1912.00818"),
         about="FedAvg in which the last layers stay at the client.",
@@ -205,7 +224,7 @@ PERSONAL = (
         up=(
             Record(
                 "prototypes", PROTOTYPES, "w_i C_i^(j), its mean features by class times w_i, and w_i", "sum",
-                of="class",
+                of="class", weights="counts",
             ),
         ),
         keeps=(_PRIVATE,),

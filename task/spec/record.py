@@ -23,9 +23,9 @@ class Layout:
 
     # ``part``, tensors of the model with their names, shapes and dtypes; ``vector``, one float32 for each of
     # something; ``table``, integers for each column of a table; ``classes``, numbers for each class;
-    # ``rows``, numbers for each of the phase's rows, how many and how wide is for the phase to say; ``free``,
-    # arrays that only the client knows.
-    kind: Literal["part", "vector", "table", "classes", "rows", "free"]
+    # ``public``, numbers for each public example; ``rows``, numbers for each of the phase's rows, how many
+    # and how wide is for the phase to say; ``free``, arrays that only the client knows.
+    kind: Literal["part", "vector", "table", "classes", "public", "rows", "free"]
     # The part of the model; what the vector has a number for; what the integers are; or the rows' dtype.
     of: str = ""
 
@@ -47,7 +47,9 @@ FEATURES = Layout("vector", "features")
 ONE = Layout("vector", "one")  # one number
 CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
 # Mean features by class and what stands behind them (`task.numerics.prototypes`).
-PROTOTYPES = Layout("classes", "prototypes")
+PROTOTYPES = Layout("classes", "shared-table")
+# Logits of public examples and how many clients' they are (`task.datasets.public`).
+LOGITS = Layout("public", "shared-table")
 FREE = Layout("free")  # arrays of any names and shapes; only for what a client keeps
 
 
@@ -91,6 +93,9 @@ class Record:
     # Whether it travels as integers, the change from its base times the client's weight rounded to a grid
     # (`task.secagg.grid`), which are summed as they are; the stage sets it.
     rounded: bool = False
+    # Of an upward record with weights of its own, their array: ``counts`` are of the client's examples, and
+    # ``clients`` is 1. A larger one would let a client outweigh the others.
+    weights: Literal["", "counts", "clients"] = ""
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
 
     def __post_init__(self) -> None:

@@ -144,6 +144,7 @@ def classes_only(config: Config) -> str:
         return f'attack.kind = "{config.attack.kind}" trains on other classes'
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
+        "fedmd": "FedMD averages scores of classes",
         "fedproto": "FedProto averages features by class",
         "fedlc": "FedLC calibrates the logits of classes",
         "fedntd": "FedNTD distils the classes other than the true one",

@@ -1,7 +1,7 @@
 """The gate that every upload passes: on the node before it is folded, on the server when it arrives."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,7 +10,7 @@ from task.errors import FieldError
 from task.numerics.arrays import NamedArrays
 from task.numerics.held import Foldable, dense, peak
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
-from task.spec.record import Scalar
+from task.spec.record import Record, Scalar
 
 MOST_SCALARS = 1000  # of one client
 LONGEST_NAME = 200  # letters
@@ -77,6 +77,20 @@ def _range(field: Scalar, high: float) -> str:
     if field.whole:
         return f"an integer from {low:.0f} to {high:.0f}"
     return f"a {FINITE} from {low:.3g} to {high:.6g}"
+
+
+def check_weights(record: Record, arrays: NamedArrays, rows: Sequence[Mapping[str, float]]) -> None:
+    """Refuse weights that one client's record, or the sum of several, cannot have; `rows` are the scalars.
+
+    Raises:
+        FieldError: Naming the array.
+    """
+    weights = arrays[record.weights]
+    most = sum(int(row[NUM_EXAMPLES.name]) for row in rows) if record.weights == "counts" else len(rows)
+    low, total = int(weights.min(initial=0)), int(weights.sum())
+    if low < 0 or total > most:
+        expected = f"integers from 0 that add up to {most} at most, of {len(rows)} clients"
+        raise FieldError(f"{record.name}/{record.weights}", expected, f"{low if low < 0 else total}")
 
 
 def diverged(expected: str) -> bool:

@@ -13,7 +13,7 @@ from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.spec.record import SUB_MODEL, Record
-from task.wire.checks import check_arrays
+from task.wire.checks import check_arrays, check_weights
 from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
@@ -107,6 +107,8 @@ class Folding:
             if r.name in self._later:
                 self._later[r.name].check(arrays[r.name], weight, client, peaks)
             self.bound.of(client).check(r, arrays[r.name], [row])
+            if r.weights:
+                check_weights(r, arrays[r.name], [row])
 
         def fold() -> None:
             for name, reduction in self.reductions.items():

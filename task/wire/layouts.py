@@ -25,7 +25,7 @@ class Forms:
     # Of the records that have a row for each of a phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Others by name: the parts that only a client knows, ``private``, ``whole`` and ``top``, and what comes
-    # with the run's metrics and algorithm, ``sums`` and ``prototypes``.
+    # with the run's metrics, ``sums``, and ``shared-table``, what the server has in place of a model.
     others: Mapping[str, Arrays] = field(default_factory=dict)
     # Returns the form of a client's part of the model; "" = of the largest.
     part: Callable[[str], Arrays] | None = None

@@ -140,6 +140,9 @@ def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None
     assert node_config("ward-1", Options(data=tmp_path, width=0.5), lax) == own | {"width": 0.5}
     with pytest.raises(ConfigError, match="--width: expected with --data"):
         check(Options(width=0.5))
+    assert node_config("ward-1", Options(data=tmp_path, model="2nn"), lax) == own | {"model": "2nn"}
+    with pytest.raises(ConfigError, match="--model: expected with --data"):
+        check(Options(model="2nn"))
     dealt = node_config("ward-1", Options(partition=(1, 3)), lax)
     assert dealt == {"partition-id": 1, "num-partitions": 3}
     assert node_config("ward-1", Options(), lax) == {}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from torch import nn
 
 from client_app.owner import Owner, check_basis
@@ -25,6 +26,7 @@ from task.errors import ConfigError, RefusedError
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
 from task.spec.algorithms import ALGORITHMS
+from task.wire import messages as wire
 from tests.reference import fedproto, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.kept import kept_by
@@ -195,7 +197,7 @@ def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_model_as_initial_arrays_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"table of prototypes.*got \['1.bias', '1.weight'\]"):
+    with pytest.raises(ConfigError, match=r"table of features and counts.*got \['1.bias', '1.weight'\]"):
         FedProto().rule.initial_state({"1.weight": np.zeros(1), "1.bias": np.zeros(1)}, ())
 
 
@@ -213,3 +215,37 @@ def test_a_site_with_a_bound_asks_for_as_many_examples_of_a_class() -> None:
 
 def test_single_programs_have_features_too() -> None:
     assert Single(identity()).features([p.unsqueeze(0) for p in identity().parameters()], torch.ones(1, 2, 2))
+
+
+@pytest.mark.parametrize(("algorithm", "weights"), [("fedproto", "counts"), ("fedmd", "clients")])
+@pytest.mark.parametrize("nodes", [5, 2])
+@pytest.mark.parametrize("falsified", [-1, 10**6])
+def test_a_client_cannot_outweigh_the_others(
+    algorithm: str, weights: str, nodes: int, falsified: int, tmp_path: Path
+) -> None:
+    """Node 0 claims more examples of its classes than it has in all, or fewer than none."""
+    record = {"fedproto": "prototypes", "fedmd": "logits"}[algorithm]
+
+    def tamper(node: int, reply: Message) -> Message:
+        if node == 0 and reply.metadata.message_type == "train":
+            name = next(n for n in (record, f"{record}.high") if n in reply.content.array_records)
+            arrays = wire.read_arrays(reply.content.array_records[name])
+            reply.content[name] = wire.pack_arrays(
+                arrays | {weights: np.full_like(arrays[weights], falsified)}
+            )
+        return reply
+
+    more = {"public__examples": 9} if algorithm == "fedmd" else {}
+    keys = config(tmp_path, algorithm=algorithm, num_server_rounds=1, fraction_train=1.0, **more)
+    row = play(keys, nodes=nodes, tamper=tamper).rows[1]
+    assert {q["field"] for q in row["quarantined"]} == {f"{record}/{weights}"}
+    assert 0 < row["answered"] < 5
+
+
+def test_masks_change_nothing(tmp_path: Path) -> None:
+    """Under secure aggregation the server sees the nodes' sums only, and ends with the same table."""
+    shas = []
+    for secagg in (False, True):
+        keys = config(tmp_path, state_dir=str(tmp_path / f"{secagg}"), fraction_train=1.0, secagg=secagg)
+        shas.append([row["model_sha256"] for row in play(keys, nodes=3).rows])
+    assert shas[0] == shas[1]

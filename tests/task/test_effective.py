@@ -150,6 +150,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
     **{name: of_columns(name) for name in VERTICAL},
+    "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
     "stragglers": {"stragglers": 0.5},
     "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
@@ -168,7 +169,7 @@ SETTINGS = {
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
-    "missing", "missing-indicator", "standardise",
+    "missing", "missing-indicator", "model", "standardise",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.

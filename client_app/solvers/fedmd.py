@@ -1,0 +1,88 @@
+"""FedMD, client half. Li and Wang 2019, arXiv 1910.03581, Algorithm 1.
+
+Digest:   w <- w - eta_d grad (1/bC) sum_b sum_c |f(x)_c - f~(x)_c|, over batches of the public examples
+Revisit:  w <- w - eta_t grad CE(x, y), E epochs of the client's own examples;  then f_k(x) goes up
+
+========  =======================  ==========================================================  ===============
+symbol    variable                 meaning                                                     where
+========  =======================  ==========================================================  ===============
+x         task.public              public examples [P, ...], which every party has             here
+f~        ``consensus``            mean logits of the last round's clients, if there are any   down
+f_k       ``logits`` [P, C]        logits of the trained model, in evaluation mode             up
+eta_d     ``fedmd.digest-lr``      rate of the digest, which is plain SGD; 0 = eta_t           run config
+          ``fedmd.digest-epochs``  passes over the public examples                             run config
+========  =======================  ==========================================================  ===============
+
+The paper's rounds begin with Communicate, ours end with it, so that a round is one exchange: the order of the
+steps is the same from the second round on, and in the first there is no consensus to digest. All clients of
+a round take the public examples in one order. The paper's models learn from the public labels first; here
+they are not read.
+
+A difference that is not above what rounding makes, `ROUNDING`, counts as none: the slope of |.| is as large
+for it as for any. So a client that is alone in a round digests its own logits to the bit, and stays.
+"""
+
+import numpy as np
+import torch
+
+from client_app.solvers.sgd import Finished, Solver
+from client_app.training.loop import CHUNK, LocalTask
+from client_app.training.programs import Tensors
+from task.errors import StateError
+from task.numerics import seeds
+from task.numerics.arrays import Arrays
+
+ROUNDING = 1e-5  # of 1 + |f~|
+
+
+class FedMDSolver(Solver, name="fedmd"):
+    """SGD towards the consensus on public examples, then on the client's own."""
+
+    def run(self, task: LocalTask) -> list[dict[str, float]]:
+        """Digest, then revisit; what is returned is measured in the second."""
+        consensus = self.arrays["consensus"]
+        if consensus["clients"][0] > 0:
+            self._digest(task, torch.from_numpy(consensus["logits"]).to(task.examples.x.device))
+        return super().run(task)
+
+    def _digest(self, task: LocalTask, consensus: torch.Tensor) -> None:
+        """Move the models towards the consensus, all by batches of the same examples."""
+        x, program = _public(task), task.program
+        lr = self.config.fedmd.digest_lr or task.lr
+        server_round = self.order.round if self.order else 0
+        rng = seeds.rng_for(self.config.seeds.train, seeds.PUBLIC, server_round)
+        program.train(True)
+        size = task.config.batch_size or len(x)
+        for _ in range(self.config.fedmd.digest_epochs):
+            order = torch.from_numpy(rng.permutation(len(x))).to(x.device)
+            for rows in torch.split(order, size):
+                leaves = [p.detach().requires_grad_() for p in task.params]
+                batch = x[rows].unsqueeze(0).expand(task.clients, -1, *x.shape[1:])
+                loss = distance(program.logits(leaves, batch), consensus[rows]).sum()
+                gradients = torch.autograd.grad(loss, leaves)
+                with torch.no_grad():
+                    torch._foreach_add_(task.params, gradients, alpha=-lr)
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return the trained models' logits of the public examples; the models stay."""
+        x, tables = _public(task), list[Arrays]()
+        task.program.train(False)
+        for k in range(task.clients):
+            params: Tensors = [p[k : k + 1] for p in task.params]
+            with torch.no_grad():
+                parts = [task.program.logits(params, some.unsqueeze(0))[0] for some in torch.split(x, CHUNK)]
+            logits = torch.cat(parts).float().cpu().numpy()
+            tables.append({"logits": logits, "clients": np.ones(1, np.int64)})
+        return self.updates(task, stats, up={"logits": tables})
+
+
+def distance(logits: torch.Tensor, consensus: torch.Tensor) -> torch.Tensor:
+    """Return by client the mean of |f - f~| over examples and classes, differentiable, from [K, b, C]."""
+    away = (logits - consensus).abs()
+    return away.masked_fill(away <= ROUNDING * (1 + consensus.abs()), 0.0).mean((1, 2))
+
+
+def _public(task: LocalTask) -> torch.Tensor:
+    if task.public is None:
+        raise StateError("FedMD: expected public examples; the task has none")
+    return task.public

@@ -1,0 +1,235 @@
+"""FedMD against numbers by hand and the reference; the public examples, and who may take part with which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_app.node import open_node
+from client_app.solvers.fedmd import FedMDSolver, distance
+from client_app.training.loop import Examples, LocalTask
+from client_app.training.programs import program_of
+from server_app.run.opening import check_public
+from strategies.engine.state import AggregatedReplies, ServerState
+from strategies.rules.fedmd import server_update
+from task.config.algorithm_sections import FedMDConfig
+from task.config.knobs import Config
+from task.config.read import read_config
+from task.config.sections import TrainConfig
+from task.datasets.public import CODE, public_examples, public_rows
+from task.datasets.skew import load_dealt
+from task.errors import ConfigError
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, state_of
+from task.wire.messages import TrainOrder
+from tests.reference import fedmd, mlp
+from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.kept import kept_by
+from tests.support.personal import Case, against_reference
+
+
+class OneRun(Keep):
+    """What clients keep is of one run, however often it starts."""
+
+    run_id = "the-run"
+
+
+def config(folder: Path, **keys: Any) -> dict[str, Any]:
+    file = folder / "owners.npz"
+    if not file.exists():
+        write_owners(file)
+    given = {"algorithm": "fedmd", "model": "mlp", "num_server_rounds": 3, "public__examples": 9}
+    return owners_config(file, **given | keys)
+
+
+# ------------------------------------------------------------------------------------------ by hand
+
+
+def task_of(model: nn.Module, public: torch.Tensor, clients: int = 1, batch_size: int = 0) -> LocalTask:
+    program, _ = program_of(model, 8)
+    data = Examples(torch.zeros(clients, 2), torch.zeros(clients, dtype=torch.int64), [1] * clients)
+    rngs = [np.random.default_rng(0)] * clients
+    train = TrainConfig(batch_size=batch_size)
+    return LocalTask(program, state_of(model), data, [1] * clients, 0.1, train, rngs, public=public)
+
+
+def linear() -> nn.Sequential:
+    """f(x) = x, for two inputs and two classes."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.eye(2))
+        model[1].bias.zero_()
+    return model
+
+
+def solver(consensus: Arrays, **knobs: Any) -> FedMDSolver:
+    order = TrainOrder(1, {}, clients=("a",), epochs=(0,))
+    given = Config(algorithm="fedmd", fedmd=FedMDConfig(**knobs))
+    return FedMDSolver(given, {}, {"consensus": consensus}, [{}], order=order)
+
+
+def table(logits: list[list[float]], clients: int) -> Arrays:
+    return {"logits": np.array(logits, np.float32), "clients": np.array([clients])}
+
+
+def test_the_digest_by_hand() -> None:
+    """x = (1, 2) with f~ = (0, 5): signs (+, -), a gradient of +-1/2 x^T; at eta_d = 0.2, W -+ 0.1 x^T."""
+    task = task_of(linear(), torch.tensor([[1.0, 2.0]]))
+    mine = solver(table([[0, 5]], 1), digest_lr=0.2)
+    mine._digest(task, torch.tensor([[0.0, 5.0]]))
+    weight, bias = (p[0].tolist() for p in task.params)
+    assert weight == [pytest.approx([0.9, -0.2]), pytest.approx([0.1, 1.2])]
+    assert bias == pytest.approx([-0.1, 0.1])
+
+
+def test_a_difference_that_rounding_makes_counts_as_none() -> None:
+    logits = torch.tensor([[[1.0, 100.0, 1.0]]], requires_grad=True)
+    loss = distance(logits, torch.tensor([[1.0 + 1e-6, 100.0005, 1.1]]))
+    loss.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.tolist() == [[[0.0, 0.0, pytest.approx(-1 / 3)]]]
+
+
+def test_what_goes_up_and_the_mean_by_hand() -> None:
+    public = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
+    task = task_of(linear(), public, clients=2)
+    uploads = [u.arrays["logits"] for u, _ in solver(table([[0, 0]] * 2, 0)).finish(task, [{}, {}])]
+    assert [u["logits"].tolist() for u in uploads] == [public.tolist()] * 2
+    assert [u["clients"].tolist() for u in uploads] == [[1], [1]]
+    sums = {"logits": np.array([[4.0, 1.0]], np.float32), "clients": np.array([2])}
+    state = ServerState(table([[7, 7]], 5))
+    after = server_update(state, AggregatedReplies({"logits": sums}, ("a", "b"), np.ones(2)), Config())[0]
+    assert (after.arrays["logits"].tolist(), after.arrays["clients"].tolist()) == ([[2, 0.5]], [2])
+
+
+def test_the_references_gradient_is_the_derivative_of_its_distance() -> None:
+    rng = np.random.default_rng(3)
+    shapes = {"1.weight": (4, 3), "1.bias": (4,), "3.weight": (3, 4), "3.bias": (3,)}
+    w = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    x, target = rng.normal(size=(6, 3)), rng.normal(size=(6, 3))
+    want = mlp.numeric(lambda v: fedmd.distance(v, x, target)[0], w)
+    got = fedmd.distance(w, x, target)[1]
+    assert all(np.abs(got[n] - want[n]).max() < 1e-7 for n in w)
+
+
+# --------------------------------------------------------------------------------------------- runs
+
+
+@pytest.mark.parametrize("case", sorted(fedmd.FedMD.cases))
+def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
+    def given(made: Case) -> dict[str, Any]:
+        keys = read_config(made.keys)
+        public = public_examples(keys, load_dealt(keys)[0]).x.numpy()
+
+        def order(t: int) -> list[np.ndarray]:
+            rng = seeds.rng_for(keys.seeds.train, seeds.PUBLIC, t)
+            passes = [rng.permutation(len(public)) for _ in range(keys.fedmd.digest_epochs)]
+            size = keys.train.batch_size
+            return [rows[i : i + size] for rows in passes for i in range(0, len(rows), size)]
+
+        return {"public": public, "order": order}
+
+    against_reference(tmp_path, fedmd.FedMD, given, **fedmd.FedMD.cases[case], public__examples=9)
+
+
+def personal(folder: Path, **keys: Any) -> dict[str, Arrays]:
+    given = config(folder, state_dir=str(folder / f"{len(list(folder.iterdir()))}"), **keys)
+    return kept_by(given, play(given), "personal")
+
+
+def same(a: dict[str, Arrays], b: dict[str, Arrays]) -> bool:
+    assert a.keys() == b.keys() != set()
+    return all(np.array_equal(x, b[c][n]) for c, arrays in a.items() for n, x in arrays.items())
+
+
+def test_a_digest_of_no_rate_is_none(tmp_path: Path) -> None:
+    two = [personal(tmp_path, fedmd__digest_epochs=0), personal(tmp_path, fedmd__digest_lr=1e-30)]
+    assert same(*two)
+    assert not same(two[0], personal(tmp_path))
+
+
+def test_who_is_alone_digests_its_own_logits_and_stays(tmp_path: Path) -> None:
+    """One client: the consensus is its own, so that the digest changes nothing, to the bit."""
+    write_owners(tmp_path / "owners.npz", {"anna": 30})
+    assert same(personal(tmp_path), personal(tmp_path, fedmd__digest_epochs=0))
+
+
+def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
+    keys = config(tmp_path, state_dir=str(tmp_path / "state"), fraction_train=0.6)
+    whole = play(keys, journal=OneRun())
+    rest = play(keys, journal=OneRun(whole.keep.snapshots[1]), nodes=3)
+    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
+
+
+# -------------------------------------------------------------------------------- the public examples
+
+
+def test_public_rows_are_nobodys(tmp_path: Path) -> None:
+    keys = read_config(config(tmp_path, local_test_fraction=0.3))
+    node = open_node(keys, {})
+    public = public_rows(node.dataset, keys)
+    assert len(public) == 9
+    _, whole = load_dealt(keys)
+    for k in range(len(node.clients.names)):
+        for mine, of_all in ((node.clients.train(k), whole.train(k)), (node.clients.test(k), whole.test(k))):
+            assert mine.tolist() == [row for row in of_all.tolist() if row not in public]
+    found = node.public()
+    assert found is not None
+    assert torch.equal(found.x, node.dataset.inputs(public))
+    assert check_public(keys, node.dataset) == {CODE: found.sha256}
+    assert node.registration().code == {CODE: found.sha256}
+
+
+def test_the_hash_is_of_values_order_and_shape() -> None:
+    from task.datasets.public import PublicExamples
+
+    x = torch.arange(6.0).view(3, 2)
+    shas = {PublicExamples(v).sha256 for v in (x, x + 1e-7, x.flip(0), x.view(2, 3), x.view(3, 2, 1))}
+    assert len(shas) == 5
+
+
+def test_a_node_with_other_public_examples_takes_no_part(tmp_path: Path) -> None:
+    from client_app.app import make_app
+    from strategies import FedMD
+    from task.config.read import as_run_config
+    from tests.support.grid import LocalGrid
+
+    keys = read_config(config(tmp_path))
+    strategy = FedMD(keys)
+    strategy.registry.membership.expect_code({CODE: "0" * 64})
+    grid = LocalGrid(make_app(simulation=True), [{}], as_run_config(keys))
+    with pytest.raises(ConfigError, match="other public examples: expected those of SHA-256 000000000000"):
+        strategy.engine.register(grid, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"public__examples": 63}, r'"public.examples": expected at most 62 of data set "npz"; got 63'),
+        ({"public__examples": 62}, '"public.examples": expected so few that each client keeps training'),
+        ({"public__data": "digits"}, r'"public.data": expected examples of shape \(4,\).*"digits"'),
+        ({"public__data": "csv"}, '"public.data": expected a data set that all parties can have'),
+    ],
+)
+def test_public_examples_that_cannot_be_are_refused(
+    keys: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        open_node(read_config(config(tmp_path, **keys)), {}).registration()
+
+
+def test_a_named_set_leaves_the_clients_data_alone(tmp_path: Path) -> None:
+    keys = {
+        "algorithm": "fedmd", "dataset": "digits", "num-clients": 3, "max-examples": 60,
+        "public.data": "digits", "public.examples": 20,
+    }  # fmt: skip
+    node = open_node(read_config(keys), {})
+    assert sum(len(node.clients.train(k)) + len(node.clients.test(k)) for k in range(3)) == 60
+    public = node.public()
+    assert public is not None
+    assert public.x.shape == (20, *node.dataset.input_shape)
