@@ -29,7 +29,7 @@ def recoveries(rounds: Sequence[Row], keys: Mapping[str, Any], key: str = "accur
     begins = changes_of(keys, last)
     measured = [(row["round"], a) for row in rounds if (a := number(row.get(key))) is not None]
     found: list[Row] = []
-    for begin, end in zip(begins, [*begins[1:], last + 1], strict=True):
+    for begin, end in zip(begins, [*begins[1:], last + 1], strict=False):
         before = [a for r, a in measured if r < begin]
         since = [(r, a) for r, a in measured if begin <= r < end]
         if not before or not since:

@@ -22,7 +22,7 @@ import numpy as np
 from strategies.membership.client_identity import in_words
 from strategies.membership.membership import Membership
 from task.config.knobs import Config
-from task.datasets.stream import Stream, stream_of
+from task.datasets.stream import DataStream, stream_of
 from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
@@ -64,7 +64,7 @@ class ClientRegistry:
         self.names: Sequence[str] = []  # sorted, without those held out
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
-        self.stream: Stream | None = None  # who joins when, with how many examples; None = all are there
+        self.stream: DataStream | None = None  # who joins when, with how many examples; None = all are there
         self.own_data = False  # whether nodes' own data may change, so that they are registered every round
         self.late: frozenset[str] = frozenset()  # clients that join in a later round than the first
         self.round = 1

@@ -16,7 +16,7 @@ from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets.drift import changes, share_at
 from task.datasets.skew import load_dealt
-from task.datasets.stream import Stream
+from task.datasets.stream import DataStream
 from task.errors import ConfigError
 from task.resolve.changing import check_own_data
 from task.resolve.validate import check_names
@@ -24,8 +24,8 @@ from task.resolve.validate import check_names
 KEYS: dict[str, Any] = {"num-clients": 4, "local-test-fraction": 0.2}
 
 
-def stream(late: float = 0.0, joins: int = 2, **keys: Any) -> Stream:
-    return Stream(StreamConfig(**keys), ArriveConfig(share=late, round=joins), 1)
+def stream(late: float = 0.0, joins: int = 2, **keys: Any) -> DataStream:
+    return DataStream(StreamConfig(**keys), ArriveConfig(share=late, round=joins), 1)
 
 
 def of(**keys: Any) -> Config:
