@@ -64,8 +64,9 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
             f"got a file that changed since, with {examples}. {todo}"
         )
     if node.config.stream.own_data:
-        number, run = int(str(wire.entry_of(order, "server-round") or 0)), str(wire.entry_of(order, "run") or "")
-        line = {"round": number, "client": client, "examples": examples, "data": node.dataset.fingerprint}
+        number, run = (str(wire.entry_of(order, key) or "") for key in ("server-round", "run"))
+        line = {"round": int(number or 0), "client": client, "examples": examples}
+        line["data"] = node.dataset.fingerprint
         Releases(state_root(node.config) / FOLDER / f"{run}.jsonl").append(line)
 
 
