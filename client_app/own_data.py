@@ -60,12 +60,12 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
             else "Put the file back, or let it grow with the run-config key stream.own-data = true"
         )
         raise DataError(
-            f"client {client}: expected the {noted['examples']} training examples that its node registered; "
+            f"client {client}: expected the {noted['examples']!r} training examples that its node registered; "
             f"got a file that changed since, with {examples}. {todo}"
         )
     if node.config.stream.own_data:
-        number, run = (str(wire.entry_of(order, key) or "") for key in ("server-round", "run"))
-        line = {"round": int(number or 0), "client": client, "examples": examples}
+        number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")
+        line = {"round": int(str(number or 0)), "client": client, "examples": examples}
         line["data"] = node.dataset.fingerprint
         Releases(state_root(node.config) / FOLDER / f"{run}.jsonl").append(line)
 

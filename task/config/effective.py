@@ -70,6 +70,7 @@ _NOT_VERTICAL = (
 )  # fmt: skip
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 
+_DRIFTS = When("drift.kind", ("none",), but=True)
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
 READ_WHEN: dict[str, tuple[When, ...]] = {
@@ -85,9 +86,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "data-path": (_OWN_DATA,),
     "stream.per-round": (When("stream.start", (1.0,), but=True),),
     "stream.order": (When("stream.start", (1.0,), but=True, other=When("stream.window")),),
-    "drift.": (When("drift.kind", ("none",), but=True),),
+    **dict.fromkeys((f"drift.{k}" for k in ("round", "pattern", "clients", "examples")), (_DRIFTS,)),
     "drift.strength": (When("drift.kind", ("background", "contrast", "noise")),),
-    "drift.span": (When("drift.pattern", ("sudden",), but=True),),
+    "drift.span": (_DRIFTS, When("drift.pattern", ("sudden",), but=True)),
     "arrive.round": (When("arrive.share"),),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
     "num-classes": (_OWN_DATA,),
