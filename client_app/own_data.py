@@ -60,8 +60,8 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
             else "Put the file back, or let it grow with the run-config key stream.own-data = true"
         )
         raise DataError(
-            f"client {client}: expected the {noted['examples']!r} training examples that its node registered; "
-            f"got a file that changed since, with {examples}. {todo}"
+            f"client {client}: expected the {noted['examples']!r} training examples that its node "
+            f"registered; got a file that changed since, with {examples}. {todo}"
         )
     if node.config.stream.own_data:
         number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")
