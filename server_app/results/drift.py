@@ -12,10 +12,9 @@ RECOVERED = 0.95  # of the accuracy before; a model that has so much of it again
 
 def changes_of(keys: Mapping[str, Any], rounds: int) -> list[int]:
     """Return the rounds up to `rounds` in which a concept begins, from a run's keys, of any version."""
-    found = {name: number(keys.get(f"drift.{name}")) or 0 for name in ("round", "span")}
-    given = {name: int(value) for name, value in found.items() if value >= 1}
-    words = {name: str(keys.get(f"drift.{name}", "none")) for name in ("kind", "pattern")}
-    return changes(DriftConfig(**words, **given), rounds)
+    first, span = (max(int(number(keys.get(f"drift.{name}")) or 0), 1) for name in ("round", "span"))
+    kind, pattern = (str(keys.get(f"drift.{name}", "none")) for name in ("kind", "pattern"))
+    return changes(DriftConfig(kind=kind, pattern=pattern, round=first, span=span), rounds)
 
 
 def recoveries(rounds: Sequence[Row], keys: Mapping[str, Any], key: str = "accuracy") -> list[Row]:
