@@ -89,6 +89,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     **dict.fromkeys((f"drift.{k}" for k in ("round", "pattern", "clients", "examples")), (_DRIFTS,)),
     "drift.strength": (When("drift.kind", ("background", "contrast", "noise")),),
     "drift.span": (_DRIFTS, When("drift.pattern", ("sudden",), but=True)),
+    "stream.own-data": (_OWN_DATA,),
     "arrive.round": (When("arrive.share"),),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
     "num-classes": (_OWN_DATA,),
