@@ -73,6 +73,8 @@ class ClientRegistry:
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
         self._widths: dict[str, float] = {}
+        # Names with those that join later: a client stays at its node, where its state is.
+        self._dealt: Sequence[str] = []
 
     @property
     def started(self) -> bool:
@@ -130,10 +132,11 @@ class ClientRegistry:
         else:
             self.names = sorted({name for names in groups for name in names})
         self.late = self.stream.late(self.names) if self.stream else frozenset()
-        if self.stream and self.late and self.stream.age(True, self.round) < 1:
-            self.names = [name for name in self.names if name not in self.late]
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
+        self._dealt = self.names
+        if self.stream and self.late and self.stream.age(True, self.round) < 1:
+            self.names = [name for name in self.names if name not in self.late]
 
     def hold_out(self, share: float, rng: np.random.Generator) -> None:
         """Draw the clients that never train, once, among those that are online; who joins later trains.
@@ -174,7 +177,7 @@ class ClientRegistry:
             by_pool.setdefault(self._answers[node].pool, []).append(node)
         if len(by_pool) == 1:
             return claims
-        i = bisect_left(self.names, name)
+        i = bisect_left(self._dealt, name)
         for pool in sorted(by_pool):
             for node in self._pools[pool]:
                 part, parts = self._answers[node].share
