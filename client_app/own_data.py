@@ -60,12 +60,13 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
             else "Put the file back, or let it grow with the run-config key stream.own-data = true"
         )
         raise DataError(
-            f"client {client}: expected the {noted['examples']} training examples that its node registered; "
-            f"got a file that changed since, with {examples}. {todo}"
+            f"client {client}: expected the {noted['examples']!r} training examples that its node "
+            f"registered; got a file that changed since, with {examples}. {todo}"
         )
     if node.config.stream.own_data:
-        number, run = int(str(wire.entry_of(order, "server-round") or 0)), wire.entry_of(order, "run")
-        line = {"round": number, "client": client, "examples": examples, "data": node.dataset.fingerprint}
+        number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")
+        line = {"round": int(str(number or 0)), "client": client, "examples": examples}
+        line["data"] = node.dataset.fingerprint
         Releases(state_root(node.config) / FOLDER / f"{run}.jsonl").append(line)
 
 

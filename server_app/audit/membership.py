@@ -144,6 +144,11 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
             f"audit membership: expected a run of one global model; the models of {config.algorithm} are the "
             "clients' own"
         )
+    if config.stream.on or config.drift.kind != "none" or config.arrive.share:
+        raise ConfigError(
+            "audit membership: expected clients whose data stay as they are; those of this run change by "
+            "stream.*, drift.* or arrive.*, so that who trained on an example depends on the round"
+        )
     data = load_dealt(config)[0]
     data = with_moments(data, taken.card.moments) if taken.card.moments and data.preparation else data
     if data.num_train == len(data.y):

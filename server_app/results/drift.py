@@ -11,10 +11,10 @@ RECOVERED = 0.95  # of the accuracy before; a model that has so much of it again
 
 
 def changes_of(keys: Mapping[str, Any], rounds: int) -> list[int]:
-    """Return the rounds up to `rounds` in which a concept begins, from a run's keys."""
-    kind = keys.get("drift.kind", "none")
-    given = {name: keys[f"drift.{name}"] for name in ("round", "pattern", "span") if f"drift.{name}" in keys}
-    return changes(DriftConfig(kind=kind, **given), rounds)
+    """Return the rounds up to `rounds` in which a concept begins, from a run's keys, of any version."""
+    first, span = (max(int(number(keys.get(f"drift.{name}")) or 0), 1) for name in ("round", "span"))
+    kind, pattern = (str(keys.get(f"drift.{name}", "none")) for name in ("kind", "pattern"))
+    return changes(DriftConfig(kind=kind, pattern=pattern, round=first, span=span), rounds)
 
 
 def recoveries(rounds: Sequence[Row], keys: Mapping[str, Any], key: str = "accuracy") -> list[Row]:
@@ -29,7 +29,7 @@ def recoveries(rounds: Sequence[Row], keys: Mapping[str, Any], key: str = "accur
     begins = changes_of(keys, last)
     measured = [(row["round"], a) for row in rounds if (a := number(row.get(key))) is not None]
     found: list[Row] = []
-    for begin, end in zip(begins, [*begins[1:], last + 1], strict=True):
+    for begin, end in zip(begins, [*begins[1:], last + 1], strict=False):
         before = [a for r, a in measured if r < begin]
         since = [(r, a) for r, a in measured if begin <= r < end]
         if not before or not since:
@@ -56,10 +56,7 @@ def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    rounds, text = (
-        row["recovery_rounds"],
-        f"accuracy {row['before']:.3f} before, {row['lowest']:.3f} at worst",
-    )
-    if rounds is None:
+    text = f"accuracy {row['before']:.3f} before, {row['lowest']:.3f} at worst"
+    if (rounds := row["recovery_rounds"]) is None:
         return f"{text}, not recovered"
     return text if not rounds else f"{text}, 95 % of it again after {rounds} round{'s'[: rounds > 1]}"

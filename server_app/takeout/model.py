@@ -206,7 +206,7 @@ def _order(
 def _own_of(
     node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder
 ) -> TakenModel:
-    (client,) = order.clients
+    (client,), node = order.clients, node.at(order.round)
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
     if entry.keeps:

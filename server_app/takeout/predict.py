@@ -134,7 +134,7 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
         config = taken.config
         if taken.card.kind == "":
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dealt(config)[0]
+        data = load_dealt(config)[0].at(config.server.num_server_rounds)
         rows = np.arange(data.num_train, len(data.y))
     if taken.card.moments and data.preparation:
         data = with_moments(data, taken.card.moments)

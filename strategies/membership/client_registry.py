@@ -22,7 +22,7 @@ import numpy as np
 from strategies.membership.client_identity import in_words
 from strategies.membership.membership import Membership
 from task.config.knobs import Config
-from task.datasets.stream import Stream, stream_of
+from task.datasets.stream import DataStream, stream_of
 from task.errors import ConfigError
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
@@ -64,7 +64,7 @@ class ClientRegistry:
         self.names: Sequence[str] = []  # sorted, without those held out
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
-        self.stream: Stream | None = None  # who joins when, with how many examples; None = all are there
+        self.stream: DataStream | None = None  # who joins when, with how many examples; None = all are there
         self.own_data = False  # whether nodes' own data may change, so that they are registered every round
         self.late: frozenset[str] = frozenset()  # clients that join in a later round than the first
         self.round = 1
@@ -74,6 +74,8 @@ class ClientRegistry:
         self._groups: list[_Group] = []
         self._widths: dict[str, float] = {}
         self._models: dict[str, str] = {}
+        # Names with those that join later: a client stays at its node, where its state is.
+        self._dealt: Sequence[str] = []
 
     @property
     def started(self) -> bool:
@@ -132,10 +134,11 @@ class ClientRegistry:
         else:
             self.names = sorted({name for names in groups for name in names})
         self.late = self.stream.late(self.names) if self.stream else frozenset()
-        if self.stream and self.late and self.stream.age(True, self.round) < 1:
-            self.names = [name for name in self.names if name not in self.late]
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
+        self._dealt = self.names
+        if self.stream and self.late and self.stream.age(True, self.round) < 1:
+            self.names = [name for name in self.names if name not in self.late]
 
     def hold_out(self, share: float, rng: np.random.Generator) -> None:
         """Draw the clients that never train, once, among those that are online; who joins later trains.
@@ -176,7 +179,7 @@ class ClientRegistry:
             by_pool.setdefault(self._answers[node].pool, []).append(node)
         if len(by_pool) == 1:
             return claims
-        i = bisect_left(self.names, name)
+        i = bisect_left(self._dealt, name)
         for pool in sorted(by_pool):
             for node in self._pools[pool]:
                 part, parts = self._answers[node].share

@@ -75,6 +75,7 @@ _SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 _STRONG = tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))
 
+_DRIFTS = When("drift.kind", ("none",), but=True)
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
 READ_WHEN: dict[str, tuple[When, ...]] = {
@@ -91,9 +92,10 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "data-path": (_OWN_DATA,),
     "stream.per-round": (When("stream.start", (1.0,), but=True),),
     "stream.order": (When("stream.start", (1.0,), but=True, other=When("stream.window")),),
-    "drift.": (When("drift.kind", ("none",), but=True),),
+    **dict.fromkeys((f"drift.{k}" for k in ("round", "pattern", "clients", "examples")), (_DRIFTS,)),
     "drift.strength": (When("drift.kind", ("background", "contrast", "noise")),),
-    "drift.span": (When("drift.pattern", ("sudden",), but=True),),
+    "drift.span": (_DRIFTS, When("drift.pattern", ("sudden",), but=True)),
+    "stream.own-data": (_OWN_DATA,),
     "arrive.round": (When("arrive.share"),),
     "feature-skew-strength": (When("feature-skew", ("background", "contrast", "noise")),),
     "condition": (When("model", ("cvae",)),),

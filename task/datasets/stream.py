@@ -9,9 +9,9 @@ have arrived; none while age < 1. It trains on all of these, or on the last w wh
 That depends on the data's seed, the client's name and the round alone, so that server and nodes agree, and a
 run that is resumed has what it had. Own test examples are all there from the beginning.
 
->>> Stream(StreamConfig(start=0.2, per_round=0.1), ArriveConfig(), 1).sizes(10, 4)
+>>> DataStream(StreamConfig(start=0.2, per_round=0.1), ArriveConfig(), 1).sizes(10, 4)
 [2, 3, 4, 5]
->>> Stream(StreamConfig(start=0.2, per_round=0.1, window=3), ArriveConfig(), 1).count(10, 4)
+>>> DataStream(StreamConfig(start=0.2, per_round=0.1, window=3), ArriveConfig(), 1).count(10, 4)
 3
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stream:
+class DataStream:
     """Which of its examples a client has in which round."""
 
     config: StreamConfig
@@ -85,16 +85,18 @@ def chosen(seed: int, role: str, names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (seeds.seed_for(seed, role, client=name), name))
 
 
-def stream_of(config: "Config") -> Stream | None:
+def stream_of(config: "Config") -> DataStream | None:
     """Return the stream of a run; None if every client has all of its examples in every round."""
     on = config.stream.on or config.arrive.share > 0
-    return Stream(config.stream, config.arrive, config.seeds.data) if on else None
+    return DataStream(config.stream, config.arrive, config.seeds.data) if on else None
 
 
 class StreamedPartition(Partition):
     """A partition as it is in a round; in round 0 it is whole."""
 
-    def __init__(self, whole: Partition, stream: Stream, late: frozenset[str], server_round: int = 0) -> None:
+    def __init__(
+        self, whole: Partition, stream: DataStream, late: frozenset[str], server_round: int = 0
+    ) -> None:
         super().__init__(Owners.from_lists(whole.names, [], []), whole.skew)
         self._whole, self._stream, self._late, self._round = whole, stream, late, server_round
 

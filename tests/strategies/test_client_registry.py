@@ -16,6 +16,7 @@ from flwr.common.constant import ErrorCode
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
+from task.config.read import read_config
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames
 from task.wire import registration
@@ -379,6 +380,23 @@ def test_a_client_that_several_pools_claim_is_trained_by_the_node_whose_share_it
     assert plan == {
         1: ["client-0", "client-3", "client-6"], 2: ["client-1", "client-4"], 0: ["client-2", "client-5"],
     }  # fmt: skip
+
+
+def test_a_client_stays_at_its_node_when_others_join_late() -> None:
+    """Where its state is: elsewhere it would begin anew, without a word."""
+    clients = {f"client-{i}": 5 for i in range(6)}
+    grid = hosts(*({"clients": clients, "share": (i, 3)} for i in range(3)))
+    registry = ClientRegistry(1.0, 3)
+    registry.follow(read_config({"arrive.share": 0.5, "arrive.round": 2, "num-clients": 6}))
+    plans = []
+    for server_round in (1, 2):
+        registry.at(server_round)
+        RegistrationPhase(registry, server_round).run(grid)
+        cost = registry.num_examples(registry.names)
+        plan = registry.assign(cost, cost)
+        plans.append({client: node for node, mine in plan.items() for client in mine})
+    assert [len(plan) for plan in plans] == [3, 6]
+    assert plans[0].items() <= plans[1].items()
 
 
 def test_doubly_claimed_clients_cost_no_search_each() -> None:

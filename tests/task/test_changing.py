@@ -16,7 +16,7 @@ from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets.drift import changes, share_at
 from task.datasets.skew import load_dealt
-from task.datasets.stream import Stream
+from task.datasets.stream import DataStream
 from task.errors import ConfigError
 from task.resolve.changing import check_own_data
 from task.resolve.validate import check_names
@@ -24,8 +24,8 @@ from task.resolve.validate import check_names
 KEYS: dict[str, Any] = {"num-clients": 4, "local-test-fraction": 0.2}
 
 
-def stream(late: float = 0.0, joins: int = 2, **keys: Any) -> Stream:
-    return Stream(StreamConfig(**keys), ArriveConfig(share=late, round=joins), 1)
+def stream(late: float = 0.0, joins: int = 2, **keys: Any) -> DataStream:
+    return DataStream(StreamConfig(**keys), ArriveConfig(share=late, round=joins), 1)
 
 
 def of(**keys: Any) -> Config:
@@ -158,6 +158,7 @@ def test_old_examples_keep_the_concept_in_which_they_arrived() -> None:
         ({"dp.noise": 1.0, "audit.canaries": 4, "arrive.share": 0.5}, "never arrive"),
         ({"dataset": "breast-cancer", "standardise": True, "stream.start": 0.5}, "sums of columns"),
         ({"drift.kind": "invert", "drift.examples": "new"}, "stream.start < 1"),
+        ({"stream.own-data": True}, "nothing in this run reads it"),
         ({"drift.round": 3}, "nothing in this run reads it"),
         ({"stream.per-round": 0.1}, "nothing in this run reads it"),
     ],
@@ -183,4 +184,4 @@ def test_a_nodes_own_data_are_used_as_they_are() -> None:
     for keys in ({"stream.window": 5}, {"drift.kind": "invert"}, {"arrive.share": 0.5}):
         with pytest.raises(ConfigError, match="brings its own data"):
             check_own_data(read_config(keys))
-    check_own_data(read_config({"stream.own-data": True}))
+    check_own_data(read_config({"stream.own-data": True, "dataset": "csv"}))

@@ -91,7 +91,7 @@ def test_the_table_names_keys_and_sections_that_exist() -> None:
                 assert {*when.values} <= {*ALGORITHMS}
     # no section is left without a reader
     always = {"devices", "select", "personal", "attack", "codec", "structured", "dp", "audit", "width"}
-    read = always | {"sam", "contribution"}
+    read = always | {"sam", "contribution", "stream", "drift", "arrive"}
     assert not [s for s in sections - {f"{name}." for name in read} if not conditions(f"{s}x")]
 
 
@@ -169,7 +169,7 @@ SETTINGS = {
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
-    "missing", "missing-indicator", "model", "standardise",
+    "missing", "missing-indicator", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
