@@ -266,7 +266,9 @@ class PhaseEngine:
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
         received = phase.models.received if phase.models else None
         most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
-        bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
+        bound = NormBound(
+            most, phase.records.get(wire.ARRAYS, self.model), trainable, received, phase.records
+        )
         bound = bound_of(phase.contract, phase.scalars) or bound
         like = self.like(phase.contract, phase.rows)
         coder = self._coder(phase)

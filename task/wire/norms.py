@@ -41,6 +41,8 @@ class NormBound:
     trainable: frozenset[str]  # names of its parameters
     # Returns what a client received of the model, where that differs by client.
     received: Callable[[str], NamedArrays] | None = None
+    # Further records that all clients received, by name: the models of a run with several.
+    others: Mapping[str, NamedArrays] = MappingProxyType({})
 
     def of(self, client: str) -> "NormBound":
         """Return the bound on one client's update."""
@@ -87,7 +89,8 @@ class NormBound:
         """Yield what is held to the bound by itself, its norm, and the largest norm of such clients."""
         if not self.most or field.layout.kind != "part":
             return
-        base = base_of(field, {MODEL_DOWN.name: self.model} if self.model else {}, self.trainable)
+        model = {MODEL_DOWN.name: self.model} if self.model else {}
+        base = base_of(field, {**self.others, **model}, self.trainable)
         for parameters in (True, False):
             divided = parameters and field.per
             names = [n for n, a in arrays.items() if (n in self.trainable) == parameters]
