@@ -15,7 +15,7 @@ from earlier rounds may make a code large whose update is not.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -42,7 +42,7 @@ class NormBound:
     # Returns what a client received of the model, where that differs by client.
     received: Callable[[str], NamedArrays] | None = None
     # Further records that all clients received, by name: the models of a run with several.
-    others: Mapping[str, NamedArrays] = MappingProxyType({})
+    others: Mapping[str, NamedArrays] = field(default_factory=dict)
 
     def of(self, client: str) -> "NormBound":
         """Return the bound on one client's update."""
