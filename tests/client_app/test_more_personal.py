@@ -24,6 +24,7 @@ from tests.reference import apfl, fedem, fedphp, fedrod, ifca, knn_per, mlp
 from tests.reference import feddbe as dbe
 from tests.reference.fedbabu import FedBABU
 from tests.reference.mlp import Params
+from tests.support.federation import play
 from tests.support.kept import kept_by
 from tests.support.personal import BODY, HEAD, Case, case_of, close, reference_of, score, told
 
@@ -238,6 +239,23 @@ def test_the_posterior_of_components_by_hand() -> None:
 def test_a_client_takes_the_first_of_models_that_are_as_good() -> None:
     w = {"1.weight": np.zeros((2, 1)), "1.bias": np.zeros(2)}
     assert ifca.choice([w, dict(w)], np.ones((3, 1)), np.array([0, 1, 1])) == 0
+
+
+def test_ifca_finds_the_clients_whose_images_are_inverted(tmp_path: Path) -> None:
+    """Every second client has inverted images: two clusters, and each model trains on one of them alone."""
+    keys = {
+        "dataset": "digits", "partition": "iid", "num-clients": 8, "feature-skew": "invert", "model": "mlp",
+        "algorithm": "ifca", "num-server-rounds": 4, "fraction-train": 1.0, "local-test-fraction": 0.2,
+        "batch-size": 20, "learning-rate": 0.1, "seed": 1, "state-dir": str(tmp_path),
+    }  # fmt: skip
+    played = play(keys, nodes=2)
+    last = [c for c in played.keep.clients if c["round"] == 4 and c["phase"] == "train"]
+    found = {c["name"]: c["metrics"]["cluster"] for c in last}
+    odd = {found[f"client-{k}"] for k in (1, 3, 5, 7)}
+    even = {found[f"client-{k}"] for k in (0, 2, 4, 6)}
+    assert len(odd) == len(even) == 1
+    assert odd != even
+    assert played.rows[4]["metrics"] == {"cluster-0": 4, "cluster-1": 4}
 
 
 @pytest.mark.parametrize("name", ["ifca", "fedem"])
