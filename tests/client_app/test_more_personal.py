@@ -43,7 +43,7 @@ def tuned(case: Case, w: Params, t: int, c: str, names: set[str], first: int = 0
     return mlp.sgd(w, case.train[c], batches, more["lr"] * more["lr_decay"] ** (t - 1), names=names)
 
 
-@pytest.mark.parametrize(("tune", "names"), [("all", BODY | HEAD), ("head", HEAD)])
+@pytest.mark.parametrize(("tune", "names"), [("all", BODY | HEAD), ("head", HEAD), ("none", set())])
 def test_fedbabu_is_fine_tuned_before_it_is_measured(tune: str, names: set[str], tmp_path: Path) -> None:
     case = case_of(tmp_path, "fedbabu", personal__epochs=2, fedbabu__tune=tune)
     reference = reference_of(case, FedBABU)
