@@ -125,6 +125,12 @@ def check_goal(config: Config, name: str) -> None:
     if not spec.classes and (why := classes_only(config)):
         fits = " or ".join(n for n, s in TASKS.items() if s.classes)
         raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')
+    plain = config.loss in ("", "cross-entropy")
+    if algorithm_of(config.algorithm).solver == "fedrod" and config.fedrod.gamma and not plain:
+        raise ConfigError(
+            'run-config key "loss": FedRoD balances the classes within a softmax, where one without examples '
+            f'has no probability; expected "cross-entropy", or fedrod.gamma=0; got "{config.loss}"'
+        )
     if config.server.target_accuracy and not spec.accuracy:
         raise ConfigError(
             f'run-config key "target-accuracy": no prediction of task = "{name}" is right or wrong, so there '

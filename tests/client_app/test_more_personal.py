@@ -17,7 +17,7 @@ from client_app.solvers.knn_per import votes
 from client_app.training.programs import Batch
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.models import build_model
+from task.models import MODELS, ModelSpec, build_model
 from task.models.layer_split import features_of, last_linear_path, private_names
 from task.tasks import check_goal
 from tests.reference import apfl, fedem, fedphp, fedrod, ifca, knn_per, mlp
@@ -26,7 +26,7 @@ from tests.reference.fedbabu import FedBABU
 from tests.reference.mlp import Params
 from tests.support.federation import play
 from tests.support.kept import kept_by
-from tests.support.personal import BODY, HEAD, Case, case_of, close, reference_of, score, told
+from tests.support.personal import BODY, HEAD, Case, case_of, close, reference_of, score, small_bn, told
 
 
 def tensor(values: Any) -> torch.Tensor:
@@ -142,6 +142,19 @@ def test_a_client_that_is_new_uses_the_global_model(tmp_path: Path) -> None:
     assert 0.0 <= alpha["one"][0] <= 1.0
 
 
+def test_the_running_statistics_of_the_mixture_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the global model is FedAvg's to the bit, buffers too, and the kept ones are others."""
+    spec = ModelSpec("", "features", small_bn, lambda *_: True, frozenset({"features"}))
+    monkeypatch.setitem(MODELS, "bn", spec)
+    more: dict[str, Any] = {"model": "bn", "num_server_rounds": 2, "momentum": 0.5}
+    case, plain = case_of(tmp_path, "apfl", **more), case_of(tmp_path, "fedavg", **more)
+    assert told(case)[0] == told(plain)[0]
+    for kept in case.kept().values():
+        assert (kept["2.running_mean"] != case.played.arrays(2)["2.running_mean"]).any()
+
+
 # ------------------------------------------------------------------------------------------- FedPHP
 
 
@@ -219,6 +232,13 @@ def test_a_model_without_a_last_linear_layer_is_refused() -> None:
     assert (z.shape[0], outputs.shape) == (2, (2, 3))
     with pytest.raises(ConfigError, match="kNN-Per needs a chain of layers that ends with a linear one"):
         last_linear_path(torch.nn.Sequential(model, torch.nn.Tanh()), torch.zeros(1, 4), "kNN-Per")
+
+
+def test_fedrod_needs_the_softmax_that_it_balances() -> None:
+    keys = {"algorithm": "fedrod", "loss": "label-smoothing"}
+    with pytest.raises(ConfigError, match=r'"loss": FedRoD .* expected "cross-entropy", or fedrod.gamma=0'):
+        check_goal(read_config(keys), "classification")
+    check_goal(read_config(keys | {"fedrod.gamma": 0.0}), "classification")
 
 
 def test_they_need_classes() -> None:
