@@ -193,7 +193,7 @@ def answer(
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
     received = (lambda c: order.received(c)[wire.ARRAYS]) if entry.parted else None
-    bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received)
+    bound = bound_of(entry, order.scalars) or NormBound(most, model, trainable, received, order.arrays)
     like = replace(forms, clients=len(order.population), rows=order.rows).of(entry.up)
     own = order.received if entry.parted else None
     coder = coder_of(node.config, entry, like, order.arrays, parts.trainable, order.round, own)

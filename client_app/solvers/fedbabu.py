@@ -12,7 +12,7 @@ h^0        task.private               head of the run's initial model, the same 
                                       all, never trained in a round and never sent
            ``personal.layers``        layers of the head, the last ones                run config
            ``personal.epochs``        epochs of fine-tuning; 0 = E                     run config
-           ``fedbabu.tune``           part that is fine-tuned: all, head or body       run config
+           ``fedbabu.tune``           part that is fine-tuned: all, head, body, none   run config
 =========  =========================  ===============================================  ==========
 
 Nothing is kept, and nothing of the fine-tuning goes up. It takes the batches and the learning rate that the
@@ -38,9 +38,9 @@ class FedBABUSolver(Solver, name="fedbabu", adapts=True):
     def personalise(self, task: LocalTask) -> None:
         """Fine-tune."""
         names = {*task.program.names}
-        still = {"all": set(), "head": names - task.private, "body": names & task.private}[
-            self.config.fedbabu.tune
-        ]
+        head = names & task.private
+        parts = {"all": set(), "head": names - head, "body": head, "none": names}
+        still = parts[self.config.fedbabu.tune]
         if names - still:
             train(task, self, epochs=self.config.personal.epochs, frozen=still)
 

@@ -74,7 +74,8 @@ class Coding(Stage):
     def bound(self) -> NormBound:
         """The bound on what goes up, as the node and the server check it."""
         model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
-        return NormBound(self.node.config.server.max_update_norm, model, trainable)
+        most = self.node.config.server.max_update_norm
+        return NormBound(most, model, trainable, others=self.order.arrays)
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int

@@ -25,7 +25,7 @@ class Rounding(Stage):
             raise FieldError(SUM_GRID, "the grid of the round, from Bouquet's own server", "none")
         server, entry, g = self.node.config.server, self.entry, int(self.order.scalars[SUM_GRID])
         model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
-        bound = NormBound(server.max_update_norm, model, trainable)
+        bound = NormBound(server.max_update_norm, model, trainable, others=self.order.arrays)
         weight = int(upload.scalars[wire.NUM_EXAMPLES]) if entry.weight == "examples" else 1
         changes = self.changes(client, upload, entry.up)
         for r in entry.up:

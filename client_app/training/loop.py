@@ -113,7 +113,7 @@ class LocalTask:
         """Return tensors that are parallel to the parameters as arrays by name, for each client."""
         whole = [t.detach().cpu().numpy() for t in tensors]
         return [
-            {n: a[k].copy() for n, a in zip(self.program.names, whole, strict=True)}
+            {n: np.array(a[k]) for n, a in zip(self.program.names, whole, strict=True)}
             for k in range(self.clients)
         ]
 

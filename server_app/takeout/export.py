@@ -106,6 +106,13 @@ def export(
         raise ConfigError(f"--format: expected one of {', '.join(SUFFIXES)}; got {form!r}")
     if int8 and form == "state-dict":
         raise ConfigError(f"--int8: expected --format onnx, torchscript or safetensors; got {form}")
+    own = taken.model
+    fresh = model_of(taken.card.config, taken.card.input_shape, taken.card.num_classes)
+    if own.state_dict().keys() != fresh.state_dict().keys():
+        raise ConfigError(
+            f"export: expected a model of the run's form; got {type(own).__name__.lower()}, as a client of "
+            f"{taken.card.config.algorithm} answers with more than one model. bouquet predict does it"
+        )
     labelled = examples is not None and examples.labelled and TASKS[taken.card.task].classes
     given, examples = examples, examples or _random(taken.card)
     before = predict(taken, examples)

@@ -113,6 +113,11 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
             )
         return _global(path, card, arrays, config)
     entry = _personal(config, client)
+    if entry.models:
+        raise ConfigError(
+            f"--client {client}: expected a run with one global model, as a node keeps that; got one of "
+            f"{config.algorithm}, with {len(entry.down)}. Its run folder has them"
+        )
     node = _open(config, kept.node, card)
     order = _order(kept.round, arrays, entry, client, kept.run, kept.void)
     return _own_of(node, card, config, entry, order)
@@ -172,7 +177,28 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
     void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
     last, gone = rounds[-1]["round"] if rounds else 0, tuple(int(r) for r in void)
     order = _order(last, arrays, entry, client, str(record["id"]), gone)
+    if entry.models:
+        order = replace(order, arrays=_several(entry, checkpoint[0].arrays if checkpoint else {}, path))
     return _own_of(node, card, config, entry, order)
+
+
+def _several(entry: Algorithm, held: Arrays, path: Path) -> dict[str, Arrays]:
+    """Return a run's global models, where it has several, from its checkpoint.
+
+    Raises:
+        StateError: It has none.
+    """
+    prefixes = {r.name: f"models/{r.name}/" for r in entry.down}
+    found = {
+        name: {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
+        for name, prefix in prefixes.items()
+    }
+    if not all(found.values()):
+        raise StateError(
+            f"{path.parent / CHECKPOINT}: expected the run's {len(found)} global models, of which "
+            f"{entry.name} makes a client's; got none. Run it again, and leave its folder as it is"
+        )
+    return found
 
 
 def _personal(config: Config, client: str) -> Algorithm:

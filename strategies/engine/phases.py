@@ -265,9 +265,8 @@ class PhaseEngine:
         nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
         limits = self._limits([c for clients in asked.values() for c in clients], phase)
-        received = phase.received()
-        most, trainable = self.config.server.max_update_norm, frozenset(self.trainable)
-        bound = NormBound(most, phase.records.get(wire.ARRAYS, self.model), trainable, received)
+        most, trainable, sent = self.config.server.max_update_norm, frozenset(self.trainable), phase.records
+        bound = NormBound(most, sent.get(wire.ARRAYS, self.model), trainable, phase.received(), sent)
         bound = bound_of(phase.contract, phase.scalars) or bound
         like = self.like(phase.contract, phase.rows)
         coder = self._coder(phase)

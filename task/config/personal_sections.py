@@ -6,7 +6,9 @@ from task.config.sections import Section, knob
 class FedBABUConfig(Section):
     """FedBABU, Oh, Kim and Yun 2022."""
 
-    tune: str = knob("all", "part that is fine-tuned before evaluation", choices=("all", "head", "body"))
+    tune: str = knob(
+        "all", "part that is fine-tuned before evaluation", choices=("all", "head", "body", "none")
+    )
 
 
 class LGFedAvgConfig(Section):

@@ -103,7 +103,8 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     entry = contract_of(config)
     head = entry.private == "head"
     named = listed(config.train.private_layers) if head else ()
-    layers = config.lg_fedavg.layers if entry.private == "body" else config.personal.layers
+    layers = config.personal.layers if head and not named else 0
+    layers = config.lg_fedavg.layers if entry.private == "body" else layers
     private = private_names(model, entry.private, layers, named)
     names = tuple(model.state_dict())
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)

@@ -131,6 +131,12 @@ def check_goal(config: Config, name: str) -> None:
             f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
             'numbers; expected task = "classification"; got "language"'
         )
+    plain = config.loss in ("", "cross-entropy")
+    if algorithm_of(config.algorithm).solver == "fedrod" and config.fedrod.gamma and not plain:
+        raise ConfigError(
+            'run-config key "loss": FedRoD balances the classes within a softmax, where one without examples '
+            f'has no probability; expected "cross-entropy", or fedrod.gamma=0; got "{config.loss}"'
+        )
     if config.server.target_accuracy and not spec.accuracy:
         raise ConfigError(
             f'run-config key "target-accuracy": no prediction of task = "{name}" is right or wrong, so there '

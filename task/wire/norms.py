@@ -15,7 +15,7 @@ from earlier rounds may make a code large whose update is not.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -41,6 +41,8 @@ class NormBound:
     trainable: frozenset[str]  # names of its parameters
     # Returns what a client received of the model, where that differs by client.
     received: Callable[[str], NamedArrays] | None = None
+    # Further records that all clients received, by name: the models of a run with several.
+    others: Mapping[str, NamedArrays] = field(default_factory=dict)
 
     def of(self, client: str) -> "NormBound":
         """Return the bound on one client's update."""
@@ -87,7 +89,9 @@ class NormBound:
         """Yield what is held to the bound by itself, its norm, and the largest norm of such clients."""
         if not self.most or field.layout.kind != "part":
             return
-        base = base_of(field, {field.base: self.model} if self.model else {}, self.trainable)
+        others = {name: arrays for name, arrays in self.others.items() if name != MODEL_DOWN.name}
+        model = {field.base: self.model} if self.model else {}
+        base = base_of(field, model | others, self.trainable)
         for parameters in (True, False):
             divided = parameters and field.per
             names = [n for n, a in arrays.items() if (n in self.trainable) == parameters]
