@@ -129,10 +129,10 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def freeing_later(path: Path, wait: bool = False) -> Iterator[None]:
-    """Let the block delete or replace a file, if it is there, without waiting for the disk to free its blocks.
+    """Let the block delete or replace a file, if it is there, without waiting until its blocks are free.
 
-    That can take longer than to write it. It happens in `free`, for which whoever has time to wait calls, or
-    when the process ends. With `wait` it happens at once.
+    That can take longer than to write them. It happens in `free`, which whoever has time to wait calls, or
+    when the process ends; with `wait` at once.
     """
     try:
         handle = -1 if wait else os.open(path, os.O_RDONLY)
