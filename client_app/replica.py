@@ -16,7 +16,7 @@ from client_app.node import Node, OneClient
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import REPLICA
-from task.storage.files import private
+from task.storage.files import freeing_later, private
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.replica import MODEL, model_in
@@ -55,4 +55,5 @@ def _keep(store: StateStore, name: str, run: str, model: NamedArrays) -> None:
         temp = path.with_name(f".{path.name}")
         os.close(private(str(temp), os.O_CREAT | os.O_WRONLY))
         save_file(dict(model), temp)
-        os.replace(temp, path)
+        with freeing_later(path, wait=store.durable):
+            os.replace(temp, path)

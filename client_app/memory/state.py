@@ -33,7 +33,7 @@ from safetensors import SafetensorError
 from task.errors import StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import SUFFIX, Header, folder_of, read_header, read_kept, safe_name, write_kept
-from task.storage.files import write_bytes
+from task.storage.files import freeing_later, write_bytes
 from task.storage.locks import HeldError, locked
 
 
@@ -210,7 +210,9 @@ class StateStore:
             # The oldest first: so a crash leaves no version that the chain does not reach.
             for r in sorted({*rounds, *chain} - needed):
                 if r > lost:
-                    version_of(path, r).unlink(missing_ok=True)
+                    version = version_of(path, r)
+                    with freeing_later(version, wait=self.durable):
+                        version.unlink(missing_ok=True)
 
     def load(
         self,

@@ -33,6 +33,7 @@ from flwr.clientapp import ClientApp
 
 from task.flower.grid import ErrorCode
 from task.flower.simulation import Backend, ClientAppException
+from task.storage.files import free
 
 MakeApp = Callable[[], ClientApp]
 
@@ -193,6 +194,7 @@ def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
         except Exception as err:
             answer = _Failure(str(err), traceback.format_exc())
         pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+        free()  # while nobody waits for this process
 
 
 def _end_with_the_driver() -> None:

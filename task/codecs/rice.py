@@ -79,16 +79,17 @@ def decode(reader: Reader, count: int, flagged: bool, b: int, size: int) -> tupl
         padded[:, bits - width + j] = low[:, j]
     words = np.packbits(padded.reshape(-1)).view(word).astype(np.uint32)
     rests = words >> flagged
+    lows = np.cumsum(rests, dtype=np.int64)
     # In Python's integers: a sum of int64 could overflow.
-    last = (int(ends[-1]) + 1 - count << b) + int(rests.sum(dtype=np.int64)) + count - 1
+    last = (int(ends[-1]) + 1 - count << b) + int(lows[-1]) + count - 1
     if last >= size:
         raise reader.refuse(f"positions below {size}", last)
     # The j-th one has ends[j] - j zeros before it: the sum of (g - 1) >> b so far.
     number = np.arange(count)
     index = ends - number
     index <<= b
-    index += np.cumsum(rests, dtype=np.int64)
     index += number
+    index += lows
     return index, (words & 1).astype(bool) if flagged else np.zeros(0, bool)
 
 

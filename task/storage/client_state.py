@@ -109,15 +109,12 @@ def _header(path: Path, metadata: Mapping[str, str]) -> tuple[Header, dict[str, 
     meta = dict(json.loads(metadata["bouquet"]))
     number = int(meta["format"])
     if number != FORMAT:
-        newer = number > FORMAT
-        do = (
-            "Update Bouquet on this machine"
-            if newer
-            else "Finish its run with that version, or start a new run"
-        )
+        made, do = "an earlier", "Finish its run with that version, or start a new run"
+        if number > FORMAT:
+            made, do = "a newer", "Update Bouquet on this machine"
         raise StateError(
-            f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of "
-            f"{'a newer' if newer else 'an earlier'} Bouquet. Nothing was changed. {do}."
+            f"kept state {local(path)}: expected format {FORMAT}; got format {number}, of {made} Bouquet. "
+            f"Nothing was changed. {do}."
         )
     wanted = str(meta.pop("xxh3"))
     client, algorithm, run = (str(meta[name]) for name in ("client", "algorithm", "run"))

@@ -21,6 +21,8 @@ from safetensors.numpy import save_file
 from task.numerics.arrays import NamedArrays
 
 FILE, FOLDER = 0o600, 0o700  # modes
+MOST_UNFREED = 64  # files that are gone and still open
+_unfreed: list[int] = []
 
 
 def private(path: str, flags: int) -> int:
@@ -123,6 +125,31 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
         with suppress(FileNotFoundError):
             os.unlink(temp)
         raise
+
+
+@contextmanager
+def freeing_later(path: Path, wait: bool = False) -> Iterator[None]:
+    """Let the block delete or replace a file, if it is there, without waiting until its blocks are free.
+
+    That can take longer than to write them. It happens in `free`, which whoever has time to wait calls, or
+    when the process ends; with `wait` at once.
+    """
+    try:
+        handle = -1 if wait else os.open(path, os.O_RDONLY)
+    except OSError:
+        handle = -1
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            _unfreed.append(handle)
+            free(MOST_UNFREED)
+
+
+def free(most: int = 0) -> None:
+    """Free the blocks of all but `most` of the files that are gone since the last call."""
+    while len(_unfreed) > most:
+        os.close(_unfreed.pop(0))
 
 
 def write_once(path: Path, make: Callable[[], bytes]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from task.codecs import CODECS, codec_of, rice
 from task.codecs.codec import HEADER, Codec, Reader
 from task.errors import ConfigError, FieldError
-from task.numerics.held import Held, dense
+from task.numerics.held import Base, Held, dense
 from tests.reference import codecs as reference
 
 Arrays = dict[str, np.ndarray]
@@ -171,6 +171,8 @@ def check(codec: Codec, keep: float, bits: int, block: int) -> None:
         if not codec.biased:
             assert not left
         elif isinstance(a, Held):
+            same = rest[n].decoded(Base(base[n]))  # without reading the code
+            assert (same.index.tobytes(), same.values.tobytes()) == (a.index.tobytes(), a.values.tobytes())
             assert np.allclose(left[n] + (dense(a) - base[n]), x[n], atol=5e-7)
             others = np.delete(np.arange(a.size), a.index)
             assert np.array_equal(left[n].ravel()[others], x[n].ravel()[others])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from task.storage.files import (
+    MOST_UNFREED,
     building,
+    free,
+    freeing_later,
     replacing,
     synced,
     write_bytes,
@@ -185,3 +189,36 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
         write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of open files")
+def test_a_file_is_gone_at_once_and_its_blocks_are_freed_by_whoever_has_time(tmp_path: Path) -> None:
+    def is_open(number: int) -> bool:
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # that of the listing itself
+                found.add(os.readlink(f"/proc/self/fd/{name}"))
+        return f"{tmp_path / str(number)} (deleted)" in found
+
+    free()
+    for i in range(MOST_UNFREED + 2):
+        path = tmp_path / str(i)
+        write_text(path, "x")
+        with freeing_later(path, wait=i == 1):
+            path.unlink()
+        assert not path.exists()
+    # All but one that was waited for, and the first, since no more than so many stay open.
+    assert [is_open(i) for i in range(4)] == [False, False, True, True]
+    free()
+    assert not is_open(3)
+    with freeing_later(tmp_path / "none"):
+        pass
+
+
+def test_a_file_is_replaced_by_another_one_and_freed_later(tmp_path: Path) -> None:
+    write_text(tmp_path / "f", "old")
+    write_text(tmp_path / "g", "new")
+    with freeing_later(tmp_path / "f"):
+        os.replace(tmp_path / "g", tmp_path / "f")
+    free()
+    assert (tmp_path / "f").read_text() == "new"
