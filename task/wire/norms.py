@@ -24,7 +24,7 @@ from task.errors import FieldError
 from task.numerics.arrays import BLOCK, NamedArrays, blocks
 from task.numerics.held import dense
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.spec.record import Record
+from task.spec.record import MODEL_DOWN, Record
 from task.wire.checks import FINITE
 from task.wire.layouts import base_of
 
