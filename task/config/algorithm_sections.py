@@ -1,4 +1,4 @@
-"""The run-config keys of the algorithms: a section each; the personalised ones' are in `personal_sections`."""
+"""The run-config keys of the algorithms, a section each; personalised ones' are in `personal_sections`."""
 
 import math
 
