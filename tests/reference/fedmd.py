@@ -32,10 +32,6 @@ class FedMD(Reference):
 
     algorithm, model, tolerance = "fedmd", "mlp", 2e-4
     active = {"public.examples": 9}
-    cases = {
-        "in a stack": {"num_server_rounds": 4},
-        "alone, two passes": {"stack": 1, "fedmd__digest_epochs": 2, "fedmd__digest_lr": 0.5, "nodes": 2},
-    }
     keys = {"digest_lr": "fedmd.digest-lr"}
 
     public: np.ndarray = field(default_factory=lambda: np.zeros((9, 4)))
