@@ -325,45 +325,6 @@ class AppleConfig(Section):
     decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
 
 
-class FedFomoConfig(Section):
-    """FedFomo, Zhang et al. 2021."""
-
-    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
-    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
-    validation: float = knob(
-        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
-    )
-    baseline: str = knob(
-        "before",
-        "what is compared with: the client's model before its last training, or after it",
-        choices=("before", "after"),
-    )
-
-
-class FedMDConfig(Section):
-    """FedMD, Li and Wang 2019."""
-
-    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
-    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
-
-
-class FedProtoConfig(Section):
-    """FedProto, Tan et al. 2022."""
-
-    lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
-    weights: str = knob(
-        "examples",
-        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
-        choices=("examples", "clients"),
-    )
-    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
-    predict: str = knob(
-        "head",
-        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
-        choices=("head", "prototype"),
-    )
-
-
 class FedAMPConfig(Section):
     """FedAMP, Huang et al. 2021."""
 

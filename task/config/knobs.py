@@ -29,13 +29,10 @@ from task.config.algorithm_sections import (
     FedDCConfig,
     FedDynConfig,
     FedExPConfig,
-    FedFomoConfig,
     FedLCConfig,
-    FedMDConfig,
     FedNovaConfig,
     FedNTDConfig,
     FedOptConfig,
-    FedProtoConfig,
     FedProxConfig,
     FineTuneConfig,
     FLTrustConfig,
@@ -55,12 +52,20 @@ from task.config.algorithm_sections import (
 )
 from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
-from task.config.level_sections import ModelsConfig, PublicConfig, WidthConfig
+from task.config.level_sections import (
+    FedDFConfig,
+    FedMDConfig,
+    FedProtoConfig,
+    ModelsConfig,
+    PublicConfig,
+    WidthConfig,
+)
 from task.config.personal_sections import (
     APFLConfig,
     FedBABUConfig,
     FedDBEConfig,
     FedEMConfig,
+    FedFomoConfig,
     FedPHPConfig,
     FedRoDConfig,
     IFCAConfig,
@@ -178,6 +183,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    feddf: FedDFConfig = field(default_factory=FedDFConfig)
     fedmd: FedMDConfig = field(default_factory=FedMDConfig)
     fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)

@@ -72,3 +72,18 @@ class FedEMConfig(Section):
     """FedEM, Marfoq et al. 2021."""
 
     components: int = knob(3, "M, component models that each client mixes; 1 = FedAvg", low=1, high=100)
+
+
+class FedFomoConfig(Section):
+    """FedFomo, Zhang et al. 2021."""
+
+    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
+    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
+    validation: float = knob(
+        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
+    )
+    baseline: str = knob(
+        "before",
+        "what is compared with: the client's model before its last training, or after it",
+        choices=("before", "after"),
+    )

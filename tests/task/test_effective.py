@@ -144,12 +144,14 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
+    strategy.engine.distil = distiller(config, model, load_dealt(config)[0], (8, 8))
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
 
 
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
     **{name: of_columns(name) for name in VERTICAL},
+    "feddf": {"algorithm": "feddf", "public.examples": 20, "feddf.steps": 2},
     "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
     "stragglers": {"stragglers": 0.5},
