@@ -182,8 +182,7 @@ _GLOBAL = (
         up=(replace(MODEL_UP, reduce="collect"),),
         distils="feddf.steps",
         neutral={"feddf.steps": 0},
-        settles=False,
-        biased="the mean is trained towards the clients' ensemble, whose optimum is another one",
+        biased="the mean is trained towards the clients' ensemble, in which all count alike",
     ),
     Algorithm(
         "feddyn", "FedDyn", paper("2111.04263"),
