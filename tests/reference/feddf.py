@@ -38,7 +38,7 @@ class FedDF(Reference):
     """order(t) = the batches of round t, gone through in turn."""
 
     algorithm, tolerance = "feddf", 2e-4
-    active = {"public.examples": 2, "feddf.lr": 0.05, "feddf.steps": 5}
+    active = {"public.examples": 2, "feddf.lr": 0.01, "feddf.steps": 5}
     keys = {"steps": "feddf.steps", "distil_lr": "feddf.lr"}
 
     public: np.ndarray = field(default_factory=lambda: np.zeros((9, 4)))
