@@ -53,10 +53,10 @@ def stacked(*models: Arrays) -> Arrays:
 
 
 def test_a_gradient_by_hand() -> None:
-    """Two teachers, logits (log 9, 0) and (0, 0): their mean is (log 3, 0), p = (3/4, 1/4).
+    """Wanted logits (log 3, 0) are p = (3/4, 1/4), and the student says q = (1/2, 1/2).
 
-    The student says (1/2, 1/2), so that the gradient by its logits is q - p = (-1/4, 1/4), of x = (1, 2) by
-    W -+ 1/4 x^T, over two examples of which one has no gradient, half of that.
+    By its logits the gradient is q - p = (-1/4, 1/4), half of which counts in the mean over two examples; the
+    other example's logits differ by a constant only, and have none.
     """
     logits = torch.zeros((2, 2))
     wanted = torch.tensor([[np.log(3.0), 0.0], [5.0, 5.0]], dtype=torch.float32)
@@ -74,7 +74,9 @@ def test_the_gradient_is_the_derivative_of_the_divergence() -> None:
 
 
 def test_two_steps_by_hand() -> None:
-    """W = 0, x = (1, 2), p = (3/4, 1/4), eta = 0.1: Adam's first step is 0.1 against each gradient's sign.
+    """W = 0, x = (1, 2), teachers' logits (log 9, 0) and (0, 0), so p = (3/4, 1/4); eta = 0.1.
+
+    Adam's first step is 0.1 against each gradient's sign.
 
     Then z = +-(0.1 + 0.2 + 0.1) and the rate has fallen to 0.05; q_1 = 1/(1 + e^-0.8) = 0.689974, so that
     q - p = -+0.060026. With g = 1/4, 0.060026 of what x multiplies: m = 0.1 (0.9/4 + 0.060026) / 0.19 =
@@ -209,7 +211,7 @@ def test_without_a_distiller_the_rule_says_what_it_lacks() -> None:
     ("keys", "expected"),
     [
         ({"secagg": True}, '"secagg".*needs each client'),
-        ({"transcript": "full"}, '"transcript": .*public examples, which a transcript does not hold'),
+        ({"transcript": "full"}, '"transcript": .*it does not hold public examples'),
         ({"task": "regression"}, '"task": FedDF distils probabilities of classes'),
     ],
 )

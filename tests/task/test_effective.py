@@ -146,7 +146,8 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
-    strategy.engine.distil = distiller(config, model, load_dealt(config)[0], (8, 8))
+    dataset = load_dealt(config)[0]
+    strategy.engine.distil = distiller(config, model, dataset, dataset.input_shape)
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
 
 
