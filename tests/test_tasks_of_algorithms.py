@@ -18,7 +18,8 @@ from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE, NAMES
 
 REFUSED = {
-    "ensemble", "fedem", "fedlc", "fedmd", "fedntd", "fedphp", "fedproto", "fedrod", "knn-per", "moon"
+    "ensemble", "feddf", "fedem", "fedlc", "fedmd", "fedntd", "fedphp", "fedproto", "fedrod", "knn-per",
+    "moon",
 }  # fmt: skip
 TASKS: dict[str, dict[str, Any]] = {
     "regression": {"learning-rate": 0.02},

@@ -28,6 +28,7 @@ from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
 from task.models.family import Widths
 from task.numerics.arrays import Arrays
+from task.numerics.distil import Distiller
 from task.numerics.moments import from_dict
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import (
@@ -88,7 +89,28 @@ def check_public(config: Config, dataset: Dataset | None) -> dict[str, str]:
     Raises:
         BouquetError: They cannot be those of all parties.
     """
-    return {CODE: public_examples(config, dataset).sha256} if contract_of(config).public else {}
+    return {CODE: public_examples(config, dataset).sha256} if contract_of(config).reads_public else {}
+
+
+def distiller(
+    config: Config, model: torch.nn.Module, dataset: Dataset | None, shape: tuple[int, ...]
+) -> Distiller | None:
+    """Return what trains models on the run's public examples; None if its server does not.
+
+    `dataset` is the run's own, None = it is not here; `shape` is that of one of its examples.
+
+    Raises:
+        BouquetError: There are no such examples, or they have another shape.
+    """
+    if not contract_of(config).distils:
+        return None
+    x = public_examples(config, dataset).x
+    if tuple(x.shape[1:]) != shape:
+        raise ConfigError(
+            f'run-config key "public.data": expected examples of shape {shape}, as those of the nodes; got '
+            f'{tuple(x.shape[1:])} of "{config.public.data}"'
+        )
+    return Distiller(model, x)
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
@@ -103,7 +125,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
-    strategy.registry.membership.expect_code(code)
+    expected = code if entry.public else {name: it for name, it in code.items() if name != CODE}
+    strategy.registry.membership.expect_code(expected)
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like
@@ -122,6 +145,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
+    strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
     record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}

@@ -15,7 +15,7 @@ The rule gets what it gets in a run without: the mean is the exact one, to the b
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
@@ -25,7 +25,7 @@ from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.reduce import REDUCTIONS
+from task.numerics.reduce import mean_of
 from task.numerics.seeds import ORDERS, rng_for
 from task.resolve.contract import entry_of
 from task.spec.record import MODEL_DOWN, MODEL_UP
@@ -69,15 +69,6 @@ def _order(first: int, clients: int, rng: np.random.Generator) -> tuple[int, ...
     order = [int(k) for k in rng.permutation(clients)]
     first %= clients
     return (first, *(k for k in order if k != first))
-
-
-def mean_of(stack: NamedArrays, rows: Collection[int], weights: np.ndarray) -> Arrays:
-    """Return the exact mean of some clients' models, as the fold of a run without contributions makes it."""
-    chosen = sorted(rows)
-    total = REDUCTIONS["mean"]({name: a[chosen[0]] for name, a in stack.items()})
-    for k in chosen:
-        total.add({name: a[k] for name, a in stack.items()}, int(weights[k]), str(k))
-    return total.result()
 
 
 @dataclass

@@ -29,7 +29,7 @@ from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.routes import packed_route
-from strategies.engine.rule import ADAPT, EVALUATE, Phase
+from strategies.engine.rule import ADAPT, EVALUATE, Distil, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
 from strategies.engine.sum_grid import SumGrid
@@ -93,6 +93,7 @@ class PhaseEngine:
         self.timeout_s = config.server.round_timeout
         self.measures: Measures | None = None  # the run's further metrics
         self.family: ModelFamily | None = None  # which part of the model each client trains
+        self.distil: Distil | None = None  # of models on public examples
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""

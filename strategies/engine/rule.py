@@ -24,7 +24,7 @@ from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models.family import ModelFamily, SubModels
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
 from task.text import logger
@@ -36,6 +36,11 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
 Seconds = Callable[[Sequence[str]], Sequence[float]]
+# Trains a model towards the mean logits of others, stacked, on public examples (`task.numerics.distil`): by
+# so many steps, at a learning rate, in batches of a size, drawn by a generator.
+Distil = Callable[
+    [NamedArrays, NamedArrays, int, float, int, np.random.Generator], tuple[Arrays, dict[str, float]]
+]
 Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
 TRAIN, EVALUATE, ADAPT = "train", "evaluate", "adapt"
 
@@ -95,6 +100,7 @@ class RoundContext:
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
     remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
+    distil: Distil | None = None  # trains models on the run's public examples; None = there are none
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.

@@ -167,7 +167,7 @@ class Strategy(FlowerStrategy):
         engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
-        more = engine.family, engine.journal.remark
+        more = engine.family, engine.journal.remark, engine.distil
         return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
 
     def aggregate_train(

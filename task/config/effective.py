@@ -54,7 +54,7 @@ def _codec(*names: str) -> When:
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
-_PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.public))
+_PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.reads_public))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
 _WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))

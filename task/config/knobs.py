@@ -43,7 +43,14 @@ from task.config.algorithm_sections import (
 )
 from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
-from task.config.level_sections import ModelsConfig, PublicConfig, WidthConfig
+from task.config.level_sections import (
+    FedDFConfig,
+    FedMDConfig,
+    FedProtoConfig,
+    ModelsConfig,
+    PublicConfig,
+    WidthConfig,
+)
 from task.config.personal_sections import (
     APFLConfig,
     AppleConfig,
@@ -54,9 +61,7 @@ from task.config.personal_sections import (
     FedDBEConfig,
     FedEMConfig,
     FedFomoConfig,
-    FedMDConfig,
     FedPHPConfig,
-    FedProtoConfig,
     FedRoDConfig,
     FineTuneConfig,
     IFCAConfig,
@@ -178,6 +183,7 @@ class Config:
     pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
     apple: AppleConfig = field(default_factory=AppleConfig)
     fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    feddf: FedDFConfig = field(default_factory=FedDFConfig)
     fedmd: FedMDConfig = field(default_factory=FedMDConfig)
     fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
     fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)

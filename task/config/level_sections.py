@@ -1,4 +1,4 @@
-"""The run-config keys of clients whose models are unlike: of several widths or kinds, and public examples."""
+"""The run-config keys of clients of several widths or kinds of models, and of public examples."""
 
 from task.config.sections import Section, knob
 from task.errors import ConfigError
@@ -61,6 +61,40 @@ class PublicConfig(Section):
 
     data: str = knob("", 'data set that they come from; "" = from the run\'s own, and no client has them')
     examples: int = knob(500, "how many, drawn by the seed of the data", low=1)
+
+
+class FedDFConfig(Section):
+    """FedDF, Lin et al. 2020."""
+
+    steps: int = knob(
+        100, "N, the server's steps on public examples after each mean; 0 = FedAvg, without any", low=0
+    )
+    lr: float = knob(0.001, "learning rate of Adam in these steps, which falls to 0 along a cosine", above=0)
+    batch_size: int = knob(128, "public examples of a step", low=1)
+
+
+class FedMDConfig(Section):
+    """FedMD, Li and Wang 2019."""
+
+    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
+    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
+
+
+class FedProtoConfig(Section):
+    """FedProto, Tan et al. 2022."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
+    weights: str = knob(
+        "examples",
+        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
+        choices=("examples", "clients"),
+    )
+    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
+    predict: str = knob(
+        "head",
+        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
+        choices=("head", "prototype"),
+    )
 
 
 def _shares(section: str, text: str, levels: int) -> tuple[float, ...]:

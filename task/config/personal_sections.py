@@ -156,30 +156,6 @@ class FedFomoConfig(Section):
     )
 
 
-class FedMDConfig(Section):
-    """FedMD, Li and Wang 2019."""
-
-    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
-    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
-
-
-class FedProtoConfig(Section):
-    """FedProto, Tan et al. 2022."""
-
-    lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
-    weights: str = knob(
-        "examples",
-        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
-        choices=("examples", "clients"),
-    )
-    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
-    predict: str = knob(
-        "head",
-        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
-        choices=("head", "prototype"),
-    )
-
-
 class FedAMPConfig(Section):
     """FedAMP, Huang et al. 2021."""
 

@@ -27,7 +27,7 @@ sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a no
 as much as two models, whatever the number of its clients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -287,6 +287,15 @@ class Mean(Sum):
 
 Reduction = Sum | Collect
 REDUCTIONS: dict[str, type[Sum] | type[Collect]] = {"collect": Collect, "mean": Mean, "sum": Sum}
+
+
+def mean_of(stack: NamedArrays, rows: Collection[int], weights: np.ndarray) -> Arrays:
+    """Return the exact mean of some clients' models, as it is folded where they are not kept."""
+    chosen = sorted(rows)
+    total = Mean({name: a[chosen[0]] for name, a in stack.items()})
+    for k in chosen:
+        total.add({name: a[k] for name, a in stack.items()}, int(weights[k]), str(k))
+    return total.result()
 
 
 def _most(floats: bool) -> tuple[float, float]:

@@ -357,6 +357,7 @@ def _check_transcript(config: Config) -> None:
          "each party's part of the model stays with it"),
         ("algorithm", config.algorithm, entry is not None and entry.asynchronous,
          "a transcript does not say who was at work since when"),
+        ("algorithm", config.algorithm, bool(entry and entry.distils), "it does not hold public examples"),
         ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
         ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
          "the sums of a coarser grid are not published"),

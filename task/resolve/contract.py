@@ -44,9 +44,16 @@ def entry_of(config: Config) -> Algorithm:
     if entry.solver == "ensemble" and config.ensemble.of == "site":
         return replace(entry, pooled="each", batched=False)  # a batch of members would hold the data M times
     if entry.models:
-        section, _, key = entry.models.replace("-", "_").partition(".")
-        return with_models(entry, getattr(getattr(config, section), key))
+        return with_models(entry, _number(config, entry.models))
+    if entry.distils and not _number(config, entry.distils):
+        return replace(entry, distils="")
     return entry
+
+
+def _number(config: Config, key: str) -> int:
+    """Return the value of an algorithm's own run-config key."""
+    section, _, name = key.replace("-", "_").partition(".")
+    return int(getattr(getattr(config, section), name))
 
 
 def contract_of(config: Config) -> Algorithm:

@@ -177,6 +177,14 @@ _GLOBAL = (
         no_neutral="alpha = 0 leaves the corrections of gradient and drift",
     ),
     Algorithm(
+        "feddf", "FedDF", paper("2006.07242"),
+        about="FedAvg whose mean the server trains on public examples towards what the clients' models say.",
+        up=(replace(MODEL_UP, reduce="collect"),),
+        distils="feddf.steps",
+        neutral={"feddf.steps": 0},
+        biased="the mean is trained towards the clients' ensemble, in which all count alike",
+    ),
+    Algorithm(
         "feddyn", "FedDyn", paper("2111.04263"),
         about="A regulariser that each client updates makes the clients' optima agree with the global one.",
         solver="feddyn",

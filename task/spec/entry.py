@@ -86,6 +86,8 @@ class Algorithm:
     # Run-config key of how many global models there are, each a record of its own (`task.spec.several`); "" =
     # there is one, or none.
     models: str = ""
+    # Run-config key of the server's steps on public examples in each round; "" = it takes none.
+    distils: str = ""
     # Whether clients read features, the inputs of the model's last linear layer.
     features: bool = False
     # Whether the models that it is for are the clients' own. They are measured at the clients.
@@ -137,6 +139,11 @@ class Algorithm:
     def public(self) -> bool:
         """Whether all parties need the same public examples (`task.datasets.public`)."""
         return any(r.layout.kind == "public" for r in self.up)
+
+    @property
+    def reads_public(self) -> bool:
+        """Whether a run has public examples: all parties need them, or the server alone does."""
+        return self.public or bool(self.distils)
 
     @property
     def noised(self) -> bool:

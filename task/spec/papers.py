@@ -80,6 +80,8 @@ _PAPERS = """
     Federated Optimization: Distributed Machine Learning for On-Device Intelligence
 2010.06081 2021 Lai, Zhu, Madhyastha, Chowdhury
     Oort: Efficient Federated Learning via Guided Participant Selection
+2006.07242 2020 Lin, Kong, Stich, Jaggi
+    Ensemble Distillation for Robust Model Fusion in Federated Learning
 1612.01474 2017 Lakshminarayanan, Pritzel, Blundell
     Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles
 1705.09056 2017 Lian, Zhang, Zhang, Hsieh, Zhang, Liu

@@ -148,6 +148,8 @@ def classes_only(config: Config) -> str:
     """Return why a run needs targets that are class numbers; "" = it does not."""
     if config.attack.kind in ("label-flip", *BACKDOORS):
         return f'attack.kind = "{config.attack.kind}" trains on other classes'
+    if (entry := algorithm_of(config.algorithm)).distils:
+        return f"{entry.title} distils probabilities of classes"
     return {
         "ensemble": "the members of an ensemble vote with probabilities of classes",
         "fedmd": "FedMD averages scores of classes",
@@ -159,4 +161,4 @@ def classes_only(config: Config) -> str:
         "fedrod": "FedRoD balances classes",
         "knn-per": "the neighbours of kNN-Per vote for classes",
         "moon": "MOON is derived for a classifier, whose features it contrasts",
-    }.get(algorithm_of(config.algorithm).solver, "")
+    }.get(entry.solver, "")

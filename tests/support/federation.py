@@ -15,16 +15,18 @@ import numpy as np
 from flwr.app import Message
 
 from client_app.app import make_app
+from server_app.run.opening import distiller
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn
 from task.config.read import as_run_config, fuse, read_config
 from task.datasets import natural_task
+from task.datasets.skew import load_dealt
 from task.errors import NodesError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.resolve.contract import family_of, initial_of, model_of, parts_of
+from task.resolve.contract import contract_of, family_of, initial_of, model_of, parts_of
 from task.spec.brought import algorithm_of
 from task.tasks import task_of
 from task.wire import messages as wire
@@ -161,6 +163,8 @@ def play(
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     strategy.engine.family = family_of(model, config, shape, strategy.registry.width)
+    if contract_of(config).distils:
+        strategy.engine.distil = distiller(config, model, load_dealt(config)[0], shape)
     keep = journal or Keep()
     strategy.start(
         grid,

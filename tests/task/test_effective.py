@@ -14,10 +14,12 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import client_app.app
+from server_app.run.opening import distiller
 from strategies import STRATEGIES
 from task.config.effective import READ_WHEN, conditions, unmet
 from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
+from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.resolve.contract import contract_of, initial_of, model_of, parts_of
 from task.spec.algorithms import ALGORITHMS
@@ -144,12 +146,15 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
+    dataset = load_dealt(config)[0]
+    strategy.engine.distil = distiller(config, model, dataset, dataset.input_shape)
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
 
 
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
     **{name: of_columns(name) for name in VERTICAL},
+    "feddf": {"algorithm": "feddf", "public.examples": 20, "feddf.steps": 2},
     "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
     "stragglers": {"stragglers": 0.5},
