@@ -15,6 +15,7 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.drift import lines_of, recoveries
 from server_app.results.lines import Row, number
+from task.config.effective import models_in
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
 from task.spec.algorithms import ALGORITHMS
@@ -117,7 +118,8 @@ def summarise(
     lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
-        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
+        **{key: config.get(key) for key in ("algorithm", "dataset", "selection", "seed")},
+        "model": models_in(config),
         "rounds": at[-1] if at else 0,
         "ended_by": _ended_by(rounds, config),
         "measured_on": on,
@@ -319,7 +321,8 @@ def _level_text(row: Mapping[str, Any]) -> str:
     found = short(row.get("accuracy")) or (
         f"loss {short(row['loss'])}" if row.get("loss") is not None else ""
     )
-    return ", ".join(filter(None, (found, f"{row['parameters']:,} parameters", f"{row['clients']} clients")))
+    clients = f"{row['clients']} client{'' if row['clients'] == 1 else 's'}"
+    return ", ".join(filter(None, (found, f"{row['parameters']:,} parameters", clients)))
 
 
 def _held_text(held: Mapping[str, Any]) -> str:
