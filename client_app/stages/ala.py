@@ -43,7 +43,7 @@ from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Perceptron, Program, Single, Tensors
-from task.config.algorithm_sections import FedALAConfig
+from task.config.personal_sections import FedALAConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.tasks.base import Task

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.results.groups import Groups, Run, groups
+from server_app.results.headline import scale_bytes
 from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
@@ -21,7 +22,6 @@ from server_app.results.summary import (
     has_measure,
     measured_on,
     scalars_of,
-    scale_bytes,
     seconds_of,
     summarise,
 )

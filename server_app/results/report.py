@@ -19,6 +19,7 @@ from server_app.results import svg
 from server_app.results.clients import gather, participation
 from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
+from server_app.results.headline import headline
 from server_app.results.lines import Row
 from server_app.results.plots import (
     by_class,
@@ -29,11 +30,7 @@ from server_app.results.plots import (
     over_clients,
     samples,
 )
-from server_app.results.summary import (
-    headline,
-    measured_on,
-    summarise,
-)
+from server_app.results.summary import measured_on, summarise
 from task.config.effective import models_in, unmet
 from task.config.read import defaults, read_config
 from task.config.run_name import CHANGE_NO_RESULT, changed

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server_app.results.folder import CHECKPOINT, RunFolder
+from server_app.results.headline import headline
 from server_app.results.lines import Row, number, read_object
-from server_app.results.summary import headline
 from task.config.effective import unmet
 from task.config.knobs import Config
 from task.errors import ConfigError

@@ -1,4 +1,4 @@
-"""The run-config keys of personalised algorithms that came later; the others' are in `algorithm_sections`."""
+"""The run-config keys of the personalised algorithms: a section each, or one for those that share it."""
 
 from task.config.sections import Section, knob
 
@@ -72,3 +72,117 @@ class FedEMConfig(Section):
     """FedEM, Marfoq et al. 2021."""
 
     components: int = knob(3, "M, component models that each client mixes; 1 = FedAvg", low=1, high=100)
+
+
+class PersonalConfig(Section):
+    """What several personalised algorithms share."""
+
+    layers: int = knob(1, "fedper, fedrep, fedbabu: K_P, layers of the head, the last ones", low=0)
+    epochs: int = knob(
+        0,
+        "epochs of FedRep's head, Ditto's personal model, fine-tune, fedbabu's fine-tuning; 0 = local-epochs",
+        low=0,
+    )
+
+
+class FineTuneConfig(Section):
+    """Fine-tuning of a global model, the rows "-C" of FedALA's tables."""
+
+    mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
+
+
+class FedALAConfig(Section):
+    """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
+
+    eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)
+    percent: float = knob(80.0, "s, percent of a client's examples that W is learnt on", above=0, high=100)
+    layers: int = knob(1, "p, last layers of the shared part that have weights W; 0 = FedAvg", low=0)
+    threshold: float = knob(0.01, "start phase: until the last losses' standard deviation is less", above=0)
+    window: int = knob(10, "start phase: losses that count", low=2)
+    max_epochs: int = knob(100, "start phase: most epochs", low=1)
+    sampling: str = knob("block", "the s percent: consecutive or random", choices=("block", "random"))
+
+
+class DittoConfig(Section):
+    """Ditto, Li et al. 2021."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/2 |v - w^t|^2; 0 = local-only", low=0)
+
+
+class MoonConfig(Section):
+    """MOON, Li, He and Song 2021."""
+
+    mu: float = knob(1.0, "mu, weight of the contrastive loss; 0 = FedAvg", low=0)
+    temperature: float = knob(0.5, "tau of the contrastive loss", above=0)
+    buffer: int = knob(1, "previous local models that are kept, the negatives", low=1, high=10)
+
+
+class PerFedAvgConfig(Section):
+    """Per-FedAvg, Fallah, Mokhtari and Ozdaglar 2020."""
+
+    alpha: float = knob(0.01, "alpha, the step by which a client adapts; 0 = FedAvg on half batches", low=0)
+    form: str = knob("fo", "second-order term: fo leaves it out, hf has it exactly", choices=("fo", "hf"))
+
+
+class PFedMeConfig(Section):
+    """pFedMe, Dinh, Tran and Nguyen 2020."""
+
+    lambda_: float = knob(15.0, "lambda of the Moreau envelope", above=0)
+    steps: int = knob(5, "K, steps towards theta on each batch", low=1)
+    inner_lr: float = knob(0.01, "learning rate of these steps", above=0)
+    beta: float = knob(1.0, "beta of the server's step; 1 = the mean of the local models", above=0)
+
+
+class AppleConfig(Section):
+    """APPLE, Luo and Wu 2022."""
+
+    dr_lr: float = knob(0.001, "learning rate of the directed relationships p", low=0)
+    mu: float = knob(0.1, "mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu", low=0)
+    decay_rounds: int = knob(100, "L, rounds in which that term fades", low=0)
+
+
+class FedFomoConfig(Section):
+    """FedFomo, Zhang et al. 2021."""
+
+    download: int = knob(5, "M, other clients' models that a client gets in a round; 0 = all", low=0)
+    epsilon: float = knob(0.3, "share of them that is drawn at random instead of by affinity", low=0, high=1)
+    validation: float = knob(
+        0.2, "share of a client's training examples that the models are compared on", above=0, below=1
+    )
+    baseline: str = knob(
+        "before",
+        "what is compared with: the client's model before its last training, or after it",
+        choices=("before", "after"),
+    )
+
+
+class FedMDConfig(Section):
+    """FedMD, Li and Wang 2019."""
+
+    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
+    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
+
+
+class FedProtoConfig(Section):
+    """FedProto, Tan et al. 2022."""
+
+    lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
+    weights: str = knob(
+        "examples",
+        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
+        choices=("examples", "clients"),
+    )
+    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
+    predict: str = knob(
+        "head",
+        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
+        choices=("head", "prototype"),
+    )
+
+
+class FedAMPConfig(Section):
+    """FedAMP, Huang et al. 2021."""
+
+    alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)
+    sigma: float = knob(100.0, "sigma of A(x) = 1 - exp(-x / sigma)", above=0)
+    lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)

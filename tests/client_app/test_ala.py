@@ -20,7 +20,7 @@ from client_app.stages.ala import ALA, AdaptiveAggregation
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
-from task.config.algorithm_sections import FedALAConfig
+from task.config.personal_sections import FedALAConfig
 from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError

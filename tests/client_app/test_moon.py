@@ -16,8 +16,8 @@ from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import Batch, Dense, Factored, Program, Single, program_of
-from task.config.algorithm_sections import MoonConfig
 from task.config.knobs import Config
+from task.config.personal_sections import MoonConfig
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, FieldError
 from task.models import build_model

@@ -18,8 +18,8 @@ from client_app.training.programs import Dense, Single, program_of
 from strategies import STRATEGIES
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.pfedme import PFedMe, server_update
-from task.config.algorithm_sections import PFedMeConfig
 from task.config.knobs import Config
+from task.config.personal_sections import PFedMeConfig
 from task.config.sections import TrainConfig
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from server_app.deploy.monitor.rows import round_row
+from server_app.results.headline import headline
 from server_app.results.report import TILES
-from server_app.results.summary import headline, summarise
+from server_app.results.summary import summarise
 from server_app.run.progress import _replies
 from server_app.run.repeat import keys_of_run
 from task.config.read import as_run_config, read_config

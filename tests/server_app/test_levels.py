@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from server_app.results.summary import headline
+from server_app.results.headline import headline
 from task.config.read import read_config
 from task.datasets import load_dataset
 from task.models.family import Levels

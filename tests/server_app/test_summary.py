@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 from server_app.results.clients import gather, participation
-from server_app.results.summary import (
-    headline,
-    human_bytes,
-    human_seconds,
-    measured_on,
-    short,
-    summarise,
-)
+from server_app.results.headline import headline, human_bytes, human_seconds, short
+from server_app.results.summary import measured_on, summarise
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}
 

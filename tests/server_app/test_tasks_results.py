@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from server_app.results.headline import headline
 from server_app.results.plots import by_round
-from server_app.results.summary import headline, measured_on, score, summarise
+from server_app.results.summary import measured_on, score, summarise
 from server_app.run.progress import _measured
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import _largest

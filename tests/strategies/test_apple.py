@@ -11,8 +11,8 @@ import torch
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.apple import coefficient
-from task.config.algorithm_sections import AppleConfig
 from task.config.knobs import Config
+from task.config.personal_sections import AppleConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import MODELS, ModelSpec

@@ -16,8 +16,8 @@ from strategies.engine.state import ServerState
 from strategies.rules.client_models import ModelsState
 from strategies.selection.cohort import Cohorts
 from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
-from task.config.algorithm_sections import FedFomoConfig
 from task.config.knobs import Config
+from task.config.personal_sections import FedFomoConfig
 from task.config.sections import DevicesConfig, TrainConfig
 from task.spec.algorithms import ALGORITHMS
 from task.spec.stages import with_stages

@@ -12,8 +12,8 @@ import torch
 from client_app.solvers import SOLVERS
 from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedamp import FedAMP, FedAMPState, clouds, server_update
-from task.config.algorithm_sections import FedAMPConfig
 from task.config.knobs import Config
+from task.config.personal_sections import FedAMPConfig
 from task.config.read import read_config
 from task.errors import ConfigError, WireError
 from task.numerics.arrays import Arrays

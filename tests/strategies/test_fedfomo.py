@@ -17,8 +17,8 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.fedfomo import mixture
 from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedfomo import FedFomo, FedFomoState, affinities, choose, server_update
-from task.config.algorithm_sections import FedFomoConfig
 from task.config.knobs import Config
+from task.config.personal_sections import FedFomoConfig
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics import seeds

@@ -17,8 +17,8 @@ from client_app.training.programs import program_of
 from server_app.run.opening import check_public
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update
-from task.config.algorithm_sections import FedMDConfig
 from task.config.knobs import Config
+from task.config.personal_sections import FedMDConfig
 from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.datasets.public import CODE, public_examples, public_rows

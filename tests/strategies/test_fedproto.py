@@ -18,8 +18,8 @@ from client_app.training.programs import Batch, Single, program_of
 from strategies import FedProto
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedproto import server_update
-from task.config.algorithm_sections import FedProtoConfig
 from task.config.knobs import Config
+from task.config.personal_sections import FedProtoConfig
 from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, RefusedError

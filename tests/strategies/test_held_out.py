@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.results.summary import headline
+from server_app.results.headline import headline
 from strategies.membership.client_registry import ClientRegistry
 from task.config.read import read_config
 from task.errors import ConfigError

@@ -171,7 +171,7 @@ TOUCHED = {
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
     "missing", "missing-indicator", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
-    "model", "vertical.cut",
+    "model", "models.features", "models.levels", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
     "attack.fraction", "attack.scale", "per-fedavg.delta", "drop-stragglers",
 }  # fmt: skip

@@ -1,0 +1,178 @@
+"""The headline numbers of a result in words: its closing table, and numbers as a reader wants them."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from server_app.results.drift import lines_of
+from server_app.results.summary import scalars_of
+from task.spec.algorithms import ALGORITHMS
+
+# What ended a run before its last round, in words, by run-config key.
+ENDS = {
+    "target-accuracy": "target accuracy reached",
+    "plateau-rounds": "no longer better",
+    "adaptive-tau.budget": "budget spent",
+    "dp.max-epsilon": "privacy budget spent",
+}
+
+
+def _contribution(of: Mapping[str, float]) -> str:
+    """Return who has contributed most and least."""
+    if not of:
+        return ""
+    ranked = sorted(of, key=lambda name: (-of[name], name))
+    most, least = ranked[0], ranked[-1]
+    return f"most {most} {short(of[most])}, least {least} {short(of[least])}"
+
+
+def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers a reader looks for first, as (label, text); what was not measured is left out."""
+    run = [result.get(key) for key in ("algorithm", "dataset", "model") if result.get(key)]
+    before, after = result.get("clients") or {}, result.get("clients_after") or {}
+    personal = result.get("measured_on") == "clients"
+    where = " (clients, weighted by examples)" if personal else ""
+    reached = [f"{t}: {r:.1f}" for t, r in (result.get("rounds_to_target") or {}).items() if r is not None]
+    best, skipped = result.get("best_accuracy"), result.get("skipped")
+    ended = ENDS.get(result.get("ended_by") or "", "")
+    remarks = ", ".join(part for part in (ended, f"{skipped} skipped" if skipped else "") if part)
+    took = result.get("participation") or {}
+    entry = ALGORITHMS.get(str(result.get("algorithm")))
+    chosen = result.get("selection") not in (None, "uniform") or (entry is not None and entry.asynchronous)
+    measures = scalars_of(result.get("client_measures" if personal else "measures") or {})
+    lowest = "" if result.get("accuracy") is not None else short(result.get("best_loss"))
+    rows = [
+        ("Run", f"{', '.join(map(str, run))}, seed {result.get('seed')}" if run else ""),
+        ("Stopped", str(result.get("stopped") or "")),
+        ("model.safetensors", str(result.get("model_holds") or "")),
+        ("Rounds", f"{result.get('rounds', 0)}" + (f" ({remarks})" if remarks else "")),
+        ("Accuracy, final", _add(short(result.get("accuracy")), where)),
+        ("Accuracy, best", _add(short(best), f" (round {result.get('best_round')})")),
+        ("Loss, final", _add(short(result.get("loss")), where)),
+        ("Loss, lowest", _add(lowest, f" (round {result.get('best_round')})")),
+        *((name, _add(short(value), where)) for name, value in measures.items()),
+        ("Client accuracy, final", "" if personal else short(result.get("client_accuracy"))),
+        ("Train loss, final", short(result.get("train_loss"))),
+        ("Rounds to accuracy", ", ".join(reached)),
+        ("Sent to clients", human_bytes(result.get("bytes_down", 0)) + _a_client(result, "down")),
+        ("Received from clients", human_bytes(result.get("bytes_up", 0)) + _a_client(result, "up")),
+        ("Bytes to accuracy", _moved_to(result)),
+        ("Time", human_seconds(result.get("seconds", 0.0)) + _time_to(result)),
+        ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
+        ("Participation", _share(took)),
+        *lines_of(result),
+        ("Quarantined replies", str(result.get("quarantined", 0))),
+        ("Contribution", _contribution(result.get("contribution") or {})),
+        ("Privacy", _promise(result.get("privacy") or {})),
+    ]
+    if before.get("mean") is not None:
+        rows += [
+            ("Accuracy over clients", f"unweighted mean {short(before['mean'])}, std {short(before['std'])}"),
+            ("Worst 10 % of clients", f"mean accuracy {short(before['worst_decile'])}"),
+            ("Jain index", short(before["jain"])),
+        ]
+    if after.get("mean") is not None:
+        means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
+        rows.append(("After local training", f"{means}, std {short(after['std'])}"))
+    held = result.get("heldout") or {}
+    whole = result.get("global_model") or {}
+    parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
+    rows.append(("Global model, test set", ", ".join(part for part in parts if part)))
+    rows += [(_level_name(row), _level_text(row)) for row in result.get("levels") or ()]
+    rows.append(("Held-out clients", _held_text(held)))
+    rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
+    return [(label, text) for label, text in rows if text]
+
+
+def _level_name(row: Mapping[str, Any]) -> str:
+    return f"Model {row['model']}" if "model" in row else f"Width {row['width']:g}"
+
+
+def _level_text(row: Mapping[str, Any]) -> str:
+    """Return how the part of the model, or the models, of clients of a level do."""
+    found = short(row.get("accuracy")) or (
+        f"loss {short(row['loss'])}" if row.get("loss") is not None else ""
+    )
+    clients = f"{row['clients']} client{'' if row['clients'] == 1 else 's'}"
+    return ", ".join(filter(None, (found, f"{row['parameters']:,} parameters", clients)))
+
+
+def _held_text(held: Mapping[str, Any]) -> str:
+    if not held:
+        return ""
+    loss = f", loss {short(held['loss'])}" if held.get("loss") is not None else ""
+    if held.get("mean") is None:
+        return f"{held['count']} clients{loss}"
+    means = f"{short(held['weighted_mean'])}, over {held['count']} clients mean {short(held['mean'])}"
+    return f"{means}, std {short(held['std'])}{loss}"
+
+
+def _promise(found: Mapping[str, Any]) -> str:
+    if not found:
+        return ""
+    unit = "client" if found["unit"] == "client" else "example of a client"
+    return f"epsilon {found['epsilon']:.4g} at delta {found['delta']:g} for each {unit}, there or not"
+
+
+def _share(took: Mapping[str, Any]) -> str:
+    if not took.get("clients"):
+        return ""
+    most = took["most"]
+    times = "1 round" if most == 1 else f"up to {most} rounds"
+    return f"{took['clients']} of {took['population']} clients, {times} each"
+
+
+def _a_client(result: Mapping[str, Any], way: str) -> str:
+    found = (result.get("bytes_by_client") or {}).get(way)
+    if not found:
+        return ""
+    return f"; {human_bytes(found['mean'])} a client, at most {human_bytes(found['most'])}"
+
+
+def _moved_to(result: Mapping[str, Any]) -> str:
+    """Return the bytes to the highest accuracy that was reached."""
+    ways = [result.get(f"bytes_{way}_to_target") or {} for way in ("down", "up")]
+    reached = [t for t, size in ways[0].items() if size is not None]
+    if not reached:
+        return ""
+    down, up = (human_bytes(sizes[reached[-1]]) for sizes in ways)
+    return f"{reached[-1]}: {down} to clients, {up} from clients"
+
+
+def _time_to(result: Mapping[str, Any]) -> str:
+    """Return the seconds to the highest accuracy that was reached."""
+    reached = [(t, s) for t, s in (result.get("seconds_to_target") or {}).items() if s is not None]
+    return f"; {human_seconds(reached[-1][1])} to accuracy {reached[-1][0]}" if reached else ""
+
+
+def _add(text: str, more: str) -> str:
+    return text + more if text else ""
+
+
+def short(value: float | None) -> str:
+    """Return a number with three decimals, or three digits where those would say nothing; "" for None."""
+    if value is None:
+        return ""
+    plain = value == 0 or 0.01 <= abs(value) < 1000
+    return f"{value:.3f}" if plain else f"{value:.3g}"
+
+
+def scale_bytes(largest: float) -> tuple[float, str]:
+    """Return the decimal unit in which numbers up to this one are best read, as (bytes, name)."""
+    units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")]
+    return next(((size, name) for size, name in units if largest >= size), (1.0, "B"))
+
+
+def human_bytes(count: float) -> str:
+    """Return for example "12.3 MB"."""
+    size, name = scale_bytes(count)
+    return f"{count / size:.0f} B" if size == 1 else f"{count / size:.1f} {name}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Return for example "0.42 s", "42.0 s" or "1:02:03"."""
+    if seconds > 1e12:  # no run took so long: a damaged file
+        return f"{seconds:.3g} s"
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    return str(datetime.timedelta(seconds=round(seconds)))
