@@ -135,7 +135,7 @@ def _run(
         "name": folder.path.absolute().name,
         "state": state,
         **{key: keys.get(key) for key in ("algorithm", "dataset")},
-        "model": models_in(keys),
+        "model": models_in(keys) or None,
         "round": rounds[-1]["round"] if rounds else None,
         "of": keys.get("num-server-rounds"),
         "accuracy": summary.get("accuracy"),

@@ -108,8 +108,9 @@ def summarise(
     lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
-        **{key: config.get(key) for key in ("algorithm", "dataset", "selection", "seed")},
+        **{key: config.get(key) for key in ("algorithm", "dataset")},
         "model": models_in(config),
+        **{key: config.get(key) for key in ("selection", "seed")},
         "rounds": at[-1] if at else 0,
         "ended_by": _ended_by(rounds, config),
         "measured_on": on,

@@ -155,7 +155,7 @@ class Watched:
             "name": name,
             "state": state or end,
             **{key: text(keys.get(key)) for key in ("algorithm", "dataset")},
-            "model": models_in(keys),
+            "model": models_in(keys) or None,
             "round": number(rows[0].get("round")) if rows else None,
             "of": number(keys.get("num-server-rounds")),
             "accuracy": accuracy,
