@@ -20,7 +20,7 @@ from server_app.run.evaluate import by_level, by_model, global_model
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import OpenedRun, open_run
-from server_app.run.progress import Progress, closing_table
+from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
@@ -138,8 +138,7 @@ def _run(
     config, server, output = opened.config, opened.config.server, opened.config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)
     trackers.begin(folder, output.resume)
-    title = f"{opened.entry.title} · {config.data.dataset} · {config.models.levels or config.model}"
-    with Progress(output.progress, server.num_server_rounds, title) as progress:
+    with Progress(output.progress, server.num_server_rounds, title_of(config)) as progress:
         for line in opened.remarks:
             progress.message(line)
         recorder = Recorder(

@@ -54,7 +54,7 @@ from client_app.stages.stage import Outcome, Stage
 from task.config.attack_section import BACKDOORS, INFORMED
 from task.config.knobs import Config
 from task.datasets.trigger import stamped
-from task.errors import ConfigError, FieldError
+from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, POISON, rng_for
 from task.spec.entry import Algorithm
@@ -83,10 +83,6 @@ class Attack(Stage):
             return x, torch.where(flipped, flip_labels(y, classes), y)
         if attack.kind not in BACKDOORS or not bad.intersection(cohort):
             return x, y
-        if attack.target >= classes:
-            raise ConfigError(
-                f'run-config key "attack.target": expected a class below {classes}; got {attack.target}'
-            )
         drawn = []
         for client, n in zip(cohort, sizes, strict=True):
             order = rng_for(config.seeds.train, POISON, 0, client).permutation(n)

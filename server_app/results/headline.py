@@ -93,7 +93,8 @@ def _level_text(row: Mapping[str, Any]) -> str:
     found = short(row.get("accuracy")) or (
         f"loss {short(row['loss'])}" if row.get("loss") is not None else ""
     )
-    return ", ".join(filter(None, (found, f"{row['parameters']:,} parameters", f"{row['clients']} clients")))
+    clients = f"{row['clients']} client{'' if row['clients'] == 1 else 's'}"
+    return ", ".join(filter(None, (found, f"{row['parameters']:,} parameters", clients)))
 
 
 def _held_text(held: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from server_app.results.plots import (
     samples,
 )
 from server_app.results.summary import measured_on, summarise
-from task.config.effective import unmet
+from task.config.effective import models_in, unmet
 from task.config.read import defaults, read_config
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.errors import BouquetError, StateError
@@ -134,7 +134,8 @@ def _run(
     run: Row = {
         "name": folder.path.absolute().name,
         "state": state,
-        **{key: keys.get(key) for key in ("algorithm", "dataset", "model")},
+        **{key: keys.get(key) for key in ("algorithm", "dataset")},
+        "model": models_in(keys) or None,
         "round": rounds[-1]["round"] if rounds else None,
         "of": keys.get("num-server-rounds"),
         "accuracy": summary.get("accuracy"),

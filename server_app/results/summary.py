@@ -14,6 +14,7 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.drift import recoveries
 from server_app.results.lines import Row, number
+from task.config.effective import models_in
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
 
@@ -107,7 +108,9 @@ def summarise(
     lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
-        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
+        **{key: config.get(key) for key in ("algorithm", "dataset")},
+        "model": models_in(config),
+        **{key: config.get(key) for key in ("selection", "seed")},
         "rounds": at[-1] if at else 0,
         "ended_by": _ended_by(rounds, config),
         "measured_on": on,

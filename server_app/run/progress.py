@@ -23,6 +23,10 @@ from server_app.results.headline import headline, short
 from server_app.results.summary import MEASURED, measured_on, measures_of, scalars_of
 from server_app.run.notebook import NotebookBar, in_notebook
 from server_app.terminal import Terminal
+from task.config.effective import models_in
+from task.config.knobs import Config
+from task.config.read import as_run_config
+from task.spec.brought import algorithm_of
 
 GLUE = "\N{NO-BREAK SPACE}"
 
@@ -195,6 +199,12 @@ def _replies(row: Mapping[str, Any]) -> list[str]:
 
 def _left(seconds: float | None) -> str:
     return "left -:--:--" if seconds is None else f"left {datetime.timedelta(seconds=round(seconds))}"
+
+
+def title_of(config: Config) -> str:
+    """Return what a run is called above its progress."""
+    parts = (algorithm_of(config.algorithm).title, config.data.dataset, models_in(as_run_config(config)))
+    return " · ".join(filter(None, parts))
 
 
 def closing_table(result: Mapping[str, Any], folder: Path, console: Console | None = None) -> None:

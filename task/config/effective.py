@@ -7,12 +7,14 @@ so a key counts as set if its value is not the default.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from task.config.attack_section import BACKDOORS, AttackConfig
 from task.config.sections import OPTIMIZERS, SPARSE, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
+from task.population import listed
 from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
 
@@ -203,6 +205,14 @@ def reads_only(key: str, algorithm: str) -> bool:
 def unmet(key: str, run: Mapping[str, Value]) -> When | None:
     """Return why a run, given by all its keys, does not read a key; None if it does."""
     return next((when for when in conditions(key) if not when.holds(run)), None)
+
+
+def models_in(run: Mapping[str, Any]) -> str:
+    """Return by name which models a run trains, "" where its algorithm has but one; `run` may lack keys."""
+    if names := str(run.get("models.levels") or ""):
+        return ", ".join(listed(names))
+    given = {"algorithm": "", "models.levels": "", **run}
+    return "" if unmet("model", given) else str(run.get("model") or "")
 
 
 def unread(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> Iterator[tuple[str, When]]:

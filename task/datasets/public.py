@@ -28,6 +28,7 @@ from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset, spec_of
 from task.datasets.base import Owners, Rows
 from task.datasets.partition import Partition
+from task.datasets.stream import StreamedPartition
 from task.errors import ConfigError
 from task.numerics import seeds
 
@@ -68,7 +69,7 @@ def public_rows(dataset: Dataset, config: Config) -> Rows:
 
 
 def without_public(partition: Partition, dataset: Dataset, config: Config) -> Partition:
-    """Return the clients without the public rows of their pool.
+    """Return the clients without the public rows of their pool; what is left arrives as the run says.
 
     Raises:
         ConfigError: Clients draw their rows for themselves, or one has no training row left.
@@ -89,7 +90,8 @@ def without_public(partition: Partition, dataset: Dataset, config: Config) -> Pa
             f'run-config key "public.examples": expected so few that each client keeps training examples; '
             f"got {config.public.examples}, and {empty[0]} has none"
         )
-    return Partition(Owners.from_lists(partition.names, train, test), partition.skew)
+    left = Partition(Owners.from_lists(partition.names, train, test), partition.skew)
+    return partition.over(left) if isinstance(partition, StreamedPartition) else left
 
 
 def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:

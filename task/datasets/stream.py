@@ -104,6 +104,10 @@ class StreamedPartition(Partition):
         """Return the partition as it is in a round."""
         return StreamedPartition(self._whole, self._stream, self._late, server_round)
 
+    def over(self, whole: Partition) -> "StreamedPartition":
+        """Return the same stream of another partition of the same clients."""
+        return StreamedPartition(whole, self._stream, self._late, self._round)
+
     def train(self, client: int) -> Rows:
         """Return the rows that a client trains on in this round, in ascending order."""
         rows, name = self._whole.train(client), self.names[client]

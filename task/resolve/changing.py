@@ -17,6 +17,7 @@ def check_changing(config: Config, entry: Algorithm) -> None:
     rates = "the sampling rate of its ledger is that of one number of examples"
     claimed = "canaries say that they have examples, which never arrive"
     parties = "parties have the same rows, matched before round 1"
+    taken = "public examples are taken out of it, and which of the others arrive when changes with that"
     chosen = any(record.of == "validation" for record in entry.up)
     arriving = (_stream(config), stream.on)
     late, drifting = ("arrive.share", arrive.share > 0), ("drift.kind", drift.kind != "none")
@@ -25,6 +26,8 @@ def check_changing(config: Config, entry: Algorithm) -> None:
         *((case, named, entry.vertical, parties) for case in (arriving, late, drifting, own)),
         *((case, named, chosen, moves) for case in (arriving, own)),
         *((case, 'dp.unit = "example"', config.dp.local, rates) for case in (arriving, own)),
+        (("drift.examples", drift.examples == "new"), 'public.data = ""',
+         entry.public and not config.public.data, taken),
         (arriving, "standardise = true", config.data.standardise, columns),
         (arriving, 'missing = "mean"', config.data.missing == "mean", columns),
         *((case, "audit.canaries", config.audit.canaries > 0, claimed) for case in (arriving, late)),

@@ -54,6 +54,12 @@ def task_of(config: Config, found: str, classes: int) -> Task:
     name = config.data.task if config.data.task != "auto" else found
     _check_data(config, name, found)
     check_goal(config, name)
+    attack = config.attack
+    if attack.kind in BACKDOORS and attack.target >= classes:
+        raise ConfigError(
+            f'run-config key "attack.target": expected a class of the data, 0 to {classes - 1}; got '
+            f"{attack.target}"
+        )
     measures, losses = Measures(name, metrics_of(config, name), classes), TASKS[name].losses
     loss = config.loss or _of_model(config, name)[0] or losses[0]
     if is_reference(loss):

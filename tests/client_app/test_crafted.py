@@ -18,6 +18,7 @@ from task.config.read import read_config
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
 from task.spec.algorithms import ALGORITHMS
+from task.tasks import task_of
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 from tests.client_app.test_attacks import sent
@@ -102,8 +103,8 @@ def test_a_share_of_the_malicious_clients_examples_has_trigger_and_target() -> N
     assert (y[:4] == 1).all()
     again = poisoned("model-replacement", target=2, poison=0.3)  # the same ones in each round
     assert (again[1] == y).all()
-    with pytest.raises(ConfigError, match=r'"attack\.target": expected a class below 3; got 3'):
-        poisoned("backdoor", target=3)
+    with pytest.raises(ConfigError, match=r'"attack\.target": expected a class of the data, 0 to 2; got 3'):
+        task_of(Config(attack=AttackConfig(kind="backdoor", target=3)), "classification", 3)
 
 
 def test_success_counts_examples_of_other_classes() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.run.progress import Progress, closing_table
+from server_app.run.progress import Progress, closing_table, title_of
+from task.config.effective import models_in
+from task.config.read import as_run_config, read_config
 
 
 class Terminal(io.StringIO):
@@ -34,6 +36,21 @@ def terminal() -> tuple[Console, Terminal]:
 def row(number: int, **more: Any) -> dict[str, Any]:
     base = {"round": number, "loss": 0.3124, "accuracy": 0.914, "asked": 10, "answered": 10}
     return base | {"seconds": {"total": 0.42}, "quarantined": [], "skipped": False} | more
+
+
+@pytest.mark.parametrize(
+    ("keys", "title", "models"),
+    [
+        ({}, "FedAvg · digits · mlp", "mlp"),
+        ({"algorithm": "fedmd", "models.levels": "mlp,2nn"}, "FedMD · digits · mlp, 2nn", "mlp, 2nn"),
+        ({"algorithm": "vertical-logistic"}, "Vertical logistic regression · digits", ""),
+    ],
+)
+def test_a_run_is_called_by_the_models_that_it_trains(keys: dict[str, Any], title: str, models: str) -> None:
+    config = read_config(keys)
+    assert title_of(config) == title
+    assert models_in(as_run_config(config)) == models
+    assert models_in({"model": "mlp"}) == "mlp"  # of an older run
 
 
 def test_one_line_a_round_however_narrow_the_console() -> None:

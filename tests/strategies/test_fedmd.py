@@ -191,6 +191,17 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     assert node.registration().code == {CODE: found.sha256}
 
 
+def test_what_public_examples_leave_arrives_as_the_stream_says() -> None:
+    keys = {"algorithm": "fedmd", "public.examples": 20, "stream.start": 0.5, "stream.per-round": 0.5}
+    node = open_node(read_config(keys), {})
+    whole, half = node.clients.num_train(), node.at(1).clients
+    assert half.num_train().tolist() == [-(-n // 2) for n in whole]
+    assert [len(half.train(k)) for k in range(len(whole))] == half.num_train().tolist()
+    assert node.at(2).clients.num_train().tolist() == whole.tolist()
+    with pytest.raises(ConfigError, match=r'"drift\.examples": it does not go with public\.data = ""'):
+        read_config(keys | {"drift.kind": "labels-rotate", "drift.examples": "new"})
+
+
 def test_the_hash_is_of_values_order_and_shape() -> None:
     from task.datasets.public import PublicExamples
 

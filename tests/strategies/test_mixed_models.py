@@ -125,7 +125,7 @@ def test_a_registration_of_a_model_is_of_one_client(tmp_path: Path) -> None:
 
 def test_features_of_unlike_widths_are_refused(tmp_path: Path) -> None:
     keys = read_config(config(tmp_path, models__features=0))
-    expected = r"FedProto compares features.*logistic 4, mlp 64, 2nn 200. Set models.features"
+    expected = r"FedProto reads features.*logistic 4, mlp 64, 2nn 200. Set models.features"
     with pytest.raises(ConfigError, match=expected):
         check_levels(keys, (4,), 3)
     alone = read_config(config(tmp_path, models__features=0, algorithm="local-only"))

@@ -12,7 +12,7 @@ from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, 
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.naming import folder_of_run, remove_run
-from server_app.run.progress import Progress, closing_table
+from server_app.run.progress import Progress, closing_table, title_of
 from task import timing
 from task.config.knobs import Config
 from task.config.read import read_config
@@ -127,7 +127,7 @@ def follow(kit: LinkKit, job: Job) -> None:
     jobs = Jobs(kit.jobs, kit.runs)
     config = read_config(dict(job.keys))
     folder = kit.runs / job.name
-    with Progress(config.output.progress, config.server.num_server_rounds, _title(config)) as progress:
+    with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:
         job = _watch(kit, jobs, job, progress)
     if job.state != FINISHED or not jobs.has_result(job):
         raise BouquetError(f"job {job.name} {job.state}: {job.reason or 'no reason given'}")
@@ -215,7 +215,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _title(config: Config) -> str:
-    return f"{algorithm_of(config.algorithm).title} · {config.data.dataset} · {config.model}"

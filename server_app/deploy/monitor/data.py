@@ -35,6 +35,7 @@ from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
 from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
 from server_app.results.plots import by_round
 from task import timing
+from task.config.effective import models_in
 from task.errors import ConfigError
 
 MOST_RUNS = 200  # in the list, the latest
@@ -153,7 +154,8 @@ class Watched:
         return {
             "name": name,
             "state": state or end,
-            **{key: text(keys.get(key)) for key in ("algorithm", "dataset", "model")},
+            **{key: text(keys.get(key)) for key in ("algorithm", "dataset")},
+            "model": models_in(keys) or None,
             "round": number(rows[0].get("round")) if rows else None,
             "of": number(keys.get("num-server-rounds")),
             "accuracy": accuracy,
