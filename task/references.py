@@ -78,7 +78,7 @@ def check_reference(key: str, reference: str) -> None:
     """
     where = f'run-config key "{key}"'
     if is_hub(reference):
-        if key != "dataset":
+        if key not in ("dataset", "public.data"):
             raise ConfigError(f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}"')
         if not _HUB_NAME.fullmatch(reference):
             raise ConfigError(

@@ -194,7 +194,8 @@ FOREIGN = sorted(
     {
         name
         for name, entry in ALGORITHMS.items()
-        if entry.personal or entry.keeps or entry.solver not in ("sgd", "fedprox")
+        if (entry.personal or entry.keeps or entry.solver not in ("sgd", "fedprox"))
+        and not any(r.layout.of == "shared-table" for r in entry.up)  # whose server begins with no model
     }
 )
 

@@ -105,9 +105,9 @@ def by_column(stack: NamedArrays, reduce: Columns, width: int = WIDE) -> Arrays:
 
 
 def combine(stack: NamedArrays, weights: np.ndarray) -> Arrays:
-    """Return sum_k weights_k w_k; the weights [K] are of sum 1. Clients of weight 0 are not read."""
+    """Return sum_k weights_k w_k, the weights [K]. Clients of weight 0 are not read."""
     (rows,) = np.nonzero(weights)
-    if len(rows) == 1:
+    if len(rows) == 1 and weights[rows[0]] == 1.0:
         return {name: a[rows[0], ...].copy() for name, a in stack.items()}
     used = weights[rows]
 

@@ -32,7 +32,7 @@ def check_names(config: Config) -> None:
     algorithm_of(config.algorithm)
     named: list[tuple[str, str, Iterable[str]]] = [
         ("dataset", config.data.dataset, DATASETS),
-        ("public.data", config.public.data or config.data.dataset, DATASETS),
+        *([("public.data", config.public.data, DATASETS)] if config.public.data else []),
         ("model", config.model, MODELS),
         *(("models.levels", name, MODELS) for name, _ in config.models.by_level()),
         ("partition", config.data.partition, PARTITIONS),

@@ -38,7 +38,7 @@ def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> N
         "algorithm": name, "model": "brought_net:" + ("plain" if name in LINEAR_ONLY else "Small"),
         "dataset": "digits", "num-clients": 4, "max-examples": 92, "num-server-rounds": 2,
         "learning-rate": 0.05, "batch-size": 10, "state-dir": str(tmp_path / "state"),
-        "adaptive-tau.budget": 1.0,
+        "adaptive-tau.budget": 1.0, "public.examples": 8,
     }  # fmt: skip
     played = play(read_by(keys), nodes=1)
     assert not played.keep.lines, [str(line) for line in played.keep.lines]

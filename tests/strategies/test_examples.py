@@ -13,7 +13,8 @@ from strategies import rules
 from strategies.engine.state import AggregatedReplies, ServerState
 from task.config.knobs import Config
 
-SHARED = {"client_models", "robust_math"}  # arithmetic of several rules
+# Arithmetic of several rules, and what several are derived from.
+SHARED = {"client_models", "robust_math", "shared_table"}
 MODULES = [f"strategies.rules.{m.name}" for m in pkgutil.iter_modules(rules.__path__) if m.name not in SHARED]
 NAMES = {"np": np, "Config": Config, "AggregatedReplies": AggregatedReplies, "ServerState": ServerState}
 

@@ -122,8 +122,13 @@ def keys(owners: Path, name: str, **more: Any) -> dict[str, Any]:
 VOTES = {n for n, a in ALGORITHMS.items() if any(r.code for r in a.up)}
 
 
-# Not of clients that train several times in a round: each time another node may have a client.
-ONCE = {n for n, a in HORIZONTAL.items() if a.up and not a.pooled and not a.repeats}
+# Not of clients that train several times in a round, or when they are there: each time another node may have
+# a client. Nor of what is no part of a model.
+ONCE = {
+    n
+    for n, a in HORIZONTAL.items()
+    if any(r.layout.kind == "part" for r in a.up) and not (a.pooled or a.repeats or a.asynchronous)
+}
 
 
 @pytest.mark.parametrize("name", by_shape((n,) for n in sorted(ONCE - VOTES)))
