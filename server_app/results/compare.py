@@ -21,10 +21,10 @@ from server_app.results.summary import (
     has_measure,
     measured_on,
     scalars_of,
-    scale_bytes,
     seconds_of,
     summarise,
 )
+from server_app.results.words import scale_bytes
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.spec.algorithms import ALGORITHMS

@@ -18,17 +18,9 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores
 from server_app.results.drift import turns
 from server_app.results.lines import Row, number
-from server_app.results.summary import (
-    MEASURED,
-    has_accuracy,
-    human_bytes,
-    human_seconds,
-    measured_on,
-    measures_of,
-    scalars_of,
-    short,
-)
+from server_app.results.summary import MEASURED, has_accuracy, measured_on, measures_of, scalars_of
 from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Cells, Plot, Point, Series
+from server_app.results.words import human_bytes, human_seconds, short
 from task.numerics.metrics import monotone, worst_decile
 
 NAMED_CLIENTS = 30  # more bars than this get no names

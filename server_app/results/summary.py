@@ -5,7 +5,6 @@ those of the central evaluation where it has one. A personalised run has none, b
 result; there they are the clients' on their own test data, weighted by examples.
 """
 
-import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,8 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.drift import lines_of, recoveries
 from server_app.results.lines import Row, number
+from server_app.results.words import human_bytes, human_seconds, short
+from task.config.effective import unmet
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
 from task.spec.algorithms import ALGORITHMS
@@ -117,7 +118,9 @@ def summarise(
     lowest = min(((loss, r) for loss, r in losses if loss is not None), default=None)
     final, local = _last(rounds, *keys), _last(rounds, *MEASURED["clients"])
     return {
-        **{key: config.get(key) for key in ("algorithm", "dataset", "model", "selection", "seed")},
+        **{key: config.get(key) for key in ("algorithm", "dataset")},
+        "model": model_of(config),
+        **{key: config.get(key) for key in ("selection", "seed")},
         "rounds": at[-1] if at else 0,
         "ended_by": _ended_by(rounds, config),
         "measured_on": on,
@@ -153,6 +156,14 @@ def summarise(
         **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
         **({"contribution": dict(sorted(seen.contribution.items()))} if seen.contribution else {}),
     }
+
+
+def model_of(config: Mapping[str, Any]) -> str | None:
+    """Return the model or models that a run's keys name; None if the algorithm builds its own."""
+    if levels := config.get("models.levels"):
+        return str(levels)
+    read = config.get("algorithm") is None or "models.levels" not in config or not unmet("model", config)
+    return config.get("model") if read else None
 
 
 def privacy_of(rounds: Sequence[Row], config: Mapping[str, Any]) -> Row:
@@ -372,32 +383,3 @@ def _time_to(result: Mapping[str, Any]) -> str:
 
 def _add(text: str, more: str) -> str:
     return text + more if text else ""
-
-
-def short(value: float | None) -> str:
-    """Return a number with three decimals, or three digits where those would say nothing; "" for None."""
-    if value is None:
-        return ""
-    plain = value == 0 or 0.01 <= abs(value) < 1000
-    return f"{value:.3f}" if plain else f"{value:.3g}"
-
-
-def scale_bytes(largest: float) -> tuple[float, str]:
-    """Return the decimal unit in which numbers up to this one are best read, as (bytes, name)."""
-    units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")]
-    return next(((size, name) for size, name in units if largest >= size), (1.0, "B"))
-
-
-def human_bytes(count: float) -> str:
-    """Return for example "12.3 MB"."""
-    size, name = scale_bytes(count)
-    return f"{count / size:.0f} B" if size == 1 else f"{count / size:.1f} {name}"
-
-
-def human_seconds(seconds: float) -> str:
-    """Return for example "0.42 s", "42.0 s" or "1:02:03"."""
-    if seconds > 1e12:  # no run took so long: a damaged file
-        return f"{seconds:.3g} s"
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    return str(datetime.timedelta(seconds=round(seconds)))

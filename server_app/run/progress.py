@@ -19,14 +19,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-from server_app.results.summary import (
-    MEASURED,
-    headline,
-    measured_on,
-    measures_of,
-    scalars_of,
-    short,
-)
+from server_app.results.summary import MEASURED, headline, measured_on, measures_of, scalars_of
+from server_app.results.words import short
 from server_app.run.notebook import NotebookBar, in_notebook
 from server_app.terminal import Terminal
 

@@ -14,7 +14,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from server_app.results.summary import human_seconds, short
+from server_app.results.words import human_seconds, short
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
 from server_app.terminal import Terminal
 from task.config.read import read_config

@@ -12,8 +12,9 @@ from server_app.results.groups import Run, said
 from server_app.results.lines import number
 from server_app.results.paired import Difference
 from server_app.results.report import page_parts
-from server_app.results.summary import MEASURED, human_bytes, human_seconds, short
+from server_app.results.summary import MEASURED
 from server_app.results.svg import Plot, Point, Series, element
+from server_app.results.words import human_bytes, human_seconds, short
 from server_app.sweep.queue import SweepQueue
 from server_app.sweep.results import PERCENT, Outcome, best_words, matched, rows_of_runs
 from task.numerics.metrics import mean_and_std

@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 from server_app.results.clients import gather, participation
-from server_app.results.summary import (
-    headline,
-    human_bytes,
-    human_seconds,
-    measured_on,
-    short,
-    summarise,
-)
+from server_app.results.summary import headline, measured_on, model_of, summarise
+from server_app.results.words import human_bytes, human_seconds, short
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}
 
@@ -223,3 +217,16 @@ def test_counts_that_no_client_can_have_do_not_break_the_summary(examples: int) 
         for n, count in (("a", 40), ("b", examples))
     ]  # fmt: skip
     assert summarise([], lines, {})["clients_after"]["weighted_mean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ({"model": "mlp"}, "mlp"),  # of a version without these keys
+        ({"algorithm": "fedavg", "models.levels": "", "model": "mlp"}, "mlp"),
+        ({"algorithm": "fedproto", "models.levels": "resnet18,mlp", "model": "mlp"}, "resnet18,mlp"),
+        ({"algorithm": "vertical-logistic", "models.levels": "", "model": "mlp"}, None),
+    ],
+)
+def test_the_title_names_the_model_that_was_trained(run: dict[str, Any], expected: str | None) -> None:
+    assert model_of(run) == expected
