@@ -56,7 +56,8 @@ def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _in_words(row: Mapping[str, Any]) -> str:
-    text = f"accuracy {row['before']:.3f} before, {row['lowest']:.3f} at worst"
+    worst = f"{row['lowest']:.3f} at worst" if row["lowest"] < row["before"] else f"{row['after']:.3f} after"
+    text = f"accuracy {row['before']:.3f} before, {worst}"
     if (rounds := row["recovery_rounds"]) is None:
         return f"{text}, not recovered"
     return text if not rounds else f"{text}, 95 % of it again after {rounds} round{'s'[: rounds > 1]}"

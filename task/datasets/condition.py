@@ -49,7 +49,7 @@ def one_hot(numbers: Rows, count: int) -> torch.Tensor:
     """Return float32 [B, count] with a 1 at each row's number."""
     import torch
 
-    return torch.nn.functional.one_hot(torch.from_numpy(np.asarray(numbers)), count).float()
+    return torch.nn.functional.one_hot(torch.tensor(np.asarray(numbers)), count).float()
 
 
 def is_conditional(config: Config) -> bool:

@@ -269,9 +269,9 @@ def check_composition(config: Config) -> None:
             fits = [
                 name for name, other in ALGORITHMS.items() if name != entry.name and not choice.why_not(other)
             ]
+            got = f'models.levels = "{config.models.levels}"' if choice.key == "models.levels" else choice
             raise ConfigError(
-                f'run-config key "{choice.key}": {choice} does not go with algorithm = '
-                f'"{entry.name}": {why}; '
+                f'run-config key "{choice.key}": {got} does not go with algorithm = "{entry.name}": {why}; '
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from task.codecs import codec_of
+from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.sections import OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
@@ -112,12 +113,17 @@ def check_names(config: Config) -> None:
 
 
 def _check_tables(config: Config) -> None:
-    """Refuse texts, whose examples have a class for each byte, where tables are by class or example."""
+    """Refuse texts where tables are by class or example, or a trigger is put into examples."""
     up = algorithm_of(config.algorithm).up
     if any(r.weights for r in up) and spec_of(config.data.dataset).targets > 1:
         raise ConfigError(
             f'run-config key "dataset": "{config.algorithm}" needs one class an example; expected another '
             f"data set than a text; got {config.data.dataset!r}"
+        )
+    if config.attack.kind in BACKDOORS and spec_of(config.data.dataset).text:
+        raise ConfigError(
+            f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
+            f"numbers; expected another data set than a text; got {config.data.dataset!r}"
         )
 
 

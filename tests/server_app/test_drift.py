@@ -44,6 +44,8 @@ def test_each_turn_is_a_change_and_the_bands_are_the_new_concepts() -> None:
     assert lines_of({"drift": found})[0][1] == (
         "accuracy 0.800 before, 0.200 at worst, 95 % of it again after 1 round"
     )
+    gained = recoveries(rows(0.1, 0.5, 0.7, 0.8, 0.9), KEYS)  # a change may also help
+    assert lines_of({"drift": gained})[0][1] == "accuracy 0.700 before, 0.800 after"
     accuracy, *_ = by_round(rows(0.1, 0.5, 0.8, 0.2, 0.8, 0.4, 0.8, 0.7), keys=keys)
     bands = [one for one in accuracy.series if one.kind == "band"]
     assert [one.name for one in bands] == ["new concept", ""]

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from task.config.read import read_config
 from task.datasets import spec_of
 from task.datasets.words import BUCKETS, numbered
-from task.errors import DataError
+from task.errors import ConfigError, DataError
+from task.resolve.validate import check_names
 from tests.support.federation import read_by
 from tests.task.helpers import load
 
@@ -197,3 +199,9 @@ def test_texts_of_words_train_in_a_federation(data: Path, tmp_path: Path) -> Non
     one, two = play(of, nodes=1), play(of, nodes=2, seed=3)
     assert one.rows[-1]["model_sha256"] == two.rows[-1]["model_sha256"]
     assert one.rows[1]["train_loss"] > 0.3 > 0.1 > one.rows[-1]["train_loss"]
+
+
+def test_a_text_of_words_takes_no_trigger() -> None:
+    keys = {"dataset": "ag-news", "model": "fasttext", "attack.kind": "backdoor", "attack.fraction": 0.2}
+    with pytest.raises(ConfigError, match=r'"attack.kind": "backdoor" puts a patch into .* got \'ag-news\''):
+        check_names(read_config(keys))
