@@ -112,7 +112,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
-    "devices.uplink": (_WAITING,),
+    "devices.uplink": (_AVERAGED, _WAITING),
     "vertical.": (_algorithm(*_VERTICAL),),
     **dict.fromkeys((f"vertical.{name}" for name in _SPLIT), (_algorithm("splitnn"),)),
     "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),

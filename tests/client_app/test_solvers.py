@@ -16,7 +16,7 @@ from task.config.algorithm_sections import FedProxConfig
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, state_of
 from task.wire.messages import ClientUpdate
-from tests.support.models import Noisy, OneNumber, blobs, flat, solver_of, task_on
+from tests.support.models import ALONE, Noisy, OneNumber, blobs, flat, solver_of, task_on
 
 
 def sigmoid(z: float) -> float:
@@ -199,7 +199,7 @@ def test_the_global_generators_are_left_alone() -> None:
     before, rows = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
     model = nn.Sequential(nn.Linear(3, 2))
     torch.set_rng_state(before)
-    for name in SOLVERS:
+    for name in ALONE:
         task = task_on(model, *blobs(23), batch_size=4)
         with torch.random.fork_rng(devices=[]):
             s = solver_of(name, task)

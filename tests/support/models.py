@@ -109,6 +109,10 @@ def _entries(solver: str) -> list[Algorithm]:
     return [e for a in HORIZONTAL.values() for e in (a, *a.phases.values()) if e.solver == solver]
 
 
+# Solvers that can be given made-up records; those of tables that all share need the run's data.
+ALONE = [n for n in SOLVERS if not any(r.layout.of == "shared-table" for e in _entries(n) for r in e.down)]
+
+
 def flat(model: nn.Module) -> torch.Tensor:
     """Return all parameters in one vector, copied."""
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).clone()
