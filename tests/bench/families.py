@@ -2,8 +2,8 @@
 
 Runs every algorithm of a family on the same clients of MNIST, its own keys at their defaults, and with the
 same learning rates, of which each takes the best. Accuracy is that of the global model on the test set, mean
-of the last five rounds, or the mean over the clients of that of their own models on their own test examples,
-mean of rounds 20, 25 and 30. Bytes are those of clients that each have a node, seconds of CPU those of a run
+of the last five rounds, or that of the clients' own models over their own test examples, mean of rounds 20,
+25 and 30. Bytes are those of clients that each have a node, seconds of CPU those of a run
 on two nodes, starting and measuring included. An algorithm that this work refuses gives no row, and a line on
 stderr says why.
 """
@@ -87,20 +87,16 @@ def _rows(keys: dict[str, Any], nodes: int) -> Sequence[dict[str, Any]]:
         return RunFolder(simulate(read, nodes).path).rounds()
 
 
-def figures_of(family: Family, keys: dict[str, Any]) -> Found:
-    """Run once; return accuracy, MB up a round with a node for each client, and seconds of CPU."""
+def figures_of(family: Family, keys: dict[str, Any], MB: float | None) -> Found:
+    """Run once; return accuracy, MB up a round with a node for each client unless known, seconds of CPU."""
     began = _cpu()
     rows = _rows(keys, nodes=2)
     seconds = _cpu() - began
     values = [row[family.measure] for row in rows if row[family.measure] is not None]
-    alone = _rows(
-        keys | {"num-server-rounds": 2, "fraction-evaluate": 1 / keys["num-clients"]}, keys["num-clients"]
-    )
-    return {
-        "accuracy": 100 * fmean(values[-family.last :]),
-        "MB": alone[-1]["bytes_up"] / 1e6,
-        "seconds": seconds,
-    }
+    if MB is None:  # the bytes of a second round, when nobody but one client is measured
+        short = {"num-server-rounds": 2, "fraction-evaluate": 1 / keys["num-clients"]}
+        MB = _rows(keys | short, keys["num-clients"])[-1]["bytes_up"] / 1e6
+    return {"accuracy": 100 * fmean(values[-family.last :]), "MB": MB, "seconds": seconds}
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -108,7 +104,7 @@ def _cell(values: Sequence[float]) -> str:
     return f"{fmean(values):.1f}{spread}"
 
 
-def _table(found: dict[str, Found], name: str, partitions: Sequence[str]) -> None:
+def print_table(found: dict[str, Found], name: str, partitions: Sequence[str]) -> None:
     """Print the family's rows, the best on the first partition first."""
     # Of each algorithm and partition the rate with the best mean over its seeds.
     best: dict[str, dict[str, tuple[str, list[Found]]]] = {}
@@ -164,14 +160,15 @@ def main(
             keys = COMMON | group.keys | PARTITIONS[partition] | NEEDS.get(algorithm, {})
             keys |= {"algorithm": algorithm, "learning-rate": float(rate), "seed": seed}
             try:
-                found[key] = figures_of(group, keys)
+                same = (f["MB"] for k, f in found.items() if k.startswith(f"{name} {algorithm} "))
+                found[key] = figures_of(group, keys, next(same, None))
             except BouquetError as error:
                 print(f"{key}: {error}", file=sys.stderr, flush=True)
                 continue
             print(key, {k: round(v, 2) for k, v in found[key].items()}, file=sys.stderr, flush=True)
             if out is not None:
                 out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        _table(found, name, partitions.split(","))
+        print_table(found, name, partitions.split(","))
         print(flush=True)
 
 

@@ -96,7 +96,7 @@ def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
 
 def as_markdown(accuracies: Figures, successes: Figures) -> str:
     """Return a table in per cent; of backdoors a second figure says how many examples reach the target."""
-    attacks = list(next(iter(accuracies.values())))
+    attacks = [attack for attack in ATTACKS if attack in next(iter(accuracies.values()))]
     lines = ["| rule | " + " | ".join(attacks) + " |", "|---" * (len(attacks) + 1) + "|"]
     for rule, row in accuracies.items():
         also = successes.get(rule, {})
