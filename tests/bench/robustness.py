@@ -91,12 +91,14 @@ def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
             found = {"keys": keys, "accuracy": accuracies, "attack-success": successes}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return {rule: row for rule, row in accuracies.items() if row}, successes
+    # In this order, whatever the file's is.
+    rows = {r: {a: accuracies[r][a] for a in ATTACKS if a in accuracies[r]} for r in RULES}
+    return {rule: row for rule, row in rows.items() if row}, successes
 
 
 def as_markdown(accuracies: Figures, successes: Figures) -> str:
     """Return a table in per cent; of backdoors a second figure says how many examples reach the target."""
-    attacks = [attack for attack in ATTACKS if attack in next(iter(accuracies.values()))]
+    attacks = list(next(iter(accuracies.values())))
     lines = ["| rule | " + " | ".join(attacks) + " |", "|---" * (len(attacks) + 1) + "|"]
     for rule, row in accuracies.items():
         also = successes.get(rule, {})
