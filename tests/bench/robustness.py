@@ -40,11 +40,11 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "label flip": {"attack.kind": "label-flip"},
     "little is enough, z = 1.5": {"attack.kind": "little-is-enough", "attack.scale": 1.5},
     "inner product, s = 4": {"attack.kind": "inner-product", "attack.scale": 4.0},
-    "min-max": {"attack.kind": "min-max"},
-    "min-sum": {"attack.kind": "min-sum"},
+    "min-max": {"attack.kind": "min-max", "attack.scale": 0.0},
+    "min-sum": {"attack.kind": "min-sum", "attack.scale": 0.0},
     "mimic": {"attack.kind": "mimic"},
     "backdoor": {"attack.kind": "backdoor"},
-    "model replacement": {"attack.kind": "model-replacement"},
+    "model replacement, s = 20": {"attack.kind": "model-replacement", "attack.scale": 20.0},
 }
 Figures = dict[str, dict[str, float]]  # by rule and attack
 
