@@ -124,7 +124,7 @@ def draw(found: Figures, path: Path, title: str) -> None:
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             axes.text(j, i, f"{100 * value:.1f}", ha="center", va="center")
-    axes.set_xticks(range(len(attacks)), [a.replace(", ", "\n") for a in attacks])
+    axes.set_xticks(range(len(attacks)), attacks, rotation=25, ha="right")
     axes.set_yticks(range(len(found)), [ALGORITHMS[rule].title for rule in found])
     axes.set_title(title)
     figure.colorbar(image, label="test accuracy")
