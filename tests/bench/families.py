@@ -1,0 +1,176 @@
+"""Families of algorithms on the same splits, seeds and budgets: ``python -m tests.bench.families``.
+
+Runs every algorithm of a family on the same clients of MNIST, its own keys at their defaults, and with the
+same learning rates, of which each takes the best. Accuracy is that of the global model on the test set, mean
+of the last five rounds, or that of the clients' own models over their own test examples, mean of rounds 20,
+25 and 30. Bytes are those of clients that each have a node, seconds of CPU those of a run
+on two nodes, starting and measuring included. An algorithm that this work refuses gives no row, and a line on
+stderr says why.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+
+from server_app.engines.simulate import simulate
+from server_app.results.folder import RunFolder
+from task.config.read import fuse
+from task.errors import BouquetError
+from task.spec.algorithms import ALGORITHMS
+
+COMMON: dict[str, Any] = {
+    "dataset": "mnist",
+    "model": "mlp",
+    "num-clients": 50,
+    "max-examples": 6000,
+    "local-test-fraction": 0.25,
+    "fraction-train": 0.2,
+    "local-epochs": 2,
+    "batch-size": 10,
+    "num-server-rounds": 30,
+    "progress": "none",
+    "keep-state": False,
+}
+PARTITIONS: dict[str, dict[str, Any]] = {
+    "shards": {"partition": "shards"},  # two a client, as McMahan et al.
+    "dirichlet": {"partition": "dirichlet", "dirichlet-alpha": 0.1},
+}
+
+
+class Family(NamedTuple):
+    """Who is compared, and how."""
+
+    measure: str  # in rounds.jsonl
+    last: int  # evaluations that count
+    keys: dict[str, Any]
+    names: tuple[str, ...]
+
+
+def _of(*groups: str) -> tuple[str, ...]:
+    return tuple(name for name, entry in ALGORITHMS.items() if entry.group in groups)
+
+
+FAMILIES = {
+    "global": Family("accuracy", 5, {}, _of("global", "fair")),
+    "own": Family(
+        "client_accuracy",
+        3,
+        {"fraction-evaluate": 1.0, "evaluate-every": 0, "client-evaluate-every": 5},
+        ("local-only", "fedavg", *_of("own")),
+    ),
+}
+# What an algorithm needs to run at all.
+NEEDS: dict[str, dict[str, Any]] = {"fedbn": {"model": "mlp-bn"}}
+Found = dict[str, float]
+
+
+def _cpu() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def _rows(keys: dict[str, Any], nodes: int) -> Sequence[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        read = fuse(keys | {"runs-dir": folder, "run-name": "run"}, {})[0]  # those that the algorithm reads
+        return RunFolder(simulate(read, nodes).path).rounds()
+
+
+def figures_of(family: Family, keys: dict[str, Any], MB: float | None) -> Found:
+    """Run once; return accuracy, MB up a round with a node for each client unless known, seconds of CPU."""
+    began = _cpu()
+    rows = _rows(keys, nodes=2)
+    seconds = _cpu() - began
+    values = [row[family.measure] for row in rows if row[family.measure] is not None]
+    if MB is None:  # the bytes of a second round, when nobody but one client is measured
+        short = {"num-server-rounds": 2, "fraction-evaluate": 1 / keys["num-clients"]}
+        MB = _rows(keys | short, keys["num-clients"])[-1]["bytes_up"] / 1e6
+    return {"accuracy": 100 * fmean(values[-family.last :]), "MB": MB, "seconds": seconds}
+
+
+def _cell(values: Sequence[float]) -> str:
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{fmean(values):.1f}{spread}"
+
+
+def print_table(found: dict[str, Found], name: str, partitions: Sequence[str]) -> None:
+    """Print the family's rows, the best on the first partition first."""
+    # Of each algorithm and partition the rate with the best mean over its seeds.
+    best: dict[str, dict[str, tuple[str, list[Found]]]] = {}
+    for algorithm in FAMILIES[name].names:
+        for partition in partitions:
+            by_rate: dict[str, list[Found]] = {}
+            for key, figures in found.items():
+                if key.startswith(f"{name} {algorithm} {partition} "):
+                    by_rate.setdefault(key.split()[3], []).append(figures)
+            if by_rate:
+                best.setdefault(algorithm, {})[partition] = max(
+                    by_rate.items(), key=lambda item: fmean(f["accuracy"] for f in item[1])
+                )
+    print("| algorithm | " + " | ".join(f"{p} | rate" for p in partitions) + " | MB up a round | CPU, s |")
+    print("|---" * (2 * len(partitions) + 3) + "|")
+    for algorithm, cells in sorted(
+        best.items(), key=lambda item: -fmean(f["accuracy"] for f in next(iter(item[1].values()))[1])
+    ):
+        columns = [
+            f"{_cell([f['accuracy'] for f in cells[p][1]])} | {cells[p][0]}" if p in cells else " | "
+            for p in partitions
+        ]
+        runs = [f for _, group in cells.values() for f in group]
+        MB, seconds = (fmean(f[k] for f in runs) for k in ("MB", "seconds"))
+        print(f"| `{algorithm}` | {' | '.join(columns)} | {MB:.2f} | {seconds:.1f} |")
+
+
+def main(
+    family: Annotated[str, typer.Option(help="global, own, or both with a comma")] = "global,own",
+    partitions: Annotated[str, typer.Option(help="shards, dirichlet, or both")] = "shards,dirichlet",
+    seeds: Annotated[int, typer.Option(help="seeds 1, 2, ...")] = 1,
+    rates: Annotated[str, typer.Option(help="learning rates that each algorithm tries")] = "0.05",
+    only: Annotated[str, typer.Option(help="algorithms; default: all")] = "",
+    out: Annotated[Path | None, typer.Option(help="JSON file that takes and gives what was measured")] = None,
+) -> None:
+    """Do the runs that are not in `out` yet and print a table for each family."""
+    torch.set_num_threads(1)
+    found: dict[str, Found] = {}
+    if out is not None and out.exists():
+        found = json.loads(out.read_text(encoding="utf-8"))
+    for name in family.split(","):
+        group = FAMILIES[name]
+        for partition, rate, seed, algorithm in (
+            (partition, rate, seed, algorithm)
+            for seed in range(1, seeds + 1)
+            for rate in rates.split(",")
+            for partition in partitions.split(",")
+            for algorithm in group.names
+        ):
+            key = f"{name} {algorithm} {partition} {rate} {seed}"
+            if key in found or (only and algorithm not in only.split(",")):
+                continue
+            keys = COMMON | group.keys | PARTITIONS[partition] | NEEDS.get(algorithm, {})
+            keys |= {"algorithm": algorithm, "learning-rate": float(rate), "seed": seed}
+            try:
+                same = (f["MB"] for k, f in found.items() if k.startswith(f"{name} {algorithm} "))
+                found[key] = figures_of(group, keys, next(same, None))
+            except BouquetError as error:
+                print(f"{key}: {error}", file=sys.stderr, flush=True)
+                continue
+            print(key, {k: round(v, 2) for k, v in found[key].items()}, file=sys.stderr, flush=True)
+            if out is not None:
+                out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print_table(found, name, partitions.split(","))
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

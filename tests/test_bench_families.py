@@ -1,0 +1,69 @@
+"""The tables of families and of attacks: best rates, seeds, and a run as small as can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bench import data, families, robustness
+
+TINY = {
+    "train-images-idx3-ubyte": (40, 4, 4),
+    "train-labels-idx1-ubyte": (40,),
+    "t10k-images-idx3-ubyte": (20, 4, 4),
+    "t10k-labels-idx1-ubyte": (20,),
+}
+
+
+def figures(accuracy: float) -> families.Found:
+    return {"accuracy": accuracy, "MB": 2.0, "seconds": 3.0}
+
+
+def test_each_algorithm_takes_the_rate_with_the_best_mean_over_seeds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = {
+        "global fedavg shards 0.1 1": figures(60.0),
+        "global fedavg shards 0.1 2": figures(80.0),
+        "global fedavg shards 0.5 1": figures(75.0),
+        "global fedavg shards 0.5 2": figures(55.0),
+        "global scaffold shards 0.1 1": figures(71.0),
+        "own fedavg shards 0.1 1": figures(99.0),  # another family's
+    }
+    families.print_table(found, "global", ["shards"])
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| `scaffold` | 71.0 | 0.1 | 2.00 | 3.0 |",
+        "| `fedavg` | 70.0 ± 14.1 | 0.1 | 2.00 | 3.0 |",
+    ]
+
+
+def test_a_run_gives_figures_and_is_not_done_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data.stand_in(tmp_path / "data" / "MNIST" / "raw", TINY)
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
+    small = {"model": "logistic", "num-clients": 4, "max-examples": 0, "fraction-train": 0.5}
+    monkeypatch.setattr(families, "COMMON", families.COMMON | small | {"num-server-rounds": 5})
+    out, threads = tmp_path / "found.json", torch.get_num_threads()
+    try:
+        families.main("own", "shards", 1, "0.05", "fedavg", out)
+        first = out.read_text(encoding="utf-8")
+        families.main("own", "shards", 1, "0.05", "fedavg", out)
+    finally:
+        torch.set_num_threads(threads)
+    assert list(json.loads(first)) == ["own fedavg shards 0.05 1"]
+    # Two clients send 16 x 10 weights and 10 biases of four bytes, and little else.
+    assert json.loads(first)["own fedavg shards 0.05 1"]["MB"] == pytest.approx(2 * 680e-6, rel=0.5)
+    assert out.read_text(encoding="utf-8") == first
+
+
+def test_a_table_of_attacks_says_how_far_a_backdoor_came() -> None:
+    accuracies = {"fedavg": {"none": 0.9, "backdoor": 0.8}, "krum": {"none": 0.85, "backdoor": 0.84}}
+    lines = robustness.as_markdown(accuracies, {"fedavg": {"backdoor": 0.996}}).splitlines()
+    assert lines == [
+        "| rule | none | backdoor |",
+        "|---|---|---|",
+        "| FedAvg | 90.0 | 80.0 (99.6) |",
+        "| Krum | 85.0 | 84.0 |",
+    ]
