@@ -31,14 +31,11 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 
 def with_table(text: str) -> str:
-    """Return the README's text with the tables between its two marks replaced."""
-    parts = []
-    for title, algorithms in groups().items():
-        lines = [[f"`{a.name}`", a.about, paper_link(a)] for a in algorithms]
-        parts.append(f"**{title}**\n\n{table(['`algorithm=`', 'what it does', 'paper'], lines)}\n")
+    """Return the README's text with the table between its two marks replaced: the names by what one wants."""
+    lines = [[title, " ".join(f"`{a.name}`" for a in some)] for title, some in groups().items()]
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n" + "\n".join(parts) + f"{END}{tail}"
+    return f"{head}{BEGIN}\n{table(['you want', '`algorithm=`'], lines)}\n{END}{tail}"
 
 
 def paper_link(a: Algorithm) -> str:
@@ -47,9 +44,9 @@ def paper_link(a: Algorithm) -> str:
 
 
 def sent() -> str:
-    """Return docs/algorithms.md: what goes to clients and what leaves them, by algorithm."""
+    """Return docs/algorithms.md: what each algorithm does, what goes to clients and what leaves them."""
     parts = [
-        "# What each algorithm sends",
+        "# What each algorithm does and sends",
         "",
         "Made by `make docs` from the catalogue ([`task/spec/algorithms.py`](../task/spec/algorithms.py)).",
         "Nothing else leaves a client: a test records every array on the wire and compares it with the",
@@ -60,7 +57,9 @@ def sent() -> str:
     ]
     for title, algorithms in groups().items():
         head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]
-        parts += ["", f"## {title}", "", table(head, contracts(algorithms))]
+        does = [[f"`{a.name}`", a.about, paper_link(a)] for a in algorithms]
+        parts += ["", f"## {title}", "", table(["`algorithm=`", "what it does", "paper"], does)]
+        parts += ["", table(head, contracts(algorithms))]
     return "\n".join([*parts, ""])
 
 

@@ -49,7 +49,7 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
     return given
 
 
-@pytest.mark.parametrize(("name", "choice"), by_shape(ALLOWED), ids=str)
+@pytest.mark.parametrize(("name", "choice"), by_shape(ALLOWED, share=2), ids=str)
 def test_what_goes_together_runs(name: str, choice: Choice, owners: Path) -> None:
     keys = keys_of(owners, name, choice)
     assert choice.chosen(read_config(keys))

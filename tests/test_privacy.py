@@ -20,6 +20,7 @@ from task.wire.messages import ANSWERED, METRICS
 from task.wire.registration import REGISTER
 from tests.support.federation import SIZES, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.shapes import by_shape
 from tests.test_catalogue import NAMES
 from tests.test_contract import config, forms_of
 
@@ -57,8 +58,8 @@ def sent_up(owners: Path, name: str, nodes: int) -> list[tuple[str, RecordDict]]
     return played.grid.up  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("nodes", [5, 2])  # 5: one client each, plain replies; 2: merged ones
+# 5: one client each, plain replies; 2: merged ones
+@pytest.mark.parametrize(("name", "nodes"), [*((n, 5) for n in NAMES), *by_shape((n, 2) for n in NAMES)])
 def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, nodes: int, owners: Path) -> None:
     forms = forms_of(owners, name)
     phases = {f"train.{phase}": contract for phase, contract in ALGORITHMS[name].phases.items()}

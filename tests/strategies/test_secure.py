@@ -21,6 +21,7 @@ from task.wire import secure
 from task.wire.registration import REGISTER
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.shapes import by_shape
 from tests.test_contract import config
 
 SECURE = next(c for c in CHOICES if c.key == "secagg")
@@ -59,7 +60,7 @@ def hashes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(10, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", ADMITTED)
+@pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
 def test_the_models_are_those_of_the_plain_run(name: str, nodes: int, owners: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.3, "local_epochs": 2} if name == "fedprox" else {}
     keys = config(owners, name, num_server_rounds=3, local_test_fraction=0.3, fraction_evaluate=1.0, **more)

@@ -26,17 +26,18 @@ def shape(entry: Algorithm) -> tuple[Any, ...]:
     return records, decided, needed, tuple(shape(phase) for phase in entry.phases.values())
 
 
-def by_shape(cells: Iterable[tuple[str, *tuple[Any, ...]]]) -> Sequence[Any]:
+def by_shape(cells: Iterable[tuple[str, *tuple[Any, ...]]], share: int = 1) -> Sequence[Any]:
     """Return the cells (name, ...) as cases, of which one a shape and option runs for every commit.
 
-    Which one, differs from option to option, so that each algorithm has its turn.
+    Which one, differs from option to option, so that each algorithm has its turn. With a `share` of 2 every
+    second shape and option has such a case, and so on.
     """
     groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     for cell in cells:
         groups.setdefault((shape(ALGORITHMS[cell[0]]), cell[1:]), []).append(cell)
     cases = []
     for turn, group in enumerate(groups.values()):
-        chosen = turn % len(group)
+        chosen = turn // share % len(group) if turn % share == 0 else None
         cases += [
             pytest.param(*cell, marks=() if i == chosen else pytest.mark.full) for i, cell in enumerate(group)
         ]
