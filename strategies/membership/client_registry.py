@@ -94,7 +94,7 @@ class ClientRegistry:
         self.stream, self.own_data = stream_of(config), config.stream.own_data
 
     def at(self, server_round: int) -> None:
-        """Count from now on who is there in a round, with as many examples as have arrived by then."""
+        """Count only the clients that have joined by a round, with the examples that have arrived by then."""
         if self.own_data and self.started and server_round > self.round:
             self.membership.ask_again()
         self.round = max(server_round, 1)

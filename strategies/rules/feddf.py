@@ -15,7 +15,7 @@ b         ``feddf.batch-size``      integer                           run config
 ========  ========================  ================================  ===========
 
 The clients are FedAvg's. The d_j are public examples, which only the server needs and whose labels it does
-not read. The batches of a round are drawn once and gone through in turn; Adam begins anew in each round. Of
+not read. The batches of a round are drawn once and gone through in turn; Adam restarts in each round. Of
 clients whose models are equal, such as one alone, the mean is the ensemble, and the steps change nothing.
 
 The paper stops when a validation set no longer gains, after 10,000 steps at most; here N is fixed. Models are

@@ -13,7 +13,7 @@ def check_changing(config: Config, entry: Algorithm) -> None:
     """
     stream, drift, arrive = config.stream, config.drift, config.arrive
     columns = "the sums of columns are of all examples, also of those that have not arrived"
-    moves = "its validation examples are drawn anew as others arrive, so that it would choose by trained ones"
+    moves = "its validation examples are redrawn as others arrive, so some would have been trained on"
     rates = "the sampling rate of its ledger is that of one number of examples"
     claimed = "canaries say that they have examples, which never arrive"
     parties = "parties have the same rows, matched before round 1"

@@ -383,7 +383,7 @@ def test_a_client_that_several_pools_claim_is_trained_by_the_node_whose_share_it
 
 
 def test_a_client_stays_at_its_node_when_others_join_late() -> None:
-    """Where its state is: elsewhere it would begin anew, without a word."""
+    """Its state is there: at another node it would silently start over."""
     clients = {f"client-{i}": 5 for i in range(6)}
     grid = hosts(*({"clients": clients, "share": (i, 3)} for i in range(3)))
     registry = ClientRegistry(1.0, 3)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.clientapp import ClientApp
 
 from client_app.node import open_node
 from server_app.run.evaluate import by_model
@@ -21,8 +20,8 @@ from task.resolve.validate import check_names
 from task.spec.algorithms import ALGORITHMS
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
-from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by
+from tests.support.nodes import own_nodes
 
 MIXED = {"models__levels": "logistic,mlp,2nn", "models__features": 8, "num_server_rounds": 2, "seed": 6}
 # First layers by model of 4 inputs: the outputs of the first linear layer.
@@ -75,28 +74,11 @@ def test_neither_nodes_nor_their_number_change_a_byte(algorithm: str, tmp_path: 
     assert all(np.array_equal(a, apart[c][n]) for c, arrays in kept.items() for n, a in arrays.items())
 
 
-def own_nodes(folder: Path, models: Mapping[str, str]) -> type[LocalGrid]:
-    """Return a grid of one node for each owner, which says its model."""
-    for name, (x, y) in write_owners(folder / "owners.npz").items():
-        np.savez(folder / f"{name}.npz", x=x, y=y)
-
-    class Own(LocalGrid):
-        def __init__(self, app: ClientApp, node_configs: Any, run_config: Any = None, **more: Any) -> None:
-            own = [
-                {"client-name": n, "data-path": str(folder / f"{n}.npz")}
-                | ({"model": models[n]} if n in models else {})
-                for n in sorted(SIZES)
-            ]
-            super().__init__(app, own, run_config, **more)
-
-    return Own
-
-
 def test_a_client_has_the_model_that_its_node_says(tmp_path: Path) -> None:
     said = {"anna": "2nn", "ben": "2nn", "cleo": "logistic", "dora": "mlp"}
     keys = config(tmp_path, num_classes=3)
     assert {n: dealt(keys)[n] for n in said} != said
-    played = play(keys, grid_type=own_nodes(tmp_path, said))
+    played = play(keys, grid_type=own_nodes(tmp_path, "model", said))
     assert [row["quarantined"] for row in played.rows[1:]] == [[], []]
     registered = {name: played.strategy.registry.model(name) for name in SIZES}
     assert registered == {**dict.fromkeys(SIZES), **said}
@@ -105,7 +87,7 @@ def test_a_client_has_the_model_that_its_node_says(tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_run_does_not_have_ends_it_before_round_1(tmp_path: Path) -> None:
-    grid = own_nodes(tmp_path, dict.fromkeys(SIZES, "cnn"))
+    grid = own_nodes(tmp_path, "model", dict.fromkeys(SIZES, "cnn"))
     with pytest.raises(ConfigError, match=r'"model": expected one of the run\'s, logistic, mlp, 2nn .*"cnn"'):
         play(config(tmp_path, num_classes=3), grid_type=grid)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
-from flwr.clientapp import ClientApp
 
 from client_app.node import open_node
 from task.config.read import read_config
@@ -21,7 +19,7 @@ from task.wire import messages as wire
 from task.wire.registration import read_registration, registration_content
 from tests.reference import dropout, mlp
 from tests.support.federation import SIZES, Keep, batches_of, owners_config, play, read_by, write_owners
-from tests.support.grid import LocalGrid
+from tests.support.nodes import own_nodes
 
 HIDDEN = 64  # units of the model "mlp"
 LEVELS = (1.0, 0.5, 0.22)  # of 64 units: 64, 32 and, rounded up, 15
@@ -132,27 +130,10 @@ def test_each_client_gets_and_sends_its_size(owners: Path) -> None:
 # ------------------------------------------------------------------------- what a client's node says
 
 
-def own_nodes(folder: Path, widths: Mapping[str, float]) -> type[LocalGrid]:
-    """Return a grid of one node for each owner, which says its width."""
-    for name, (x, y) in write_owners(folder / "owners.npz").items():
-        np.savez(folder / f"{name}.npz", x=x, y=y)
-
-    class Own(LocalGrid):
-        def __init__(self, app: ClientApp, node_configs: Any, run_config: Any = None, **more: Any) -> None:
-            own = [
-                {"client-name": n, "data-path": str(folder / f"{n}.npz")}
-                | ({"width": widths[n]} if n in widths else {})
-                for n in sorted(SIZES)
-            ]
-            super().__init__(app, own, run_config, **more)
-
-    return Own
-
-
 def test_a_client_has_the_width_that_its_node_says(tmp_path: Path) -> None:
     said = {"anna": 0.22, "ben": 1.0, "cleo": 0.5, "dora": 0.22}
     assert {n: dealt(n) for n in said} != said
-    grid = own_nodes(tmp_path, said)
+    grid = own_nodes(tmp_path, "width", said)
     played = play(config(tmp_path / "owners.npz", num_server_rounds=2, num_classes=3), grid_type=grid)
     assert [row["quarantined"] for row in played.rows[1:]] == [[], []]
     rows = {}
@@ -163,7 +144,7 @@ def test_a_client_has_the_width_that_its_node_says(tmp_path: Path) -> None:
 
 
 def test_a_width_that_the_run_does_not_have_ends_it_before_round_1(tmp_path: Path) -> None:
-    grid = own_nodes(tmp_path, dict.fromkeys(SIZES, 0.3))
+    grid = own_nodes(tmp_path, "width", dict.fromkeys(SIZES, 0.3))
     expected = r'"width": expected one of the run\'s levels, 1, 0.5, 0.22 .*"width.levels"\); got 0.3'
     with pytest.raises(ConfigError, match=expected):
         play(config(tmp_path / "owners.npz", num_classes=3), grid_type=grid)
@@ -178,7 +159,7 @@ def test_a_node_without_data_of_its_own_has_no_width(owners: Path) -> None:
 
 @pytest.mark.parametrize("width", [-0.5, 1.5, float("nan"), "half"])
 def test_a_registration_of_no_width_is_refused(width: Any, tmp_path: Path) -> None:
-    own_nodes(tmp_path, {})
+    own_nodes(tmp_path, "width", {})
     keys = config(tmp_path / "owners.npz", num_classes=3)
     node = open_node(read_config(keys), {"client-name": "anna", "data-path": str(tmp_path / "anna.npz")})
     content = registration_content(node.registration())

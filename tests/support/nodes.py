@@ -1,10 +1,14 @@
-"""One node with several clients, asked directly: what `client_app.app.answer` is tested with."""
+"""One node with several clients, asked directly, and one node for each owner, which brings its own file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import RecordDict
+from flwr.clientapp import ClientApp
 
 from client_app.app import answer
 from client_app.node import Node
@@ -12,7 +16,8 @@ from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.reduce import Mean
 from task.wire import messages as wire
-from tests.support.federation import SIZES
+from tests.support.federation import SIZES, write_owners
+from tests.support.grid import LocalGrid
 
 NAMES = sorted(SIZES)
 
@@ -41,3 +46,20 @@ def alone(node: Node, client: str) -> wire.ClientUpdate:
     upload = read(answer(node, order(node, [client])), [client]).upload
     assert upload is not None
     return upload
+
+
+def own_nodes(folder: Path, key: str, said: Mapping[str, object]) -> type[LocalGrid]:
+    """Return a grid of one node for each owner; the nodes of `said` have its values under `key`."""
+    for name, (x, y) in write_owners(folder / "owners.npz").items():
+        np.savez(folder / f"{name}.npz", x=x, y=y)
+
+    class Own(LocalGrid):
+        def __init__(self, app: ClientApp, node_configs: Any, run_config: Any = None, **more: Any) -> None:
+            own = [
+                {"client-name": n, "data-path": str(folder / f"{n}.npz")}
+                | ({key: said[n]} if n in said else {})
+                for n in sorted(SIZES)
+            ]
+            super().__init__(app, own, run_config, **more)
+
+    return Own

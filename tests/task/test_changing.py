@@ -41,7 +41,7 @@ def test_the_number_that_has_arrived_is_the_closed_form() -> None:
         4,
     ]  # of 0.1 * 3 = 0.30000000000000004, too
     assert stream(start=0.5).sizes(7, 3) == [4, 4, 4]
-    assert stream(start=0.001).sizes(1, 1) == [1]  # nobody who is there has nothing
+    assert stream(start=0.001).sizes(1, 1) == [1]  # a client that has joined has an example
     assert [stream(start=0.2, per_round=0.2, window=3).count(10, age) for age in range(5)] == [0, 2, 3, 3, 3]
 
 
@@ -153,7 +153,7 @@ def test_old_examples_keep_the_concept_in_which_they_arrived() -> None:
     [
         ({"algorithm": "splitnn", "stream.start": 0.5}, "matched before round 1"),
         ({"algorithm": "splitnn", "drift.kind": "labels-swap"}, "matched before round 1"),
-        ({"algorithm": "fedfomo", "stream.window": 9}, 'key "stream.window".*trained ones'),
+        ({"algorithm": "fedfomo", "stream.window": 9}, 'key "stream.window".*trained on'),
         ({"dp.noise": 1.0, "dp.unit": "example", "stream.start": 0.5}, "sampling rate"),
         ({"dp.noise": 1.0, "audit.canaries": 4, "arrive.share": 0.5}, "never arrive"),
         ({"dataset": "breast-cancer", "standardise": True, "stream.start": 0.5}, "sums of columns"),
