@@ -1,4 +1,4 @@
-"""What goes together: algorithms with stages and selection policies. What does not is refused before round 1.
+"""Which algorithms go with which stages and selection policies. What does not is refused before round 1.
 
 `docs/composition.md` is the table of it, made by ``make docs``; every cell that says yes is run by a test.
 """
@@ -6,7 +6,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from task import codecs
 from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
@@ -15,6 +14,7 @@ from task.references import is_reference
 from task.resolve.changing import check_changing
 from task.resolve.contract import entry_of
 from task.resolve.contribution import check_contribution
+from task.resolve.pairs import check_pairs
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
 from task.spec.algorithms import ALGORITHMS
@@ -26,6 +26,36 @@ from task.spec.stages import ALA_FITS, coded_in
 from task.spec.sub_models import why_whole
 
 _PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
+
+OWN = "package.module:name"  # stands for whatever a user brings
+SOME, BELOW_ONE = "> 0", "< 1"
+FILE = "FILE"  # stands for any path
+LEVELS = "1,0.5"
+MODELS = "logistic,mlp"
+
+# What a run config has of each key; "" and `EXACT` stand for nothing added.
+_VALUES: dict[str, Callable[[Config], bool | int | str]] = {
+    "ala": lambda c: c.train.ala,
+    "optimizer": lambda c: OWN if is_reference(c.train.optimizer) else c.train.optimizer,
+    "clip-norm": lambda c: SOME if c.train.clip_norm else "",
+    "sam.rho": lambda c: SOME if c.sam.rho > 0 else "",
+    "dropout-width": lambda c: BELOW_ONE if c.parted and c.width_key == "dropout-width" else "",
+    "width.levels": lambda c: LEVELS if c.parted and c.width_key == "width.levels" else "",
+    "models.levels": lambda c: MODELS if c.models.levels else "",
+    "initial-model": lambda c: FILE if c.initial_model else "",
+    "heldout-clients": lambda c: SOME if c.server.heldout_clients > 0 else "",
+    "attack.kind": lambda c: c.attack.kind,
+    "codec.up": lambda c: c.codec.up,
+    "codec.down": lambda c: c.codec.down,
+    "structured.kind": lambda c: c.structured.kind,
+    "dp.noise": lambda c: SOME if c.dp.central else "",
+    "dp.unit": lambda c: "example" if c.dp.local else "",
+    "secagg-bits": lambda c: c.server.secagg_bits if c.server.secagg else EXACT,
+    "secagg": lambda c: c.server.secagg,
+    "he": lambda c: c.server.he,
+    "transcript": lambda c: c.server.transcript,
+    "selection": lambda c: c.server.selection,
+}
 
 
 @dataclass(frozen=True)
@@ -50,39 +80,10 @@ class Choice:
 
     def chosen(self, config: Config) -> bool:
         """Return whether a run config says so."""
-        train, attack, server = config.train, config.attack, config.server
-        got = {"ala": train.ala, "attack.kind": attack.kind, "selection": server.selection}
-        got |= {"codec.up": config.codec.up, "codec.down": config.codec.down}
-        got["structured.kind"] = config.structured.kind
-        if self.key in ("secagg", "secagg-bits"):
-            return server.secagg and (self.key == "secagg" or server.secagg_bits < EXACT)
-        if self.key == "he":
-            return server.he
-        if self.key == "transcript":
-            return server.transcript in self.values
-        if self.key == "sam.rho":
-            return config.sam.rho > 0
-        if self.key in ("clip-norm", "initial-model"):
-            return bool(train.clip_norm if self.key == "clip-norm" else config.initial_model)
-        if self.key in ("dp.noise", "dp.unit"):
-            return config.dp.central if self.key == "dp.noise" else config.dp.local
-        if self.key in ("dropout-width", "width.levels"):
-            return config.parted and config.width_key == self.key
-        if self.key == "models.levels":
-            return bool(config.models.levels)
-        if self.key == "heldout-clients":
-            return server.heldout_clients > 0
-        if self.key == "optimizer":
-            return (OWN if is_reference(train.optimizer) else train.optimizer) in self.values
-        return got[self.key] in self.values
+        return _VALUES[self.key](config) in self.values
 
 
 _REPEATS = "its clients train several times in a round"
-OWN = "package.module:name"  # stands for whatever a user brings
-SOME, BELOW_ONE = "> 0", "< 1"
-FILE = "FILE"  # stands for any path
-LEVELS = "1,0.5"
-MODELS = "logistic,mlp"
 
 
 def _alike(entry: Algorithm) -> str:
@@ -276,125 +277,6 @@ def check_composition(config: Config) -> None:
                 f'"{choice.key}"'
             )
     check_changing(config, entry)
-    _refuse(
-        config.sam.rho > 0 and config.dp.local, ("sam.rho", f"{config.sam.rho:g}", "0"), "dp.unit", "example",
-        "the noise is for one gradient of an example in a step, and the ascent takes another",
-    )  # fmt: skip
     if config.contribution.measure != "none":
         check_contribution(config, entry)
-    if config.parted:
-        _check_parts(config)
-    if config.server.secagg:
-        _check_secure(config)
-    if config.server.he:
-        _check_encrypted(config)
-    if config.server.transcript != "none":
-        _check_transcript(config)
-
-
-def _check_secure(config: Config) -> None:
-    """Refuse keys that need single clients' numbers, or that masks would make useless."""
-    server, selection = config.server, SELECTIONS[config.server.selection]
-    columns = "the sums of each client's columns go up unmasked"
-    whole = "a masked sum has every number whole, so that a code saves nothing"
-    for key, value, on, why in (
-        ("selection", selection.name, selection.needs_losses, "the policy goes by single clients' losses"),
-        ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
-        ("codec.up", config.codec.up, config.codec.up != "none", whole),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
-        (config.width_key, _width(config), config.parted,
-         "which numbers a client sends would show which part it trained"),
-        ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
-         "they are measured one by one"),
-        ("dp.unit", config.dp.unit, config.dp.local,
-         "the server adds up the private steps of each client, which masks would hide"),
-        ("standardise", "true", config.data.standardise, columns),
-        ("missing", "mean", config.data.missing == "mean", columns),
-        ("enough-replies", f"{server.enough_replies}", server.enough_replies > 0,
-         "a sum is opened once all nodes have answered or the time is up"),
-    ):  # fmt: skip
-        _refuse(on, ("secagg", "true", "false"), key, value, why)
-    bits = f"{server.secagg_bits}"
-    if server.secagg_bits < EXACT and not (server.max_update_norm or config.dp.central):
-        raise ConfigError(
-            f'run-config key "secagg-bits": expected {EXACT} with max-update-norm = 0, as without a bound on '
-            f"updates a sum of {bits} bits could wrap; got {bits}. Set max-update-norm: what is larger "
-            "is refused"
-        )
-
-
-def _check_encrypted(config: Config) -> None:
-    """Refuse keys that need single clients' models, or the model in clear, at the server."""
-    server, dp = config.server, config.dp
-    coded = "a ciphertext has every number whole, so that a code saves nothing"
-    columns = "the sums of each client's columns go up in clear"
-    for key, value, on, why in (
-        ("secagg", "true", server.secagg, "either hides single nodes' sums; masks cost less"),
-        ("dp.noise", f"{dp.noise:g}", dp.central, "the server adds noise to integers, and has ciphertexts"),
-        ("dp.unit", dp.unit, dp.local, "it was not verified together"),
-        ("codec.up", config.codec.up, config.codec.up != "none", coded),
-        ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
-        (config.width_key, _width(config), config.parted,
-         "the server cannot cut parts out of a ciphertext"),
-        ("standardise", "true", config.data.standardise, columns),
-        ("missing", "mean", config.data.missing == "mean", columns),
-    ):  # fmt: skip
-        _refuse(on, ("he", "true", "false"), key, value, why)
-
-
-def _check_transcript(config: Config) -> None:
-    """Refuse keys under which a round cannot be computed again from what a transcript holds."""
-    server, entry = config.server, ALGORITHMS.get(config.algorithm)
-    if server.transcript == "full" and config.dp.central:
-        raise ConfigError(
-            'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
-            'masked ones, are without noise; got "full"'
-        )
-    noisy = config.dp.central and config.dp.noise_by == "nodes"
-    for key, value, on, why in (
-        ("algorithm", config.algorithm, entry is not None and entry.vertical,
-         "each party's part of the model stays with it"),
-        ("algorithm", config.algorithm, entry is not None and entry.asynchronous,
-         "a transcript does not say who was at work since when"),
-        ("algorithm", config.algorithm, bool(entry and entry.distils), "it does not hold public examples"),
-        ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
-        ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
-         "the sums of a coarser grid are not published"),
-        ("dp.noise-by", "nodes", noisy, "the sums that nodes noise are not published"),
-    ):  # fmt: skip
-        _refuse(on, ("transcript", server.transcript, "none"), key, value, why)
-
-
-def _check_parts(config: Config) -> None:
-    """Refuse keys that do not go with clients that train a part of the model each."""
-    selection, codec = config.server.selection, codecs.CODECS.get(config.codec.up)
-    for key, value, on, why in (
-        ("ala", "true", config.train.ala, "clients keep arrays of the whole model from round to round"),
-        ("selection", selection, SELECTIONS[selection].needs_losses,
-         "the policy goes by the loss of the received model, and no whole model is sent"),
-        ("codec.up", config.codec.up, codec is not None and codec.biased,
-         "clients keep what their codes leave out of the whole model"),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none",
-         "a restriction is of the whole model"),
-        ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
-        ("transcript", config.server.transcript, config.server.transcript != "none",
-         "a transcript's sums are of whole models"),
-        ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
-         "malicious clients compare coordinates of models that do not have the same ones"),
-    ):  # fmt: skip
-        _refuse(on, (config.width_key, _width(config), "1"), key, value, why)
-
-
-def _width(config: Config) -> str:
-    return config.width.levels or f"{config.train.dropout_width:g}"
-
-
-def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:
-    """Refuse a key for the value of another; `wanted` are its name, its value, and the one that would go."""
-    if on:
-        name, got, fits = wanted
-        raise ConfigError(
-            f'run-config key "{name}": expected {fits} with {key} = {value}, as {why}; got {got}. '
-            f'Set it to {fits}, or choose another "{key}"'
-        )
+    check_pairs(config)
