@@ -48,6 +48,7 @@ from task.resolve.contract import (
     levels_of,
     model_of,
     parts_of,
+    takes_public,
 )
 from task.storage.files import write_once
 from task.tasks import task_of, with_task
@@ -310,7 +311,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
         config = with_task(config, owned.task)
         return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
     dataset, partition = load_dealt(config)
-    if contract_of(config).reads_public and not config.public.data:
+    if takes_public(config):
         partition = without_public(partition, dataset, config)
     config = with_task(config, dataset.task)
     return Node(config, dataset, partition, _pool(config), share, device)

@@ -28,6 +28,7 @@ from task.references import is_reference
 from task.resolve.schedule import learning_rate
 from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.wire import messages as wire
+from task.wire.checks import NO_TESTS
 
 
 def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterable[Outcome]:
@@ -268,7 +269,7 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
 def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
     x, y = node.data(client, "test")
     if len(x) == 0:
-        raise FieldError("test data", 'own test examples (run-config key "local-test-fraction")', "none")
+        raise FieldError(NO_TESTS, 'own test examples (run-config key "local-test-fraction")', "none")
     return x, y
 
 

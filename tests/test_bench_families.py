@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.bench import data, families, robustness
+from tests.bench import claims, data, families, robustness
 
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 TINY = {
     "train-images-idx3-ubyte": (40, 4, 4),
     "train-labels-idx1-ubyte": (40,),
@@ -22,9 +23,7 @@ def figures(accuracy: float) -> families.Found:
     return {"accuracy": accuracy, "MB": 2.0, "seconds": 3.0}
 
 
-def test_each_algorithm_takes_the_rate_with_the_best_mean_over_seeds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_algorithm_takes_the_rate_with_the_best_mean_over_seeds() -> None:
     found = {
         "global fedavg shards 0.1 1": figures(60.0),
         "global fedavg shards 0.1 2": figures(80.0),
@@ -33,10 +32,9 @@ def test_each_algorithm_takes_the_rate_with_the_best_mean_over_seeds(
         "global scaffold shards 0.1 1": figures(71.0),
         "own fedavg shards 0.1 1": figures(99.0),  # another family's
     }
-    families.print_table(found, "global", ["shards"])
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        "| `scaffold` | 71.0 | 0.1 | 2.00 | 3.0 |",
-        "| `fedavg` | 70.0 ± 14.1 | 0.1 | 2.00 | 3.0 |",
+    assert families.table(found, "global", ["shards"]).splitlines()[2:] == [
+        "| `scaffold` | **71.0** | 0.1 | 1 | 2.00 | 3.0 |",
+        "| `fedavg` | 70.0 ± 14.1 | 0.1 | 2 | 2.00 | 3.0 |",
     ]
 
 
@@ -67,3 +65,27 @@ def test_a_table_of_attacks_says_how_far_a_backdoor_came() -> None:
         "| FedAvg | 90.0 | 80.0 (99.6) |",
         "| Krum | 85.0 | 84.0 |",
     ]
+
+
+def test_a_claim_has_a_table_of_its_runs() -> None:
+    runs = {"fedavg": [{"accuracy": 80.0, "forgetting": 9.0}, {"accuracy": 82.0, "forgetting": 11.0}]}
+    assert claims.table("Which is ahead", runs | {"fedntd": [{"accuracy": 83.0}]}).splitlines()[2:] == [
+        "| run | accuracy (%) | forgetting | seeds |",
+        "|---|---|---|---|",
+        "| fedavg | 81.0 ± 1.4 | 10.0 ± 1.4 | 2 |",
+        "| fedntd | 83.0 |  | 1 |",
+    ]
+
+
+def test_the_tables_of_the_documents_are_those_of_the_figures() -> None:
+    text, found = ((DOCS / f"families.{kind}").read_text(encoding="utf-8") for kind in ("md", "json"))
+    figures = json.loads(found)
+    for name in {key.partition(" ")[0] for key in figures}:
+        partitions = ["dirichlet"] if name.startswith("cifar10") else ["shards", "dirichlet"]
+        assert families.table(figures, name, partitions) in text
+
+
+def test_so_are_those_of_the_claims() -> None:
+    text, found = ((DOCS / name).read_text(encoding="utf-8") for name in ("families.md", "claims.json"))
+    for made in claims.tables(json.loads(found)).values():
+        assert made in text

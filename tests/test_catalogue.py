@@ -101,7 +101,7 @@ def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     entry = evaluation_of(ALGORITHMS[name])
     alone = {"apple", "fedamp", "fedfomo", "fedmd", "local-only"}  # clients measure what they kept
     own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]}
-    own |= {"fedem": ["model-0", "model-1", "model-2"], "ifca": ["model-0", "model-1"]}
+    own |= {"fedem": ["model-0", "model-1", "model-2"], "ifca": ["model-0", "model-1"], "cfl": ["model"]}
     own |= {n: ["embeddings"] for n in VERTICAL}
     want = [] if name in alone else own.get(name, ["arrays"])
     assert [f.name for f in entry.down] == want

@@ -1,28 +1,31 @@
 """Simulated malicious clients, to see what a rule withstands; run-config keys ``attack.*``, off by default.
 
-With Delta_k = w_k - w^t and s = ``attack.scale``, a malicious client k sends instead of its model:
+With Delta_k = w_k - w^t, s = ``attack.scale`` and z = ``attack.deviations``, a malicious client k sends
+instead of its model:
 
-=================  =====================================================================  ================
-kind               what goes up                                                           s if 0
-=================  =====================================================================  ================
-sign-flip          w^t - s Delta_k                                                        1
-scale              w^t + s Delta_k                                                        10
-gaussian           w^t + s N(0, 1), drawn by seed, round and name                         1
-label-flip         w_k after training on the labels C - 1 - y; what it sends is honest    (no strength)
-little-is-enough   mean_j - s std_j of the benign clients, for each coordinate j          z_max
-inner-product      w^t - s mean of the benign clients' Delta_j                            0.1
-min-max, min-sum   their mean less s deviations, which nobody's distance shows            the largest
-mimic              what the first benign client by name sends                             (no strength)
-backdoor           w_k after training on examples with a trigger                          (no strength)
-model-replacement  w^t + s Delta_k, Delta_k of such a training                            C K
-=================  =====================================================================  ================
+====================  ==================================================================  ================
+kind                  what goes up                                                        s, z if 0
+====================  ==================================================================  ================
+sign-flip             w^t - s Delta_k                                                     1
+scale                 w^t + s Delta_k                                                     10
+gaussian              w^t + ``attack.std`` N(0, 1), drawn by seed, round and name
+label-flip            w_k after training on labels C - 1 - y; what it sends is honest
+little-is-enough      mean_j - z std_j of the benign clients, for each coordinate j       z_max
+inner-product         w^t - s mean of the benign clients' Delta_j                         0.1
+min-max, min-sum      their mean less z deviations, which nobody's distance shows         the largest
+mimic                 what the first benign client by name sends
+backdoor              w_k after training on examples with a trigger
+distributed-backdoor  w^t + s Delta_k of a training on examples with a part of it         1
+model-replacement     w^t + s Delta_k, Delta_k of a backdoor's training                   C K
+====================  ==================================================================  ================
 
 `client_app.stages.crafted` has the ones that know the benign clients' updates. A backdoor is put into a share
 ``attack.poison`` of a malicious client's examples: a patch (`task.datasets.trigger`), and the label
 ``attack.target``. Where the server has a test set, ``attack-success`` says of each model how many of its
 examples of other classes the patch brings there. Model replacement (Bagdasaryan et al., AISTATS 2020, arXiv
 1807.00459) scales the update by n_S / n_k, here C K for K clients on the node, so that the mean becomes the
-malicious client's model.
+malicious client's model. A distributed backdoor (Xie, Huang, Chen, Li, ICLR 2020) cuts the trigger into four;
+the malicious clients of a node have the parts in turn, by name, and one with data of its own draws its part.
 
 Little-is-enough: Baruch, Baruch, Goldberg, NeurIPS 2019, arXiv 1902.06156, Algorithm 3. z_max is the z with
 Phi(z) = (n - m - h) / (n - m), where m of the n clients are malicious and h = floor(n/2 + 1) - m honest ones
@@ -51,7 +54,7 @@ import torch
 from client_app.node import Node
 from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
-from task.config.attack_section import BACKDOORS, INFORMED
+from task.config.attack_section import BACKDOORS, DEVIATING, INFORMED
 from task.config.knobs import Config
 from task.datasets.trigger import stamped
 from task.errors import FieldError
@@ -61,7 +64,7 @@ from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import base_of
 
-DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "gaussian": 1.0}
+DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "distributed-backdoor": 1.0}
 
 
 class Attack(Stage):
@@ -89,8 +92,24 @@ class Attack(Stage):
             drawn.append(order < round(attack.poison * n) if client in bad else np.zeros(n, bool))
         rows = torch.from_numpy(np.concatenate(drawn)).to(y.device)
         x, y = x.clone(), y.clone()
-        x[rows], y[rows] = stamped(x[rows]), attack.target
+        if attack.parts == 1:
+            x[rows] = stamped(x[rows])
+        else:
+            owner = torch.from_numpy(np.repeat([self._part(c) for c in cohort], sizes)).to(y.device)
+            for part in range(attack.parts):
+                mine = rows & (owner == part)
+                x[mine] = stamped(x[mine], attack.parts, part)
+        y[rows] = attack.target
         return x, y
+
+    def _part(self, client: str) -> int:
+        """Return which part of a trigger that is cut a client has; -1 = none, it is not malicious."""
+        config, bad = self.node.config, sorted(self._malicious())
+        if client not in bad:
+            return -1
+        if len(self.node.clients.names) == 1:
+            return int(rng_for(config.seeds.train, POISON, 1, client).integers(config.attack.parts))
+        return bad.index(client) % config.attack.parts
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the clients' uploads as they come, with those of the malicious replaced."""
@@ -119,8 +138,8 @@ class Attack(Stage):
             elif kind != "little-is-enough":
                 yield client, self._crafted(client, upload, vectors)
             else:
-                s = self.node.config.attack.scale or z_max(benign.count + len(waiting), len(waiting))
-                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -s), codes={})
+                z = self.node.config.attack.deviations or z_max(benign.count + len(waiting), len(waiting))
+                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -z), codes={})
 
     def _crafted(
         self, client: str, upload: wire.ClientUpdate, benign: Sequence[Vectors]
@@ -130,7 +149,9 @@ class Attack(Stage):
         if not self._made:
             base = vectors_of(self._bases(client, upload), self.node.parts().trainable)
             zero = {at: base.get(at, np.zeros(1)) for at in benign[0]}
-            self._made = crafted(attack.kind, benign, zero, attack.scale)
+            s = attack.scale if attack.kind == "inner-product" else 0.0
+            z = attack.deviations if attack.kind in DEVIATING else 0.0
+            self._made = crafted(attack.kind, benign, zero, s or z)
         for (field, name), values in self._made.items():
             out[field][name] = values.astype(out[field][name].dtype)
         return replace(upload, arrays=out, codes={})
@@ -145,7 +166,12 @@ class Attack(Stage):
         """Return the upload of a malicious client that needs to know nobody else's."""
         config, parameters = self.node.config, self.node.parts().trainable
         kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
-        s = config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
+        gaussian = kind == "gaussian"
+        s = (
+            config.attack.std
+            if gaussian
+            else config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
+        )
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
         for field, arrays in upload.arrays.items():
@@ -155,7 +181,7 @@ class Attack(Stage):
             for name in (n for n in parameters if n in arrays):
                 a = arrays[name]
                 base = bases[name].astype(np.float64) if name in bases else 0.0
-                if kind == "gaussian":
+                if gaussian:
                     sent = base + s * rng.standard_normal(a.shape)
                 else:
                     sent = base + (-s if kind == "sign-flip" else s) * (a - base)

@@ -62,6 +62,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Participation", _share(took)),
         *lines_of(result),
         ("Quarantined replies", str(result.get("quarantined", 0))),
+        ("Clients without test examples", str(result.get("untested") or "")),
         ("Contribution", _contribution(result.get("contribution") or {})),
         ("Privacy", _promise(result.get("privacy") or {})),
     ]

@@ -140,6 +140,7 @@ def summarise(
         "heldout": _held_out(seen),
         "participation": participation(rounds, seen.times),
         "quarantined": sum(len(row.get("quarantined", [])) for row in rounds),
+        "untested": len({name for row in rounds for name in row.get("untested", [])}),
         "skipped": sum(bool(row.get("skipped")) for row in rounds),
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
         **privacy_of(rounds, config),

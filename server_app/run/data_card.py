@@ -5,7 +5,9 @@ from typing import Any
 from task.config.knobs import Config
 from task.datasets import Dataset, spec_of
 from task.datasets.partition import Partition, label_counts, load_partition
+from task.datasets.public import without_public
 from task.datasets.skew import load_dealt
+from task.resolve.contract import takes_public
 
 MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
 
@@ -22,11 +24,14 @@ def data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[s
     if dataset is None:
         return None
     partition = load_partition(dataset, config.data, config.seeds.data)
+    if takes_public(config):
+        partition = without_public(partition, dataset, config)
     return {
         "description": dataset.description,
         "source": dataset.source,
         "fingerprint": dataset.fingerprint,
         "train_examples": dataset.num_train,
+        **({"public_examples": config.public.examples} if takes_public(config) else {}),
         "test_examples": len(dataset.y) - dataset.num_train,
         "clients": partition.num_clients,
         "skew": {k: float(v) for k, v in partition.skew.items()},

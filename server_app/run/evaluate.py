@@ -31,10 +31,12 @@ def central_evaluation(
     device: torch.device,
     task: Task = CLASSIFICATION,
     target: int | None = None,
+    parts: int = 1,
 ) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
     """Return Flower's ``evaluate_fn`` for this data set, or None if it has no global test set.
 
-    With the `target` class of a simulated backdoor it measures ``attack-success`` too.
+    With the `target` class of a simulated backdoor it measures ``attack-success`` too; `parts` are those of
+    its trigger.
 
     The test set is decoded into memory once; one that drifts, again for each new concept. On a CPU this
     process's torch is set to one thread: the batches are shared among Python threads, one per core.
@@ -70,7 +72,7 @@ def central_evaluation(
             found, sums = measure(model, x, y, threads=threads, task=task)
             if (
                 target is not None
-                and (share := attack_success(model, x, y, target, task, threads)) is not None
+                and (share := attack_success(model, x, y, target, task, threads, parts)) is not None
             ):
                 found[ATTACK_SUCCESS] = share
         return MetricRecord({**task.measures.record(sums), **found})
@@ -79,7 +81,13 @@ def central_evaluation(
 
 
 def attack_success(
-    model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, target: int, task: Task, threads: int = 1
+    model: torch.nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    target: int,
+    task: Task,
+    threads: int = 1,
+    parts: int = 1,
 ) -> float | None:
     """Return the share of the examples of other classes that a backdoor's trigger brings to its class.
 
@@ -89,7 +97,7 @@ def attack_success(
     if not bool(others.any()):
         return None
     wanted = torch.full_like(y[others], target)
-    return measure(model, stamped(x[others]), wanted, threads=threads, task=task)[0]["accuracy"]
+    return measure(model, stamped(x[others], parts), wanted, threads=threads, task=task)[0]["accuracy"]
 
 
 def global_model(

@@ -74,7 +74,9 @@ class OpenedRun:
         if self.dataset is not None and not (self.entry.personal or self.entry.encrypted):
             attack = self.config.attack
             target = attack.target if attack.kind in BACKDOORS else None
-            found = central_evaluation(self.model, self.dataset, torch.device("cpu"), self.task, target)
+            found = central_evaluation(
+                self.model, self.dataset, torch.device("cpu"), self.task, target, attack.parts
+            )
         if found is None and self.config.contribution.measure != "none":
             raise ConfigError(
                 'run-config key "contribution.measure": expected a test set on the server to measure '

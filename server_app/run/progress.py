@@ -190,6 +190,8 @@ def _replies(row: Mapping[str, Any]) -> list[str]:
     parts = [f"clients {row['answered']}/{row['asked']}"] if row.get("asked") else []
     if row.get("quarantined"):
         parts.append(f"quarantined {len(row['quarantined'])}")
+    if row.get("untested"):
+        parts.append(f"no test examples {len(row['untested'])}")
     if row.get("epsilon") is not None:
         parts.append(f"epsilon {row['epsilon']:.4g}")
     if row.get("rolled_back") is not None:

@@ -13,6 +13,8 @@ from client_app.work import own_model
 from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
+from strategies.rules.cfl import CFLState, home
+from strategies.rules.several import model_in
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.datasets import spec_of
@@ -26,6 +28,7 @@ from task.resolve.model_card import DIGESTS, ModelCard, read_model
 from task.spec.brought import algorithm_of
 from task.spec.entry import Algorithm, evaluation_of
 from task.spec.record import PROTOTYPES
+from task.spec.several import model_name
 from task.wire import messages as wire
 
 
@@ -177,8 +180,14 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
     void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
     last, gone = rounds[-1]["round"] if rounds else 0, tuple(int(r) for r in void)
     order = _order(last, arrays, entry, client, str(record["id"]), gone)
+    held = checkpoint[0].arrays if checkpoint else {}
     if entry.models:
-        order = replace(order, arrays=_several(entry, checkpoint[0].arrays if checkpoint else {}, path))
+        order = replace(order, arrays=_several(entry, held, path))
+    for record in entry.down:
+        if record.to == "each":
+            order = replace(
+                order, per_client={record.name: {client: {client: _of_cluster(held, client, path)}}}
+            )
     return _own_of(node, card, config, entry, order)
 
 
@@ -199,6 +208,25 @@ def _several(entry: Algorithm, held: Arrays, path: Path) -> dict[str, Arrays]:
             f"{entry.name} makes a client's; got none. Run it again, and leave its folder as it is"
         )
     return found
+
+
+def _of_cluster(held: Arrays, client: str, path: Path) -> Arrays:
+    """Return the model of a client's cluster from the checkpoint of a run of `strategies.rules.cfl`.
+
+    Raises:
+        StateError: It has none.
+    """
+    arrays, models, members = (
+        {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
+        for prefix in ("arrays/", "models/", "members/")
+    )
+    if not models:
+        raise StateError(
+            f"{path.parent / CHECKPOINT}: expected the run's clusters, of which one has client {client}; got "
+            "none. Run it again, and leave its folder as it is"
+        )
+    state = CFLState(arrays, models, members)
+    return model_in(state, model_name(home(state, client)))
 
 
 def _personal(config: Config, client: str) -> Algorithm:

@@ -42,6 +42,18 @@ class Folded:
     own_up: dict[str, int] = field(default_factory=dict)
     most_up: float = 0
     evidence: Evidence | None = None  # of what anyone can check the sums by
+    untested: list[str] = field(default_factory=list)  # clients that had no examples to measure on
+
+    def set_apart(self, work: str) -> list[RejectedReply]:
+        """Take clients without test examples out of the quarantined, where measuring was the work.
+
+        Returns:
+            The replies that were not used for any other reason.
+        """
+        if work in ("evaluate", "adapt"):
+            self.untested = [q.client for q in self.quarantined if q.field == checks.NO_TESTS]
+            self.quarantined = [q for q in self.quarantined if q.field != checks.NO_TESTS]
+        return self.quarantined
 
 
 @dataclass

@@ -282,7 +282,6 @@ class PhaseEngine:
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
         if opened.evidence:
             folded.evidence, opened.evidence.sums = opened.evidence, fold.sums()
-        self.journal.quarantined(folded.quarantined)
         good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
         self.note_models(requests, {m.metadata.dst_node_id for m in good})
         folded.own_down = self._own_down(phase)
@@ -304,6 +303,7 @@ class PhaseEngine:
     def _done(self, phase: Phase, folded: Folded) -> Folded:
         """Account for a phase's answers; add noise to their sums where the run asks for it."""
         self.done.append((phase, folded))
+        self.journal.quarantined(folded.set_apart(phase.contract.work))
         if folded.reduced is not None:
             names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
@@ -325,7 +325,6 @@ class PhaseEngine:
             pass
         phase, folded = secure.phase, secure.folded()
         self.bytes_down += secure.bytes_down
-        self.journal.quarantined(folded.quarantined)
         folded.own_down = self._own_down(phase)
         return self._done(phase, folded)
 

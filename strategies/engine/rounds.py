@@ -71,7 +71,7 @@ class RoundLog:
             **dict.fromkeys(("lr", "train_loss", "client_loss", "client_accuracy", "loss", "accuracy")),
             **{"population": 0, "simulated_seconds": 0.0},
             **{"selected": [], "stragglers": [], "asked": 0, "answered": 0, "skipped": False, "metrics": {}},
-            **{"rolled_back": None, "client_counts": {}},
+            **{"rolled_back": None, "client_counts": {}, "untested": []},
         }
     )
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -88,6 +88,7 @@ class RoundLog:
         for name, (_, folded) in zip(names, done, strict=True):
             self.bytes_up += folded.bytes_up
             self.quarantined += folded.quarantined
+            self.values["untested"] = sorted({*self.values["untested"], *folded.untested})
             if name:
                 more = others if name == TRAIN else ()
                 self.clients += client_lines(self.round, name, folded, more)
@@ -106,7 +107,7 @@ class RoundLog:
         """Take over what a round cost in privacy; leave out who took part if that is `secret`."""
         self.values |= row
         if secret:
-            self.values |= {"selected": [], "stragglers": []}
+            self.values |= {"selected": [], "stragglers": [], "untested": []}
             self.clients = []
 
     def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:

@@ -35,11 +35,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Phases, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from strategies.rules.robust_math import columns, combine
 from task.config.knobs import Config
+from task.errors import AbsentError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.population import some
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,20 @@ def server_update(state: FLTrustState, reduced: AggregatedReplies, config: Confi
 
 class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustState):
     """FLTrust; see `strategies.rules.fltrust`."""
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Ask nothing, but refuse a root that nobody is.
+
+        Raises:
+            AbsentError: The root is not online.
+        """
+        root = self.config.fltrust.root
+        if root and root not in context.names:
+            raise AbsentError(
+                f'run-config key "fltrust.root": expected the name of a client that is online; got "{root}", '
+                f"and online are {some(context.names)}. Correct the name, or start its node and the run again"
+            )
+        yield from ()
 
     def round(self, state: FLTrustState, context: RoundContext) -> Round:
         """Let the root client train, then the cohort without it."""

@@ -3,6 +3,8 @@
 With Delta_k = w_k - w^t over the parameters, f the malicious clients of `byzantine`:
 
 norm bound   w_k <- w^t + Delta_k min(1, M / |Delta_k|)        Sun et al. 2019, arXiv 1911.07963
+ARC          the same with M the floor(2 f (m - f) / m) + 1    Allouah et al. 2024, arXiv 2405.14432
+             largest |Delta_k|
 bucketing    clients in a random order, each s averaged        Karimireddy et al. 2022, arXiv 2006.09365
 NNM          w_k <- mean of the m - f models nearest to it     Allouah et al. 2023, arXiv 2302.01772
 
@@ -10,6 +12,7 @@ NNM          w_k <- mean of the m - f models nearest to it     Allouah et al. 20
 symbol  variable                shape, dtype                            where
 ======  ======================  ======================================  ==========
 M       ``robust.norm-bound``   float, as |Delta_k|; 0 = none           run config
+        ``robust.arc``          whether M is found from the norms       run config
 s       ``robust.bucket``       clients in a bucket; 1 = none           run config
         ``robust.nnm``          whether models are mixed                run config
 W       `mixed`                 weights, float64 [rows, m]              server
@@ -114,6 +117,18 @@ def neighbours(D: np.ndarray, f: int) -> np.ndarray:
     return W
 
 
+def adapted(norms: np.ndarray, f: int) -> float:
+    """Return the norm that adaptive robust clipping cuts the largest updates to, of m with f malicious.
+
+    It is the largest of those that are not cut; nothing is where f is 0.
+
+    >>> adapted(np.array([1.0, 2.0, 1.5, 14.0]), 1)
+    2.0
+    """
+    m = len(norms)
+    return float(np.sort(norms)[m - 1 - min(2 * f * (m - f) // m, m - 1)])
+
+
 def before(
     state: ServerState, reduced: AggregatedReplies, config: Config
 ) -> tuple[AggregatedReplies, dict[str, Number]]:
@@ -121,9 +136,10 @@ def before(
     knobs, metrics = config.robust, dict[str, Number]()
     f, stack = byzantine(reduced, config), reduced.arrays["arrays"]
     clients, counts = reduced.clients, reduced.num_examples
-    if knobs.norm_bound:
+    if knobs.norm_bound or knobs.arc:
         norms = lengths(stack, state.arrays, reduced.trainable)
-        share = np.minimum(1.0, knobs.norm_bound / np.maximum(norms, np.finfo(np.float64).tiny))
+        most = min(knobs.norm_bound or np.inf, adapted(norms, f) if knobs.arc else np.inf)
+        share = np.minimum(1.0, most / np.maximum(norms, np.finfo(np.float64).tiny))
         metrics["cut"] = int((share < 1).sum())
         if metrics["cut"]:
             parameters = {n: a for n, a in stack.items() if n in reduced.trainable}

@@ -72,9 +72,10 @@ class SeveralModels(Rule):
         """Return how many global models there are."""
         raise NotImplementedError
 
-    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> SeveralState:
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the models before round 1."""
-        return SeveralState(arrays, initial_models(arrays, trainable, self.count(), self.config.seeds.model))
+        models = initial_models(arrays, trainable, self.count(), self.config.seeds.model)
+        return self.state(arrays, models=models)
 
     def down_record(self, state: SeveralState, name: str, context: RoundContext) -> Arrays:
         """Return the global model of that name."""

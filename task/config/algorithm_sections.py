@@ -226,6 +226,7 @@ class RobustConfig(Section):
     norm_bound: float = knob(
         0.0, "M, largest norm of a client's update, what exceeds it is cut; 0 = none", low=0
     )
+    arc: bool = knob(False, "cut the largest updates, 2 f of f malicious clients about, to the next norm")
     bucket: int = knob(1, "s, clients that are averaged before the rule sees them; 1 = none", low=1)
     nnm: bool = knob(False, "mix each model with those nearest to it before the rule sees them")
     client_momentum: float = knob(

@@ -2,8 +2,11 @@
 
 from task.config.sections import Section, knob
 
-BACKDOORS = ("backdoor", "model-replacement")  # train on examples with a trigger
+# Train on examples with a trigger.
+BACKDOORS = ("backdoor", "distributed-backdoor", "model-replacement")
 ATTACK_SUCCESS = "attack-success"  # the measure of a backdoor on the global test set
+MOVED = ("sign-flip", "scale", "gaussian", "distributed-backdoor", "model-replacement")
+DEVIATING = ("little-is-enough", "min-max", "min-sum")  # go by deviations of the benign updates
 INFORMED = ("little-is-enough", "inner-product", "min-max", "min-sum", "mimic")  # know the benign updates
 
 
@@ -19,8 +22,17 @@ class AttackConfig(Section):
         0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
     )
     scale: float = knob(
-        0.0, "strength; 0 = sign-flip 1, scale 10, gaussian 1, inner-product 0.1, others by the paper", low=0
+        0.0,
+        "s, multiple of an update that goes up; 0 = sign-flip, distributed-backdoor 1, scale 10, "
+        "inner-product 0.1, model-replacement all clients of a round",
+        low=0,
     )
+    deviations: float = knob(
+        0.0,
+        "z of little-is-enough, g of min-max and min-sum: deviations off the mean; 0 = by the paper",
+        low=0,
+    )
+    std: float = knob(1.0, "gaussian: standard deviation of the noise", above=0)
     target: int = knob(0, "class of an example with the trigger of a backdoor", low=0)
     poison: float = knob(
         0.5,
@@ -28,3 +40,8 @@ class AttackConfig(Section):
         above=0,
         high=1,
     )
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the trigger is cut, of which a malicious client has one."""
+        return 4 if self.kind == "distributed-backdoor" else 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from task.config.attack_section import BACKDOORS, AttackConfig
+from task.config.attack_section import BACKDOORS, DEVIATING, AttackConfig
 from task.config.sections import OPTIMIZERS, SPARSE, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
@@ -58,6 +58,12 @@ _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items()
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
 _PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.reads_public))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
+# It bounds changes of the model, of which these send none: tables by class or example, or nothing.
+_UPDATES = When(
+    "algorithm",
+    tuple(sorted(a for a, e in ALGORITHMS.items() if not any(r.layout.kind == "part" for r in e.up))),
+    but=True,
+)
 _WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
@@ -75,7 +81,7 @@ _NOT_VERTICAL = (
 )  # fmt: skip
 _SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
-_STRONG = tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))
+_SCALED = ("sign-flip", "scale", "inner-product", "distributed-backdoor", "model-replacement")
 
 _DRIFTS = When("drift.kind", ("none",), but=True)
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
@@ -111,6 +117,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     ),
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
+    "max-update-norm": (_AVERAGED, _UPDATES),
     **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
     "devices.uplink": (_AVERAGED, _WAITING),
     "vertical.": (_algorithm(*_VERTICAL),),
@@ -148,9 +155,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "attack.fraction": (When("attack.kind", _KINDS),),
     "attack.target": (When("attack.kind", BACKDOORS),),
     "attack.poison": (When("attack.kind", BACKDOORS),),
-    "attack.scale": (
-        When("attack.kind", tuple(k for k in _KINDS if k not in ("backdoor", "label-flip", "mimic"))),
-    ),
+    "attack.scale": (When("attack.kind", _SCALED),),
+    "attack.deviations": (When("attack.kind", DEVIATING),),
+    "attack.std": (When("attack.kind", ("gaussian",)),),
     "contribution.orders": (When("contribution.measure", ("shapley",)),),
     "contribution.tolerance": (When("contribution.measure", ("shapley",)),),
     "sam.form": (When("sam.rho"),),

@@ -54,6 +54,7 @@ from task.config.level_sections import (
 from task.config.personal_sections import (
     APFLConfig,
     AppleConfig,
+    CFLConfig,
     DittoConfig,
     FedALAConfig,
     FedAMPConfig,
@@ -175,6 +176,7 @@ class Config:
     knn_per: KNNPerConfig = field(default_factory=KNNPerConfig)
     feddbe: FedDBEConfig = field(default_factory=FedDBEConfig)
     ifca: IFCAConfig = field(default_factory=IFCAConfig)
+    cfl: CFLConfig = field(default_factory=CFLConfig)
     fedem: FedEMConfig = field(default_factory=FedEMConfig)
     fedala: FedALAConfig = field(default_factory=FedALAConfig)
     ditto: DittoConfig = field(default_factory=DittoConfig)

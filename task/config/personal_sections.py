@@ -68,6 +68,17 @@ class IFCAConfig(Section):
     clusters: int = knob(2, "p, cluster models; 1 = FedAvg", low=1, high=100)
 
 
+class CFLConfig(Section):
+    """CFL, Sattler, Müller and Samek 2021."""
+
+    epsilon1: float = knob(
+        0.4, "epsilon_1, |mean update| of a cluster below which it may be cut; 0 = never cut", low=0
+    )
+    epsilon2: float = knob(1.6, "epsilon_2, largest |update| of a cluster above which it may be cut", low=0)
+    clusters: int = knob(10, "most clusters; 1 = never cut", low=1, high=100)
+    warmup: int = knob(20, "rounds before the first cut", low=0)
+
+
 class FedEMConfig(Section):
     """FedEM, Marfoq et al. 2021."""
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from task.config.attack_section import INFORMED
+from task.config.attack_section import INFORMED, MOVED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
@@ -241,7 +241,7 @@ CHOICES: tuple[Choice, ...] = (
         (SOME,),
         lambda entry: "its clients train on everybody's data" if entry.pooled else "",
     ),
-    Choice("attack.kind", ("sign-flip", "scale", "gaussian", "model-replacement"), _no_base),
+    Choice("attack.kind", MOVED, _no_base),
     Choice("attack.kind", ("label-flip", "backdoor")),
     Choice("attack.kind", INFORMED, _informed),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),

@@ -73,6 +73,11 @@ def contract_of(config: Config) -> Algorithm:
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 
 
+def takes_public(config: Config) -> bool:
+    """Return whether the run's public examples are taken out of its clients' own pool."""
+    return contract_of(config).reads_public and not config.public.data
+
+
 def stages_of(config: Config) -> frozenset[str]:
     """Return the stages that the run config names."""
     named = {"ala": config.train.ala, "attack": config.attack.kind != "none"}

@@ -44,6 +44,8 @@ _PAPERS = """
     Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies
 2102.07089 2021 Collins, Hassani, Mokhtari, Shakkottai
     Exploiting Shared Representations for Personalized Federated Learning
+1910.01991 2019 Sattler, Müller, Samek
+    Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under Privacy Constraints
 2003.13461 2020 Deng, Kamani, Mahdavi
     Adaptive Personalized Federated Learning
 2006.08848 2020 Dinh, Tran, Nguyen

@@ -33,6 +33,7 @@ from task.spec.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
 _WHOLE = Record("personal", WHOLE, "v_k, the client's own model")
+_OWN_CLUSTER = Record("model", SHARED, "theta_c, the model of the client's cluster", to="each")
 _CLUSTER = Record("model-0", SHARED, "theta_j, a cluster's model")
 _COMPONENT = Record("model-0", SHARED, "theta_m, a component model")
 _EACH_MODEL_UP = replace(MODEL_UP, reduce="collect")
@@ -78,6 +79,18 @@ PERSONAL = (
         pooled="once",
         newcomer="the model of the pooled data",
         no_neutral="one client trains on everybody's data",
+    ),
+    _own(
+        "cfl", "CFL", paper("1910.01991", "recursive bipartition"),
+        about="Cuts a cluster of clients in two where they no longer agree; each cluster has its own model.",
+        solver="d-psgd",
+        down=(_OWN_CLUSTER,),
+        up=(replace(MODEL_UP, base="model", reduce="collect"),),
+        weight="uniform",
+        evaluation=(_OWN_CLUSTER,),
+        newcomer="the model of the largest cluster, to which it belongs once it has trained",
+        neutral={"cfl.epsilon1": 0.0},
+        equal_sizes=True,
     ),
     _averaged(
         "ditto", "Ditto", paper("2012.04221"),

@@ -13,6 +13,7 @@ from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.spec.record import Record, Scalar
 
 MOST_SCALARS = 1000  # of one client
+NO_TESTS = "test data"  # field of a client that has no examples of its own to measure on
 LONGEST_NAME = 200  # letters
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
 FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils

@@ -36,14 +36,15 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "none": {"attack.kind": "none"},
     "sign flip, s = 4": {"attack.kind": "sign-flip", "attack.scale": 4.0},
     "scaled, s = 10": {"attack.kind": "scale", "attack.scale": 10.0},
-    "Gaussian, s = 1": {"attack.kind": "gaussian", "attack.scale": 1.0},
+    "Gaussian, s = 1": {"attack.kind": "gaussian"},
     "label flip": {"attack.kind": "label-flip"},
-    "little is enough, z = 1.5": {"attack.kind": "little-is-enough", "attack.scale": 1.5},
+    "little is enough, z = 1.5": {"attack.kind": "little-is-enough", "attack.deviations": 1.5},
     "inner product, s = 4": {"attack.kind": "inner-product", "attack.scale": 4.0},
-    "min-max": {"attack.kind": "min-max", "attack.scale": 0.0},
-    "min-sum": {"attack.kind": "min-sum", "attack.scale": 0.0},
+    "min-max": {"attack.kind": "min-max"},
+    "min-sum": {"attack.kind": "min-sum"},
     "mimic": {"attack.kind": "mimic"},
     "backdoor": {"attack.kind": "backdoor"},
+    "backdoor in four parts": {"attack.kind": "distributed-backdoor", "attack.scale": 0.0},
     "model replacement, s = 20": {"attack.kind": "model-replacement", "attack.scale": 20.0},
 }
 Figures = dict[str, dict[str, float]]  # by rule and attack
@@ -61,7 +62,8 @@ def measured(keys: dict[str, Any]) -> tuple[float, float | None]:
     accuracy = float(measure(model, x, y)[0]["accuracy"])
     if config.attack.kind not in BACKDOORS:
         return accuracy, None
-    return accuracy, attack_success(model, x, y, config.attack.target, CLASSIFICATION)
+    attack = config.attack
+    return accuracy, attack_success(model, x, y, attack.target, CLASSIFICATION, parts=attack.parts)
 
 
 def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:

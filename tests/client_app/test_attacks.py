@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from client_app.stages.attacks import Attack, flip_labels, malicious, z_max
-from task.config.attack_section import INFORMED, AttackConfig
+from task.config.attack_section import DEVIATING, INFORMED, AttackConfig
 from task.config.knobs import Config
 from task.errors import FieldError
 from task.spec.algorithms import ALGORITHMS
@@ -30,8 +30,10 @@ KINDS = [
 CLIENTS = ("a", "b", "c", "d", "e")
 
 
-def config(kind: str, fraction: float = 0.4, scale: float = 0.0, seed: int = 1) -> Config:
-    return Config(seed=seed, attack=AttackConfig(kind=kind, fraction=fraction, scale=scale))
+def config(kind: str, fraction: float = 0.4, strength: float = 0.0, seed: int = 1) -> Config:
+    key = "deviations" if kind in DEVIATING else "std" if kind == "gaussian" else "scale"
+    given: dict[str, Any] = {key: strength} if strength else {}
+    return Config(seed=seed, attack=AttackConfig(kind=kind, fraction=fraction, **given))
 
 
 # ------------------------------------------------------------------------------------------- who
@@ -88,7 +90,7 @@ def sent(kind: str, scale: float = 0.0, bad: str = "bd", order_: str = "abcde") 
         return wire.ClientUpdate({"arrays": model, "delta": delta}, {"num-examples": 3, "train-loss": 0.5})
 
     outcomes = [(c, upload(c)) for c in order_]
-    done = list(corrupt(outcomes, frozenset(bad), order, config(kind, scale=scale)))
+    done = list(corrupt(outcomes, frozenset(bad), order, config(kind, strength=scale)))
     assert sorted(c for c, _ in done) == sorted(order_)
     return dict(done)
 
@@ -121,7 +123,7 @@ def test_gaussian_noise_is_around_the_received_model_and_drawn_by_name_and_round
     down = {"w": np.full(20_000, 3, np.float32)}
     upload = wire.ClientUpdate({"arrays": {"w": np.full(20_000, 99, np.float32)}}, {"num-examples": 1})
 
-    noisy = config("gaussian", scale=0.5)
+    noisy = config("gaussian", strength=0.5)
 
     def noise(client: str, server_round: int) -> np.ndarray:
         order = wire.TrainOrder(server_round, {"arrays": down}, {}, (client,))

@@ -107,6 +107,32 @@ def test_a_share_of_the_malicious_clients_examples_has_trigger_and_target() -> N
         task_of(Config(attack=AttackConfig(kind="backdoor", target=3)), "classification", 3)
 
 
+def test_a_trigger_in_four_parts_is_the_whole_once_all_are_in() -> None:
+    for shape, numbers in (((1, 1, 28, 28), 25), ((1, 3, 8, 8), 12), ((1, 6), 4)):
+        x = torch.zeros(shape)
+        x.flatten()[0] = 1.0
+        parts = torch.stack([stamped(x, 4, part) != x for part in range(4)])
+        assert torch.equal(parts.any(0), stamped(x, 4) != x)
+        assert int(parts.sum()) == int(parts.any(0).sum()) == numbers
+        assert all(part.any() for part in parts)
+
+
+def test_malicious_clients_have_the_parts_of_a_trigger_in_turn() -> None:
+    config = Config(attack=AttackConfig(kind="distributed-backdoor", target=2, poison=1.0))
+    names = tuple("abcdef")
+    node: Any = SimpleNamespace(
+        config=config, dataset=SimpleNamespace(num_classes=3), clients=SimpleNamespace(names=names)
+    )
+    stage = Attack(node, ALGORITHMS["fedavg"], wire.TrainOrder(3, {}, {}, names))
+    stage._malicious = lambda: frozenset("bcdef")  # type: ignore[method-assign]
+    x, y = stage.examples(
+        torch.tensor([[5.0, 1, 1, 1, 1]] * 6), torch.ones(6, dtype=torch.int64), names, [1] * 6
+    )
+    where = [row.nonzero().flatten().tolist() for row in x[:, 1:] == 5]
+    assert where == [[], [0], [1], [2], [3], [0]]
+    assert y.tolist() == [1, 2, 2, 2, 2, 2]
+
+
 def test_success_counts_examples_of_other_classes() -> None:
     model = torch.nn.Linear(2, 2)
     with torch.no_grad():

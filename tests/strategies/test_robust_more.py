@@ -15,7 +15,7 @@ from strategies.rules.pre_aggregation import before, buckets, neighbours
 from task.config.algorithm_sections import CenteredClippingConfig, DnCConfig, RobustConfig
 from task.config.knobs import Config
 from task.config.read import read_config
-from task.errors import ConfigError
+from task.errors import AbsentError, ConfigError
 from task.spec.algorithms import ALGORITHMS
 from tests.reference import robust as reference
 from tests.support.federation import owners_config, play, write_owners
@@ -131,6 +131,17 @@ def test_a_norm_bound_by_hand() -> None:
     assert (seen_.arrays["arrays"]["b"].ravel().tolist(), metrics) == ([9.0] * 4, {"cut": 1})
 
 
+def test_adaptive_clipping_by_hand() -> None:
+    """f = 1 of 4: floor(2 * 3 / 4) = 1, so the largest is cut to the next norm, 2."""
+    got = seen(arc=True)
+    assert got[3] == pytest.approx([math.sqrt(2)] * 2)
+    assert (got[:3] == FOUR[:3]).all()
+    assert (seen(arc=True, byzantine=0.0) == FOUR).all()  # neutral
+    assert seen(arc=True, norm_bound=1.0)[3] == pytest.approx(
+        [math.sqrt(0.5)] * 2
+    )  # the smaller bound counts
+
+
 def test_buckets_are_drawn_by_round_and_all_clients_are_in_one() -> None:
     rng = np.random.default_rng
     assert sorted(np.concatenate(buckets(7, 2, rng(0)))) == list(range(7))
@@ -193,6 +204,15 @@ def test_neither_nodes_nor_their_order_change_a_byte(more: dict[str, Any], tmp_p
         for n in (1, 3)
     ]
     assert hashes[0] == hashes[1]
+
+
+def test_a_root_that_nobody_is_ends_the_run_before_round_1(tmp_path: Path) -> None:
+    write_owners(tmp_path / "owners.npz")
+    keys = owners_config(
+        tmp_path / "owners.npz", algorithm="fltrust", fltrust__root="zoe", num_server_rounds=1
+    )
+    with pytest.raises(AbsentError, match=r'"fltrust\.root": .* got "zoe", and online are anna, ben'):
+        play(keys)
 
 
 def test_fltrust_keeps_training_where_most_clients_lie(tmp_path: Path) -> None:

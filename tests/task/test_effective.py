@@ -48,6 +48,8 @@ CHECKS = tuple(
         ({"synthetic.alpha": 0.5}, '"synthetic.alpha".*dataset = "synthetic"'),
         ({"data-path": "mine.csv"}, '"data-path".*dataset one of "csv", "imagefolder", "npz"'),
         ({"select.pace": 0.1, "selection": "fedcs"}, '"select.pace".*selection = "oort".*"fedcs"'),
+        ({"attack.scale": 3.0, "attack.kind": "min-max"}, '"attack.scale".*attack.kind = "min-max"'),
+        ({"max-update-norm": 3.0, "algorithm": "fedproto"}, '"max-update-norm".*algorithm other than'),
         ({"attack.scale": 3.0}, '"attack.scale".*attack.kind one of'),
         ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
@@ -154,6 +156,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in HORIZONTAL},
     **{name: of_columns(name) for name in VERTICAL},
+    "cfl": {"algorithm": "cfl", "cfl.warmup": 0, "cfl.epsilon1": 1e6},
     "feddf": {"algorithm": "feddf", "public.examples": 20, "feddf.steps": 2},
     "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
@@ -178,7 +181,8 @@ TOUCHED = {
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "models.features", "models.levels", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
-    "attack.fraction", "attack.scale", "per-fedavg.delta", "drop-stragglers",
+    "attack.fraction", "attack.scale", "attack.deviations", "attack.std", "per-fedavg.delta",
+    "drop-stragglers",
 }  # fmt: skip
 
 
@@ -203,9 +207,8 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
 def test_what_an_attack_reads(kind: str, reads: Reads, tmp_path: Path) -> None:
     play(reads, SETTINGS | {"state-dir": str(tmp_path), "attack.kind": kind, "attack.fraction": 0.5})
     attack = {key for key in reads.named() if key.startswith("attack.")}
-    assert attack == {"attack.kind", "attack.fraction"} | (
-        {"attack.scale"} if kind != "label-flip" else set()
-    )
+    own = {"gaussian": {"attack.std"}, "label-flip": set(), "little-is-enough": {"attack.deviations"}}
+    assert attack == {"attack.kind", "attack.fraction"} | own.get(kind, {"attack.scale"})
 
 
 # ---------------------------------------------------------------------- recipes

@@ -1,0 +1,229 @@
+"""Claims of papers that two cores can check: ``python -m tests.bench.claims``.
+
+Each claim is a group of runs that differ in a few keys, with the real clients, rules and messages in one
+process. Accuracy is that of the global model on the test set, mean of the last five rounds, or, where a
+run's clients are measured, that of their own models over their own test examples, mean of the last three
+evaluations. ``forgetting`` is mean over classes of the best accuracy that a round had less that of the last
+one (Lee et al. 2022, section 2). Runs that the JSON file has are not played again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Annotated, Any
+
+import torch
+import typer
+from flwr.app import ArrayRecord, MetricRecord
+
+from client_app.training.programs import Single
+from task.config.read import fuse, read_config
+from task.datasets import load_dataset
+from task.models import build_model
+from task.wire import messages as wire
+from tests.bench.families import COMMON, PARTITIONS
+from tests.support.federation import play
+
+SHARDS, DIRICHLET = COMMON | PARTITIONS["shards"], COMMON | PARTITIONS["dirichlet"]
+OWN = {"fraction-evaluate": 1.0, "client-evaluate-every": 5}
+# Ten clients, all of whom train in each round, as in MOON's paper.
+SILOS = COMMON | {
+    "partition": "dirichlet", "dirichlet-alpha": 0.5, "num-clients": 10, "fraction-train": 1.0,
+}  # fmt: skip
+# As in FedNTD's: two shards, E = 5, B = 50, momentum, and more rounds.
+NTD = SHARDS | {
+    "local-epochs": 5, "batch-size": 50, "learning-rate": 0.01, "momentum": 0.9, "num-server-rounds": 60,
+}  # fmt: skip
+# One step a round of all clients: the setting of centered clipping's paper. Twenty of 25 are honest.
+STEPS = {
+    "dataset": "mnist", "model": "mlp", "partition": "iid", "num-clients": 25, "max-examples": 6000,
+    "local-test-fraction": 0.0, "fraction-train": 1.0, "local-steps": 1, "batch-size": 32,
+    "learning-rate": 0.1, "num-server-rounds": 300, "evaluate-every": 10,
+    "attack.kind": "little-is-enough", "attack.fraction": 0.2, "robust.byzantine": 0.2, "robust.trim": 0.2,
+}  # fmt: skip
+Runs = dict[str, dict[str, Any]]
+
+
+def _rates(algorithm: str, base: Mapping[str, Any], rates: tuple[float, ...], **more: Any) -> Runs:
+    """Return a run for each learning rate."""
+    words = "".join(f", {k} = {v:g}" if isinstance(v, float) else f", {k} = {v}" for k, v in more.items())
+    return {
+        f"{algorithm}, rate {rate:g}{words}": {**base, "algorithm": algorithm, "learning-rate": rate, **more}
+        for rate in rates
+    }
+
+
+def _each(names: tuple[str, ...], base: Mapping[str, Any], **more: Any) -> Runs:
+    words = "".join(f", {k} = {v}" for k, v in more.items())
+    return {f"{name}{words}": {**base, "algorithm": name, **more} for name in names}
+
+
+CLAIMS: dict[str, Runs] = {
+    "Mime, more rates, Dirichlet": {
+        **_rates("fedavg", DIRICHLET, (0.2, 0.5, 1.0)),
+        **_rates("mime", DIRICHLET, (0.2, 0.5, 1.0)),
+        **_rates("fsvrg", DIRICHLET, (0.2, 0.5, 1.0)),
+    },
+    "Mime, all clients in each round, Dirichlet": {
+        **_rates("fedavg", DIRICHLET | {"fraction-train": 1.0}, (0.2,)),
+        **_rates("mime", DIRICHLET | {"fraction-train": 1.0}, (0.2,)),
+        **_rates("mime", DIRICHLET | {"fraction-train": 1.0}, (0.2,), **{"mime.beta": 0.0}),
+    },
+    "Mime, five local steps, Dirichlet": {
+        **_rates("fedavg", DIRICHLET | {"local-steps": 5}, (0.2,)),
+        **_rates("mime", DIRICHLET | {"local-steps": 5}, (0.2,)),
+        **_rates("mimelite", DIRICHLET | {"local-steps": 5}, (0.2,)),
+    },
+    "MimeLite, smaller rates, Dirichlet": {
+        **_rates("mimelite", DIRICHLET, (0.0125, 0.025, 0.05)),
+        **_rates("mimelite", DIRICHLET, (0.2,), **{"mime.beta": 0.5}),
+    },
+    "FedEM, learning rate times components, shards": {
+        **_rates("fedavg", SHARDS | OWN, (0.05, 0.15, 0.3)),
+        **_rates("fedem", SHARDS | OWN, (0.05, 0.15, 0.3)),
+    },
+    "FedEM, learning rate times components, Dirichlet": {
+        **_rates("fedavg", DIRICHLET | OWN, (0.05, 0.15, 0.3)),
+        **_rates("fedem", DIRICHLET | OWN, (0.05, 0.15, 0.3)),
+    },
+    "FedNTD's setting": {
+        **_each(("fedavg",), NTD),
+        **_each(("fedntd",), NTD),
+        **_each(("fedntd",), NTD, **{"fedntd.beta": 0.3}),
+        **_each(("fedntd",), NTD, **{"fedntd.temperature": 3.0}),
+    },
+    "FedNTD, weight and temperature, shards": {
+        **_rates("fedavg", SHARDS, (0.2,)),
+        **_rates("fedntd", SHARDS, (0.2,)),
+        **_rates("fedntd", SHARDS, (0.2,), **{"fedntd.beta": 0.3}),
+        **_rates("fedntd", SHARDS, (0.2,), **{"fedntd.temperature": 3.0}),
+    },
+    "MOON, weights, shards": {
+        **_rates("fedavg", SHARDS, (0.2,)),
+        **_rates("moon", SHARDS, (0.2,), **{"moon.mu": 0.1}),
+        **_rates("moon", SHARDS, (0.2,)),
+        **_rates("moon", SHARDS, (0.2,), **{"moon.mu": 5.0}),
+    },
+    "MOON's clients": {
+        **_rates("fedavg", SILOS, (0.05,)),
+        **_rates("moon", SILOS, (0.05,), **{"moon.mu": 0.1}),
+        **_rates("moon", SILOS, (0.05,)),
+        **_rates("moon", SILOS, (0.05,), **{"moon.mu": 5.0}),
+    },
+    "FedExP, small steps, all clients, Dirichlet": {
+        **_each(("fedavg", "fedexp"), DIRICHLET | {"fraction-train": 1.0, "learning-rate": 0.01}),
+        **_each(("fedexp",), DIRICHLET | {"fraction-train": 1.0, "learning-rate": 0.01},
+                **{"fedexp.epsilon": 0.1}),
+    },
+    "FedExP, small steps, ten clients, Dirichlet": _each(
+        ("fedavg", "fedexp"), DIRICHLET | {"learning-rate": 0.01}
+    ),
+    "Centered clipping, an attack that lasts": {
+        **{f"{name}, z = 0.5": STEPS | {"algorithm": name, "attack.deviations": 0.5}
+           for name in ("fedavg", "krum", "median", "trimmed-mean", "geometric-median",
+                        "centered-clipping")},
+        **{f"{name}, z = 1.5": STEPS | {"algorithm": name, "attack.deviations": 1.5}
+           for name in ("fedavg", "krum", "median", "trimmed-mean", "geometric-median",
+                        "centered-clipping")},
+        **{f"{name}, z = 1.5, momentum 0.9": STEPS | {
+            "algorithm": name, "attack.deviations": 1.5, "robust.client-momentum": 0.9}
+           for name in ("krum", "median", "trimmed-mean", "geometric-median", "centered-clipping")},
+        "centered-clipping, nobody": STEPS | {"algorithm": "centered-clipping", "attack.kind": "none"},
+    },
+}  # fmt: skip
+
+
+def played(keys: dict[str, Any]) -> dict[str, Any]:
+    """Run a federation; return its figures, and accuracy by round in per cent."""
+    began = time.process_time()
+    keys = fuse({"device": "cpu", **keys}, {})[0]
+    config = read_config(keys)
+    dataset = load_dataset(config.data, config.synthetic, config.seed)
+    model = build_model(config.model, dataset.input_shape, dataset.num_classes, seed=0)
+    x, y = dataset.inputs(dataset.test_rows), dataset.targets(dataset.test_rows)
+    classes = [y == c for c in range(dataset.num_classes)]
+    by_class: list[list[float]] = []
+    every, rounds = max(config.server.evaluate_every, 1), config.server.num_server_rounds
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round % every:
+            return None
+        Single(model).load(wire.read_arrays(arrays), 1)
+        model.eval()
+        with torch.no_grad():
+            outputs = model(x)
+        right = outputs.argmax(1) == y
+        by_class.append([float(right[c].float().mean()) for c in classes])
+        loss = torch.nn.functional.cross_entropy(outputs, y)
+        return MetricRecord({"loss": float(loss), "accuracy": float(right.float().mean())})
+
+    measured = None if config.server.fraction_evaluate else evaluate
+    rows = play(keys, nodes=1, evaluate_fn=measured).rows
+    key, last = ("accuracy", 5) if measured else ("client_accuracy", 3)
+    curve = [100 * r[key] for r in rows if r[key] is not None]
+    found: dict[str, Any] = {"accuracy": fmean(curve[-last:]), "curve": [round(a, 2) for a in curve]}
+    if measured:
+        best = [max(row[c] for row in by_class) for c in range(len(classes))]
+        found["forgetting"] = 100 * fmean(b - e for b, e in zip(best, by_class[-1], strict=True))
+    return found | {"rounds": rounds, "seconds": round(time.process_time() - began, 1)}
+
+
+def reached(curve: list[float], per_round: float, target: float) -> str:
+    """Return the first round of at least this accuracy, or nothing."""
+    return next((f"{i * per_round:g}" for i, a in enumerate(curve) if a >= target), "")
+
+
+def table(name: str, found: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Return the claim's runs as a Markdown table: mean and standard deviation over the seeds."""
+
+    def cell(values: list[float]) -> str:
+        return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+    lines = [f"### {name}", "", "| run | accuracy (%) | forgetting | seeds |", "|---|---|---|---|"]
+    for run, seeds in found.items():
+        lost = [f["forgetting"] for f in seeds if "forgetting" in f]
+        accuracy, kept = cell([f["accuracy"] for f in seeds]), cell(lost) if lost else ""
+        lines.append(f"| {run} | {accuracy} | {kept} | {len(seeds)} |")
+    return "\n".join(lines) + "\n"
+
+
+def tables(found: Mapping[str, dict[str, Any]], only: str = "") -> dict[str, str]:
+    """Return the tables of the claims whose names have `only` in them, by name."""
+    made = {}
+    for name, runs in CLAIMS.items():
+        done = {run: [v for k, v in found.items() if k.startswith(f"{name} | {run} | ")] for run in runs}
+        if only.lower() in name.lower() and any(done.values()):
+            made[name] = table(name, {run: group for run, group in done.items() if group})
+    return made
+
+
+def main(
+    only: Annotated[str, typer.Option(help="a part of the claims' names; default: all")] = "",
+    seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
+    out: Annotated[Path, typer.Option(help="JSON file that takes and gives what was measured")] = Path(
+        "docs/claims.json"
+    ),
+) -> None:
+    """Do the runs that `out` has not got yet, and print a table for each claim."""
+    torch.set_num_threads(1)
+    found = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    chosen = {name: runs for name, runs in CLAIMS.items() if only.lower() in name.lower()}
+    for seed in seeds.split(","):
+        for name, runs in chosen.items():
+            for run, keys in runs.items():
+                key = f"{name} | {run} | {seed}"
+                if key not in found:
+                    found[key] = played(keys | {"seed": int(seed)})
+                    print(key, round(found[key]["accuracy"], 2), found[key]["seconds"], file=sys.stderr)
+                    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for text in tables(found, only).values():
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
