@@ -14,6 +14,7 @@ from client_app.vertical.logistic import from_rows, whole
 from task.config.read import read_config
 from task.errors import FieldError, NodesError
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
+from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.reference import vertical_logistic as reference
 from tests.support import parties
@@ -221,6 +222,7 @@ def test_nothing_leaves_a_party_but_what_the_catalogue_declares(bits: int, tmp_p
     shapes = {
         "residuals": (9, width), "moduli": (1, plain), "products": (1, width), "opened": (1, plain),
         "digest": (1, 32), "embeddings": (3, 1), "points": (12, 32),
+        "proof": (1, PROOF_BYTES), "proofs": (1, PROOF_BYTES),
     }  # fmt: skip
     for kind, reply in played.grid.up:  # type: ignore[attr-defined]
         kinds.add(kind)
