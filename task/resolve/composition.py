@@ -67,7 +67,7 @@ class Choice:
         if self.key in ("dp.noise", "dp.unit"):
             return config.dp.central if self.key == "dp.noise" else config.dp.local
         if self.key in ("dropout-width", "width.levels"):
-            return config.parted and config.width_key == self.key
+            return config.parted and config.part_key == self.key
         if self.key == "models.levels":
             return bool(config.models.levels)
         if self.key == "heldout-clients":
@@ -87,7 +87,7 @@ MODELS = "logistic,mlp"
 
 def _alike(entry: Algorithm) -> str:
     one = "its clients send models, or parts of one, that the server averages or compares"
-    return "" if entry.private == "all" else one
+    return "" if entry.private == "all" or entry.distils else one
 
 
 def _ala(entry: Algorithm) -> str:
@@ -302,7 +302,7 @@ def _check_secure(config: Config) -> None:
         ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
         ("codec.up", config.codec.up, config.codec.up != "none", whole),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
-        (config.width_key, _width(config), config.parted,
+        (config.part_key, config.part_levels, config.parted,
          "which numbers a client sends would show which part it trained"),
         ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
          "they are measured one by one"),
@@ -335,7 +335,7 @@ def _check_encrypted(config: Config) -> None:
         ("codec.up", config.codec.up, config.codec.up != "none", coded),
         ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
-        (config.width_key, _width(config), config.parted,
+        (config.part_key, config.part_levels, config.parted,
          "the server cannot cut parts out of a ciphertext"),
         ("standardise", "true", config.data.standardise, columns),
         ("missing", "mean", config.data.missing == "mean", columns),
@@ -383,11 +383,7 @@ def _check_parts(config: Config) -> None:
         ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
-        _refuse(on, (config.width_key, _width(config), "1"), key, value, why)
-
-
-def _width(config: Config) -> str:
-    return config.width.levels or f"{config.train.dropout_width:g}"
+        _refuse(on, (config.part_key, config.part_levels, config.part_whole), key, value, why)
 
 
 def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:
