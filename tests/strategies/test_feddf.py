@@ -242,6 +242,14 @@ def test_without_a_distiller_the_rule_says_what_it_lacks() -> None:
             {"models__levels": "mlp,logistic", "codec__down": "fp16"},
             '"models.levels": expected "" with codec.down = fp16, as no whole model is sent',
         ),
+        (
+            {"models__levels": "mlp,logistic", "codec__up": "fp16"},
+            '"models.levels": expected "" with codec.up = fp16, as it was not verified together',
+        ),
+        (
+            {"models__levels": "mlp,logistic", "heldout_clients": 0.2, "local_test_fraction": 0.3},
+            '"models.levels": expected "" with heldout-clients = above 0',
+        ),
         ({"task": "regression"}, '"task": FedDF distils probabilities of classes'),
     ],
 )

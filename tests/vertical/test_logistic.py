@@ -197,8 +197,9 @@ class Recording(LocalGrid):
         reply = super()._deliver(message)
         self.opened: list[int] = getattr(self, "opened", [])
         if message.metadata.message_type == "train.open" and reply is not None:
-            for record in reply.content.array_records.values():
-                self.opened += from_rows(record["rows"].numpy().reshape(-1, 256))
+            for name, record in reply.content.array_records.items():
+                if name.startswith("opened"):
+                    self.opened += from_rows(record["rows"].numpy().reshape(-1, 256))
         return reply
 
 
