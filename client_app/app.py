@@ -78,7 +78,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     simulation = simulation or bool(fixed)
 
     def owner(context: Context) -> Owner:
-        return SIMULATION if simulation or in_simulation() else owner_of(context.node_config)
+        return SIMULATION if simulation or in_simulation() else owner_of(context.node_config, context.run_id)
 
     def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
@@ -209,7 +209,7 @@ def answer(
     if entry.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
         raise WireError(
             "training message: expected 'arrays' for each client, a part of the model (run-config key "
-            f'"{node.config.width_key}"); got none',
+            f'"{node.config.part_key}"); got none',
             wire.ARRAYS,
         )
     check_bounds(node, entry, order)

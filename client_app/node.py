@@ -32,7 +32,8 @@ from task.datasets.public import CODE, PublicExamples, public_examples, without_
 from task.datasets.skew import load_dealt
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
 from task.errors import ConfigError, DataError, local
-from task.models.family import SubModels, Widths
+from task.models.family import Kind, Kinds, SubModels, Widths
+from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
@@ -130,7 +131,7 @@ class Node:
 
     def seen_by(self, client: str) -> Config:
         """Return the run as a client sees it; without a name, as one of the first level does."""
-        if not self.config.models.levels:
+        if not self.config.models.levels or self.config.by_kind:
             return self.config
         levels = levels_of(self.config, lambda client: self.named)
         return self.config.with_model(levels.of(client) if client else levels.values[0])
@@ -144,19 +145,23 @@ class Node:
         return _model(config, self.dataset.input_shape, self.dataset.num_classes, self.device)
 
     @property
-    def family(self) -> Widths | None:
+    def family(self) -> Widths | Kinds | None:
         """Which part of the model each client trains; None = all train the whole."""
-        return _family(self.config, self.dataset.input_shape, self.dataset.num_classes, self.width)
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return _family(self.config, shape, classes, self.width, self.named)
 
     def local_model(self, client: str = "") -> torch.nn.Module:
-        """Return this process's instance of what a client trains: the run's model, or one of its size.
+        """Return this process's instance of what a client trains: the run's model, or one of its form.
 
         Without a name it is of the largest size that clients have.
         """
         if (family := self.family) is None:
             return self.model(client)
+        part, shape, classes = family.first(client), self.dataset.input_shape, self.dataset.num_classes
+        if isinstance(part, Kind):
+            return _of_kind(self.config, shape, classes, self.device, part.name)
         width = family.levels.of(client) if client else family.levels.values[0]
-        return _smaller(self.config, self.dataset.input_shape, self.dataset.num_classes, self.device, width)
+        return _smaller(self.config, shape, classes, self.device, width)
 
     def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
         return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
@@ -261,7 +266,7 @@ class Node:
             has = ", ".join(f"{r:g}" for r in levels)
             raise ConfigError(
                 f'node config "width": expected one of the run\'s levels, {has} (run-config key '
-                f'"{self.config.width_key}"); got {self.width:g}'
+                f'"{self.config.part_key}"); got {self.width:g}'
             )
 
 
@@ -323,10 +328,13 @@ def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.d
 
 
 @lru_cache(maxsize=4)
-def _family(config: Config, shape: tuple[int, ...], classes: int, width: float) -> Widths | None:
+def _family(
+    config: Config, shape: tuple[int, ...], classes: int, width: float, named: str = ""
+) -> Widths | Kinds | None:
     if not config.parted:
         return None
-    return family_of(model_of(config, shape, classes), config, shape, lambda client: width)
+    model = model_of(config, shape, classes)
+    return family_of(model, config, shape, lambda client: width, lambda client: named)
 
 
 @lru_cache(maxsize=16)
@@ -334,7 +342,14 @@ def _smaller(
     config: Config, shape: tuple[int, ...], classes: int, device: torch.device, width: float
 ) -> torch.nn.Module:
     family, model = _family(config, shape, classes, 0.0), model_of(config, shape, classes)
-    return (smaller(model, family.sized(width)) if family else model).to(device)
+    return (smaller(model, family.sized(width)) if isinstance(family, Widths) else model).to(device)
+
+
+@lru_cache(maxsize=16)
+def _of_kind(
+    config: Config, shape: tuple[int, ...], classes: int, device: torch.device, name: str
+) -> torch.nn.Module:
+    return one_of(name, model_of(config.with_model(name), shape, classes)).to(device)
 
 
 @lru_cache(maxsize=4)

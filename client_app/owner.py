@@ -27,6 +27,7 @@ In a simulation the run and the clients are one user's on one machine, so that t
 hears everything. What runs a simulation says so; every other process is a node.
 """
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from task.references import is_hub, package_of, references_in
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
 from task.text import logger
+from task.vertical.proofs import Prover
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
@@ -61,6 +63,9 @@ class Owner:
     encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
 
+    # By what its node proves what it sends to other parties, and checks what they send.
+    prover: Prover | None = dataclasses.field(default=None, compare=False)
+
     def explain(self, err: Exception) -> str:
         """Return what the server hears of an error; the node's own log has all of it."""
         if self.simulation:
@@ -72,8 +77,8 @@ class Owner:
 SIMULATION = Owner()
 
 
-def owner_of(node_config: Mapping[str, Any]) -> Owner:
-    """Return what a node config says.
+def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
+    """Return what a node config says; `run` is Flower's id.
 
     Raises:
         ConfigError: A bound is no whole number from 0 on, or ``keep-models`` no folder.
@@ -86,7 +91,7 @@ def owner_of(node_config: Mapping[str, Any]) -> Owner:
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
-    return Owner(False, bounds[0], bounds[1], key, encrypted, models)
+    return Owner(False, bounds[0], bounds[1], key, encrypted, models, Prover.of(node_config, run))
 
 
 def in_simulation() -> bool:

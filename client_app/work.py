@@ -189,7 +189,7 @@ class Training:
             ],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
-            public=public.x.to(node.device) if (public := node.public()) else None,
+            public=node.public(),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
@@ -254,12 +254,16 @@ def _add_tests(
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure, on the own test data of each client of an order, the received model or the client's own."""
     model = node.model()
-    own = entry.personal or wire.ARRAYS not in order.arrays
-    if not own:
+    own = entry.personal or not (entry.parted or wire.ARRAYS in order.arrays)
+    if not (own or entry.parted):
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+        nonlocal model
         x, y = _test_data(node, client)
+        if entry.parted:
+            model = node.local_model(client)
+            Single(model).load(order.received(client)[wire.ARRAYS], 1)
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
         return found, {SUMS.name: sums} if entry.metrics else {}
 

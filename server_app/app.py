@@ -16,7 +16,7 @@ from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
-from server_app.run.evaluate import by_level, by_model, global_model
+from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
 from server_app.run.kept import KeptSync, settle
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import OpenedRun, open_run
@@ -31,10 +31,13 @@ from task import timing
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import read_config
+from task.datasets.drift import client_rounds
 from task.datasets.partition import load_partition
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
 from task.models.brought import find_maker
+from task.models.family import Widths
+from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
 from task.references import is_reference
@@ -178,7 +181,7 @@ def _run(
         )
     if opened.entry.vertical:
         summary["model_holds"] = DIGESTS
-    if opened.family:
+    if isinstance(opened.family, Widths):
         summary["levels"] = by_level(
             opened.family,
             opened.model,
@@ -190,7 +193,13 @@ def _run(
         )
     if config.models.levels:
         of, names = opened.strategy.registry.model, opened.strategy.registry.names
-        summary["levels"] = by_model(levels_of(config, of), opened.sizes, folder.clients(), names)
+        model, found = opened.model, {}
+        if isinstance(model, SideBySide):
+            found = of_kinds(model, dataset, opened.task, arrays)
+        summary["levels"] = by_model(levels_of(config, of), opened.sizes, folder.clients(), names, found)
+    if opened.dataset and config.drift.kind != "none" and config.drift.pattern == "staggered":
+        names = load_partition(opened.dataset, config.data, config.seeds.data).names
+        summary["drift_clients"] = client_rounds(config.drift, names, config.seeds.data)
     folder.finish(summary, arrays, opened.card)
     _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)

@@ -27,6 +27,7 @@ from task.tasks.base import counted, fill
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver
     from client_app.training.restriction import Restriction
+    from task.datasets.public import PublicExamples
 
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
 Terms = list[tuple[float, Tensors]]
@@ -70,7 +71,7 @@ class LocalTask:
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
     steps: PrivateSteps | None = None  # draws the batches and makes their gradients, for privacy
     restriction: Restriction | None = None  # what every gradient passes through
-    public: torch.Tensor | None = None  # public examples [P, ...], the same for all
+    public: PublicExamples | None = None  # the same for all
 
     def __post_init__(self) -> None:
         self.clients = len(self.examples.sizes)

@@ -7,14 +7,14 @@ A party's masks follow from a secret of its own and from the ciphertexts that it
 comes twice is masked alike, and other ciphertexts otherwise.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from client_app.memory.memory import Memory
-from client_app.node import Node
+from client_app.node import Node, OneClient
 from client_app.stages.stage import Outcome, measured
 from client_app.training.local_optimizer import SGD
 from client_app.vertical.party import AlignedParty, aligned
@@ -22,9 +22,11 @@ from task.config.knobs import Config
 from task.errors import DataError, FieldError, StateError, WireError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.evaluate import measure
+from task.population import listed
 from task.secagg.primitives import derive, digest
 from task.spec.entry import SUMS, Algorithm
 from task.vertical.paillier import PublicKey, SecretKey, widths
+from task.vertical.proofs import Prover, from_row, message, to_row
 from task.vertical.rows import batches
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
@@ -192,6 +194,9 @@ class LogisticWork:
             "residuals": {ROWS: to_rows(ciphers, self.cipher_bytes)},
             "moduli": {ROWS: to_rows([modulus], self.plain_bytes)},
         }
+        up["proof"] = self._proofs(
+            "residuals", client, ("",), [[up[n][ROWS] for n in ("moduli", "residuals")]]
+        )
         keep = {**held.keep(self.order.round), "key": key, "aligned": held.kept["aligned"]}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
@@ -201,7 +206,13 @@ class LogisticWork:
         if held.steps != self.step:
             raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
         rows = self._batch(held, self.step)
-        moduli, given = from_rows(self._given(client, "moduli")), self._given(client, "residuals")
+        given, others = self._given(client, "residuals"), self._others(client)
+        rows_of = [
+            [m[None], r]
+            for m, r in zip(self._given(client, "moduli"), np.split(given, len(others)), strict=True)
+        ]
+        self._check("residuals", client, others, ("",) * len(others), rows_of, self.step)
+        moduli = from_rows(self._given(client, "moduli"))
         size, _ = self.order.rows["products"]
         packs = size // max(len(moduli), 1)
         columns = [[int(v) for v in column] for column in held.columns(rows).T]
@@ -213,18 +224,29 @@ class LogisticWork:
             out += public.combined(ciphers, padded, self._masks(held, asked, k, public, packs))
         about = {"digest": asked, "moduli": self._given(client, "moduli")}
         keep = {**held.keep(self.order.round), "asked": about}
-        upload = wire.ClientUpdate(
-            {"products": {ROWS: to_rows(out, self.cipher_bytes)}}, {wire.NUM_EXAMPLES: len(rows)}
-        )
-        return upload, keep
+        made = to_rows(out, self.cipher_bytes)
+        signed = [
+            [m[None], a]
+            for m, a in zip(self._given(client, "moduli"), np.split(made, len(others)), strict=True)
+        ]
+        up = {"products": {ROWS: made}, "proofs": self._proofs("products", client, others, signed)}
+        return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
     def open(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Decrypt what others made of the own residuals; their masks hide it."""
         held = self._opened(client)
-        found = _secret_key(held.kept["key"]).decrypt(from_rows(self._given(client, "products")))
-        rows = self._batch(held, self.step)
-        opened = {"opened": {ROWS: to_rows(found, self.plain_bytes)}}
-        return wire.ClientUpdate(opened, {wire.NUM_EXAMPLES: len(rows)}), {}
+        secret, given, others = (
+            _secret_key(held.kept["key"]),
+            self._given(client, "products"),
+            self._others(client),
+        )
+        modulus = to_rows([0 if secret.primes is None else secret.public.modulus], self.plain_bytes)
+        signed = [[modulus, part] for part in np.split(given, len(others))]
+        self._check("products", client, others, (client,) * len(others), signed, self.step)
+        rows, made = self._batch(held, self.step), to_rows(secret.decrypt(from_rows(given)), self.plain_bytes)
+        parts = [[part] for part in np.split(made, len(others))]
+        up = {"opened": {ROWS: made}, "proofs": self._proofs("opened", client, others, parts)}
+        return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), {}
 
     def finish(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Take the last step of the round."""
@@ -264,6 +286,9 @@ class LogisticWork:
         exact = [sum(int(x) * r for x, r in zip(column, own, strict=True)) for column in columns.T]
         opened = from_rows(self._given(client, "opened"))
         if opened:
+            others = self._others(client)
+            parts = [[part] for part in np.split(self._given(client, "opened"), len(others))]
+            self._check("opened", client, others, (client,) * len(others), parts, self.step - 1)
             moduli = from_rows(held.kept["asked"]["moduli"])
             packs = len(opened) // len(moduli)
             for k, public in enumerate(self._publics(moduli)):
@@ -276,6 +301,48 @@ class LogisticWork:
         held.optimizer.step(held.params, [gradient], self.order.scalars["lr"])
         held.steps = self.step
         return held
+
+    # ------------------------------------------------------------------ proofs
+
+    @property
+    def _prover(self) -> Prover | None:
+        """What this node proves by; None if nothing is encrypted, or all nodes have the columns, dealt."""
+        own = isinstance(self.node.clients, OneClient) and self.key_bits > 0
+        return self.node.owner.prover if own else None
+
+    def _others(self, client: str) -> list[str]:
+        """Return the other parties, in the order of their numbers in a message."""
+        named = listed(self.config.vertical.parties) or self.order.population
+        return sorted({*named} - {client})
+
+    def _proofs(
+        self, what: str, client: str, to: Sequence[str], arrays: Sequence[Sequence[np.ndarray]]
+    ) -> Arrays:
+        """Return proofs of what goes to each of some parties, or to all ("")."""
+        prover, at = self._prover, (self.order.run, self.order.round, self.step)
+        signed = [message(what, *at, client, k, arrays=a) for k, a in zip(to, arrays, strict=True)]
+        rows = [to_row(prover.prove(m) if prover else b"") for m in signed]
+        return {ROWS: np.stack(rows)}
+
+    def _check(
+        self,
+        what: str,
+        client: str,
+        of: Sequence[str],
+        to: Sequence[str],
+        arrays: Sequence[Sequence[np.ndarray]],
+        step: int,
+    ) -> None:
+        """Refuse numbers that are not of the parties of these names.
+
+        Raises:
+            FieldError: Naming record and party.
+        """
+        if (prover := self._prover) is None:
+            return
+        at = self.order.run, self.order.round, step
+        for k, j, a, row in zip(of, to, arrays, self._given(client, "proofs"), strict=True):
+            prover.check(k, what, message(what, *at, k, j, arrays=a), from_row(row))
 
     def _publics(self, moduli: list[int]) -> list[PublicKey]:
         if self.key_bits == 0:

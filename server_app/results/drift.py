@@ -6,6 +6,7 @@ from typing import Any
 from server_app.results.lines import Row, number
 from task.config.data_sections import DriftConfig
 from task.datasets.drift import changes
+from task.population import some
 
 RECOVERED = 0.95  # of the accuracy before; a model that has so much of it again has recovered
 
@@ -52,7 +53,9 @@ def turns(keys: Mapping[str, Any], last: int) -> list[tuple[int, int]]:
 
 def lines_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what each change cost, of a result.json, as (label, text)."""
-    return [(f"Drift in round {row['round']}", _in_words(row)) for row in result.get("drift") or ()]
+    found = [(f"Drift in round {row['round']}", _in_words(row)) for row in result.get("drift") or ()]
+    rounds = [f"{name} in {begin}" for name, begin in (result.get("drift_clients") or {}).items()]
+    return [*found, ("Clients that drift", some(rounds))] if rounds else found
 
 
 def _in_words(row: Mapping[str, Any]) -> str:

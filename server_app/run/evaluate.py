@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from task.datasets import Dataset
 from task.datasets.drift import share_at
 from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
+from task.models.kinds import SideBySide
 from task.models.units import smaller
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.evaluate import measure
 from task.numerics.metrics import weighted_mean
 from task.spec.entry import Algorithm
@@ -65,9 +67,7 @@ def central_evaluation(
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         received = wire.read_arrays(arrays)
         with one_at_a_time:
-            with torch.no_grad():
-                for name, tensor in model.state_dict().items():
-                    tensor.copy_(torch.from_numpy(received[name]))
+            load_into(model, received)
             x, y = data(server_round)
             found, sums = measure(model, x, y, threads=threads, task=task)
             if (
@@ -78,6 +78,13 @@ def central_evaluation(
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
+
+
+def load_into(model: torch.nn.Module, arrays: NamedArrays) -> None:
+    """Copy arrays into a module."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(torch.from_numpy(arrays[name]))
 
 
 def attack_success(
@@ -120,13 +127,30 @@ def global_model(
     return None if found is None else {k: float(v) for k, v in found.items() if isinstance(v, int | float)}
 
 
+def of_kinds(
+    model: SideBySide, dataset: Dataset | None, task: Task, arrays: Arrays
+) -> dict[str, dict[str, float]]:
+    """Return, for each kind of a server's models, how it does on the global test set; {} without one."""
+    if dataset is None or dataset.test_rows.stop <= dataset.test_rows.start:
+        return {}
+    load_into(model, arrays)
+    rows = dataset.test_rows
+    x, y = dataset.inputs(rows), task.targets(dataset, rows)
+    return {kind: measure(one, x, y, task=task)[0] for kind, one in model.kinds().items()}
+
+
 def by_model(
-    levels: Levels[str], sizes: Mapping[str, int], lines: Iterable[Mapping[str, Any]], clients: Iterable[str]
+    levels: Levels[str],
+    sizes: Mapping[str, int],
+    lines: Iterable[Mapping[str, Any]],
+    clients: Iterable[str],
+    found: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> list[dict[str, str | float | int | None]]:
-    """Return, for each kind of model, how those of its clients did in the last evaluation at clients.
+    """Return, for each kind of model, how it does.
 
     `sizes` are parameters by model, `lines` those of ``clients.jsonl``. Each row has "model", "parameters",
-    "clients" (of those given), and means over the test examples of all its clients, "accuracy" and "loss".
+    "clients" (of those given), "accuracy" and "loss": those `found`, where the server has tested the models,
+    else those of its clients in the last evaluation at clients, means over their test examples.
     """
     counts = Counter(map(levels.of, clients))
     tested = [line for line in lines if line["phase"] == EVALUATE]
@@ -140,6 +164,7 @@ def by_model(
             sent = [line for line in mine if metric in line["metrics"]]
             values, weights = [x["metrics"][metric] for x in sent], [x["examples"] for x in sent]
             row[metric] = weighted_mean(values, weights) if sent else None
+            row[metric] = found.get(name, row).get(metric)
         rows.append(row)
     return rows
 
@@ -162,9 +187,7 @@ def by_level(
     parameters = {name for name, _ in model.named_parameters()}
     rows = dataset.test_rows if dataset else slice(0, 0)
     levels: list[dict[str, float | int | None]] = []
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(arrays[name]))
+    load_into(model, arrays)
     data = (dataset.inputs(rows), task.targets(dataset, rows)) if dataset and rows.stop > rows.start else None
     for width in family.levels.values:
         small = smaller(model, family.part(width, server_round + 1))

@@ -26,7 +26,8 @@ from task.datasets import Dataset, natural_task
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
-from task.models.family import Widths
+from task.models.family import Kinds, Widths
+from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.numerics.distil import Distiller
 from task.numerics.moments import from_dict
@@ -61,7 +62,7 @@ class OpenedRun:
     task: Task
     model: torch.nn.Module
     parts: Parts
-    family: Widths | None  # which part of the model each client trains; None = the whole
+    family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
     sizes: dict[str, int]  # parameters of the clients' models, by name
     shared: Arrays  # what the clients share of the initial model, by name
     record: dict[str, Any]  # what config.json is to say
@@ -112,7 +113,7 @@ def distiller(
             f'run-config key "public.data": expected examples of shape {shape}, as those of the nodes; got '
             f'{tuple(x.shape[1:])} of "{config.public.data}"'
         )
-    return Distiller(model, x)
+    return Distiller(model.kinds() if isinstance(model, SideBySide) else {"": model}, x)
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
@@ -146,7 +147,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     sizes = check_levels(config, shape, classes)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    strategy.engine.family = family = family_of(model, config, shape, strategy.registry.width)
+    registry = strategy.registry
+    strategy.engine.family = family = family_of(model, config, shape, registry.width, registry.model)
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)

@@ -41,6 +41,7 @@ class TakenModel:
     config: Config  # of the run; without its folders if only the model's file is there
     node: Node | None = None  # of a client's own model: the clients that the run's partition has
     client: str = ""
+    round: int | None = None  # the last one that it was trained in; None = a model's file does not say
 
     @property
     def notes(self) -> list[str]:
@@ -96,7 +97,12 @@ def take(run: Path, client: str = "") -> TakenModel:
     if client and card.taken.get("client") != client:
         return _own(folder, path, card, arrays, client)
     config = read_config(folder.config()["run"]) if folder else card.config
-    return _global(path, card, arrays, config)
+    return _global(path, card, arrays, config, _last(folder) if folder else None)
+
+
+def _last(folder: RunFolder) -> int:
+    rounds = folder.rounds()
+    return int(rounds[-1]["round"]) if rounds else 0
 
 
 def take_kept(path: Path, client: str = "") -> TakenModel:
@@ -114,7 +120,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
             raise ConfigError(
                 f"{path}: expected --client NAME, since {config.algorithm} sends nodes no global model"
             )
-        return _global(path, card, arrays, config)
+        return _global(path, card, arrays, config, kept.round)
     entry = _personal(config, client)
     if entry.models:
         raise ConfigError(
@@ -126,10 +132,10 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
     return _own_of(node, card, config, entry, order)
 
 
-def _global(path: Path, card: ModelCard, arrays: Arrays, config: Config) -> TakenModel:
+def _global(path: Path, card: ModelCard, arrays: Arrays, config: Config, last: int | None) -> TakenModel:
     model = model_of(card.config, card.input_shape, card.num_classes)
     _load(model, arrays, path, card)
-    return TakenModel(card, model.eval(), config)
+    return TakenModel(card, model.eval(), config, round=last)
 
 
 def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None:
@@ -175,11 +181,10 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             "nodes; there: bouquet predict --kit KIT, if keep-models = true in [policy] of its kit.toml"
         )
     node = _open(config, {}, card)
-    rounds = folder.rounds()
     checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
     void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
-    last, gone = rounds[-1]["round"] if rounds else 0, tuple(int(r) for r in void)
-    order = _order(last, arrays, entry, client, str(record["id"]), gone)
+    gone = tuple(int(r) for r in void)
+    order = _order(_last(folder), arrays, entry, client, str(record["id"]), gone)
     held = checkpoint[0].arrays if checkpoint else {}
     if entry.models:
         order = replace(order, arrays=_several(entry, held, path))
@@ -269,7 +274,7 @@ def _own_of(
     if config.models.levels:
         rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}
         card = replace(card, run={**rest, "model": node.seen_by(client).model})
-    return TakenModel(card, model.eval(), config, node, client)
+    return TakenModel(card, model.eval(), config, node, client, order.round)
 
 
 def _check_kept(node: Node, client: str, run: str) -> None:

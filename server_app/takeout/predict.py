@@ -120,7 +120,7 @@ def _scores(
 
 
 def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
-    """Return the test set that the run measured the model on: the global one, or the client's own.
+    """Return the test set that the run measured the model on last: the global one, or the client's own.
 
     With `whole` it is the global one in any case.
 
@@ -134,7 +134,9 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
         config = taken.config
         if taken.card.kind == "":
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dealt(config)[0].at(config.server.num_server_rounds)
+        data = load_dealt(config)[0].at(
+            config.server.num_server_rounds if taken.round is None else taken.round
+        )
         rows = np.arange(data.num_train, len(data.y))
     if taken.card.moments and data.preparation:
         data = with_moments(data, taken.card.moments)

@@ -193,20 +193,20 @@ class PhaseEngine:
     ) -> list[Message]:
         """Return one message per node for its clients; one with `evidence` asks for a commitment."""
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
-        names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
+        named = phase.to if phase.contract.vertical else self.registry.names
+        names = tuple(sorted(named)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route = packed_route(phase)
-        requests = []
+        route, requests = packed_route(phase), list[Message]()
         for node, clients in by_node.items():
-            epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
-                self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
-                population=names, void=void, lost=lost,
-                whole=self.registry.membership.claims[node].registration.whole, rows=phase.rows,
+                self.round, {}, phase.scalars, tuple(clients),
+                tuple(phase.epochs.get(c, 0) for c in clients), self.run_id,
+                population=names, void=void, lost=lost, rows=phase.rows,
+                whole=self.registry.membership.claims[node].registration.whole,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)

@@ -148,7 +148,7 @@ class RoundContext:
     def _models(self, state: Any) -> SubModels:
         if self.family is None:
             raise ConfigError(
-                f'run-config key "{self.rule.config.width_key}": expected `strategy.engine.family`, which '
+                f'run-config key "{self.rule.config.part_key}": expected `strategy.engine.family`, which '
                 "says what parts of the model there are (task.resolve.contract.family_of); got none"
             )
         return SubModels(self.family, self.round, state.arrays)

@@ -27,6 +27,7 @@ from strategies.engine.arguments import with_knobs
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.levels import warn_of_empty
 from strategies.engine.loop import EvaluateFn, Loop, measuring
 from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
@@ -111,9 +112,8 @@ class Strategy(FlowerStrategy):
 
     def summary(self) -> None:
         """Log what is about to run."""
-        logger.info(
-            "%s, seed %d, C=%g", self.entry.title, self.config.seed, self.config.server.fraction_train
-        )
+        seed, share = self.config.seed, self.config.server.fraction_train
+        logger.info("%s, seed %d, C=%g", self.entry.title, seed, share)
 
     def lr(self, server_round: int) -> float:
         """Return eta_t."""
@@ -379,6 +379,7 @@ class Strategy(FlowerStrategy):
         """Register the clients that are online; wait if they are too few for the round."""
         self.engine.register(grid, server_round, self.config.server.min_replies)
         held_out.draw(self.config, self.registry)
+        warn_of_empty(self.engine)
         self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def _replies(self, grid: Grid) -> Iterable[Message]:

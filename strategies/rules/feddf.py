@@ -1,13 +1,16 @@
-"""FedDF, server half. Lin, Kong, Stich and Jaggi, NeurIPS 2020, arXiv 2006.07242, Algorithm 1.
+"""FedDF, server half. Lin, Kong, Stich and Jaggi, NeurIPS 2020, arXiv 2006.07242, Algorithms 1 and 3.
 
-x_{t,0} = sum_{k in S_t} (n_k / n_S) x_k
-x_{t,j} = x_{t,j-1} - eta_j grad KL(sigma(1/|S_t| sum_k f(x_k, d_j)) || sigma(f(x_{t,j-1}, d_j))), j = 1 .. N
+x_{t,0} = sum_{k in S_t^P} (n_k / n_S^P) x_k
+x_{t,j} = x_{t,j-1} - eta_j grad KL(sigma(1/|S_t| sum_{k in S_t} f(x_k, d_j)) || sigma(f(x_{t,j-1}, d_j)))
+
+for j = 1 .. N and each kind of model P, which the clients S_t^P of S_t have; all have one in Algorithm 1.
 
 ========  ========================  ================================  ===========
 symbol    variable                  shape, dtype                      where
 ========  ========================  ================================  ===========
 x_k       up ``arrays``, stacked    [K, ...], in the order of names   wire
-x_{t,N}   state.arrays              as the model                      server
+x_{t,N}   state.arrays              as the model, of each kind        server
+P         ``models.levels``         names; "" = all have one kind     run config
 d_j       batches of `Distiller`    [b, ...]                          server
 N         ``feddf.steps``           integer, 0 = FedAvg               run config
 eta_j     ``feddf.lr``              of Adam, along half a cosine      run config
@@ -17,6 +20,8 @@ b         ``feddf.batch-size``      integer                           run config
 The clients are FedAvg's. The d_j are public examples, which only the server needs and whose labels it does
 not read. The batches of a round are drawn once and gone through in turn; Adam restarts in each round. Of
 clients whose models are equal, such as one alone, the mean is the ensemble, and the steps change nothing.
+
+A kind that no client of the round has begins its steps at its last model.
 
 The paper stops when a validation set no longer gains, after 10,000 steps at most; here N is fixed. Models are
 in evaluation mode throughout, so that running statistics stay the clients' mean.
@@ -31,11 +36,15 @@ array([2.])
 
 from dataclasses import replace
 
+import numpy as np
+
 from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, Number, S, ServerState, Updated
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.models.family import Kinds
 from task.numerics import seeds
+from task.numerics.arrays import Arrays
 from task.numerics.reduce import mean_of
 
 
@@ -43,6 +52,15 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     """Replace the model by the weighted mean of the local models, FedAvg's to the bit."""
     stack = reduced.arrays["arrays"]
     return replace(state, arrays=mean_of(stack, range(len(reduced.clients)), reduced.counts)), {}
+
+
+def _by_kind(kinds: Kinds, replies: AggregatedReplies) -> Arrays:
+    """Return the mean of each kind of model that clients of the round have, over these clients."""
+    stacks, means = replies.arrays["arrays"], dict[str, np.ndarray]()
+    for kind, rows in kinds.groups(replies.clients).items():
+        mine = kind.take(stacks)
+        means |= mean_of(mine, range(len(rows)), replies.counts[rows]) if rows else {}
+    return means
 
 
 class FedDF(Rule, algorithm="feddf", update=server_update):
@@ -61,7 +79,10 @@ class FedDF(Rule, algorithm="feddf", update=server_update):
                 "examples (task.numerics.distil.Distiller), or 0; got none"
             )
         replies = yield context.phase(TRAIN, state)
-        averaged, _ = server_update(state, replies, self.config)
+        if isinstance(context.family, Kinds):
+            averaged = replace(state, arrays=state.arrays | _by_kind(context.family, replies))
+        else:
+            averaged, _ = server_update(state, replies, self.config)
         if knobs.steps and context.distil is not None:
             rng = seeds.rng_for(self.config.seeds.train, seeds.PUBLIC, context.round)
             ensemble = replies.arrays["arrays"]

@@ -28,6 +28,7 @@ r_k        ``residuals``          party k's part of d, encrypted [b, bytes]     
 n_k        ``moduli``             public keys                                              wire
 -          ``products``           packs of masked sums under their owner's key             wire
 -          ``opened``             the same, decrypted                                      wire
+-          ``proofs``             whose each record is (`task.vertical.proofs`)            wire
 w_k        -                      party k's weights; at L with an intercept                parties
 -          ``digest``             SHA-256 of w_k, which is all the server keeps            wire, state
 m          `Parties.train`        common rows that are trained on                          server
@@ -50,6 +51,7 @@ from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
 from task.vertical import psi
 from task.vertical.paillier import slots, widths
+from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches
 
 Numbers = Mapping[str, np.ndarray]  # by party
@@ -77,23 +79,28 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
         spans = batches(0, self.train, self.train, self.config)
         packs = others * -(-(max(self.columns.values()) + 1) // slots(self.config.vertical.key_bits))
         opened: Numbers = {party: np.zeros((0, plain), np.uint8) for party in self.parties}
+        proofs: Numbers = {party: np.zeros((0, PROOF_BYTES), np.uint8) for party in self.parties}
         for w, span in enumerate(spans):
             b = span.stop - span.start
             rows = {"residuals": (b, cipher), "moduli": (1, plain), "opened": opened[self.label].shape}
-            found = yield from ask("residuals", self.parties, {"opened": opened}, rows=rows, window=w)
+            rows |= {"proofs": proofs[self.label].shape, "proof": (1, PROOF_BYTES)}
+            sums = {"opened": opened, "proofs": proofs}
+            found = yield from ask("residuals", self.parties, sums, rows=rows, window=w)
             if not others:
                 continue
-            given = {name: self._to_others(self._of(found, name)) for name in ("residuals", "moduli")}
+            names = {"residuals": "residuals", "moduli": "moduli", "proofs": "proof"}
+            given = {down: self._to_others(self._of(found, up)) for down, up in names.items()}
+            proved = {"proofs": (others, PROOF_BYTES)}
             rows = {"residuals": (others * b, cipher), "moduli": (others, plain), "products": (packs, cipher)}
-            found = yield from ask("products", self.parties, given, rows=rows, window=w)
+            found = yield from ask("products", self.parties, given, rows=rows | proved, window=w)
             rows = {"products": (packs, cipher), "opened": (packs, plain)}
-            sealed = {"products": self._swapped(self._of(found, "products"))}
-            found = yield from ask("open", self.parties, sealed, rows=rows, window=w)
-            opened = self._swapped(self._of(found, "opened"))
-        rows = {"opened": opened[self.label].shape, "digest": (1, psi.BYTES)}
-        last = yield from ask(
-            TRAIN, self.parties, {"opened": opened}, rows=rows, books=TRAIN, window=len(spans)
-        )
+            sealed = {name: self._swapped(self._of(found, name)) for name in ("products", "proofs")}
+            found = yield from ask("open", self.parties, sealed, rows=rows | proved, window=w)
+            opened, proofs = (self._swapped(self._of(found, name)) for name in ("opened", "proofs"))
+        rows = {"opened": opened[self.label].shape, "proofs": proofs[self.label].shape}
+        rows["digest"] = (1, psi.BYTES)
+        sums = {"opened": opened, "proofs": proofs}
+        last = yield from ask(TRAIN, self.parties, sums, rows=rows, books=TRAIN, window=len(spans))
         state, _ = type(self).update(state, last, self.config)
         return state, {"exchanges": (3 if others else 1) * len(spans) + 1, "rows": self.train}
 

@@ -43,10 +43,10 @@ class DriftConfig(Section):
     round: int = knob(10, "t_0, the first round with the new concept", low=1)
     pattern: str = knob(
         "sudden",
-        "sudden = all examples at t_0; gradual = more of them every round; recurring = new and old by turns",
-        choices=("sudden", "gradual", "recurring"),
+        "sudden = all at t_0; gradual, staggered = more examples, clients every round; recurring = by turns",
+        choices=("sudden", "gradual", "staggered", "recurring"),
     )
-    span: int = knob(10, "rounds: gradual, until all have changed; recurring, of each turn", low=1)
+    span: int = knob(10, "rounds: gradual, staggered, until all have changed; recurring, of each turn", low=1)
     clients: float = knob(1.0, "share of the clients whose data change, drawn by seed", above=0, high=1)
     examples: str = knob(
         "all",

@@ -210,14 +210,37 @@ class Config:
         return replace(self, model=name, models=replace(self.models, levels="", shares=""))
 
     @property
-    def parted(self) -> bool:
-        """Whether clients train parts of the model."""
-        return any(r < 1 for r, _ in self.widths)
+    def by_kind(self) -> bool:
+        """Whether the server has a model of each of ``models.levels``, of which a client trains one."""
+        return bool(self.models.levels) and bool(algorithm_of(self.algorithm).distils)
 
     @property
-    def width_key(self) -> str:
-        """The key that says how wide the clients' models are."""
-        return "width.levels" if self.width.levels else "dropout-width"
+    def parted(self) -> bool:
+        """Whether clients train parts of the model."""
+        return self.by_kind or any(r < 1 for r, _ in self.widths)
+
+    @property
+    def part_key(self) -> str:
+        """The key that says which part of the model a client has."""
+        return self._parts[0]
+
+    @property
+    def part_levels(self) -> str:
+        """What it says."""
+        return self._parts[1]
+
+    @property
+    def part_whole(self) -> str:
+        """What it says where all train the whole model."""
+        return self._parts[2]
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        if self.by_kind:
+            return "models.levels", self.models.levels, '""'
+        if self.width.levels:
+            return "width.levels", self.width.levels, "1"
+        return "dropout-width", f"{self.train.dropout_width:g}", "1"
 
     @property
     def run_name(self) -> str:

@@ -57,7 +57,7 @@ class ModelsConfig(Section):
 
 
 class PublicConfig(Section):
-    """Public examples, the same at all parties, whose labels nobody needs."""
+    """Public examples, the same at all parties, whose labels only `FedMDConfig.pretrain_epochs` needs."""
 
     data: str = knob("", 'data set that they come from; "" = from the run\'s own, and no client has them')
     examples: int = knob(500, "how many, drawn by the seed of the data", low=1)
@@ -76,6 +76,9 @@ class FedDFConfig(Section):
 class FedMDConfig(Section):
     """FedMD, Li and Wang 2019."""
 
+    pretrain_epochs: int = knob(
+        0, "passes over the public examples and their labels before a client's first training", low=0
+    )
     digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
     digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
 

@@ -8,13 +8,15 @@ labels-swap        2j + 1 in place of 2j and the other way round; the last class
 background, ...    the images as `task.datasets.skew` changes a client's: another p(x)
 =================  =======================================================================================
 
-and from round t_0 on the share p(t) of the examples has it, with S = ``drift.span``; the patterns are those
-of Gama et al. 2014, "A survey on concept drift adaptation":
+and from round t_0 on the share p(t) of the examples has it, with S = ``drift.span``; the first three patterns
+are those of Gama et al. 2014, "A survey on concept drift adaptation", the last is of FedDrift, Jothimurugesan
+et al. 2023, arXiv 2206.00799:
 
 =================  =======================================================================================
 sudden             p(t) = 1 from t_0 on
 gradual            p(t) = min(1, (t - t_0 + 1) / S): each example changes once, in an order drawn by seed
 recurring          p(t) = 1 in S rounds from t_0 on, 0 in the next S, and so on
+staggered          each client changes at once, the r-th of K (from 0) in round t_0 + floor(r S / K)
 =================  =======================================================================================
 
 t is the round, or with ``drift.examples = "new"`` the one in which a training example arrived: old examples
@@ -25,7 +27,7 @@ the set is the union of what all clients see in that round.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,8 @@ import numpy.typing as npt
 
 from task.config.data_sections import DriftConfig
 from task.datasets.base import Rows
+from task.datasets.stream import chosen
+from task.numerics import seeds
 
 if TYPE_CHECKING:  # torch costs seconds
     import torch
@@ -48,7 +52,7 @@ def share_at(config: DriftConfig, server_round: int) -> float:
     since = server_round - config.round
     if since < 0:
         return 0.0
-    if config.pattern == "gradual":
+    if config.pattern in ("gradual", "staggered"):
         return min(1.0, (since + 1) / config.span)
     return 1.0 if config.pattern == "sudden" or since // config.span % 2 == 0 else 0.0
 
@@ -65,13 +69,30 @@ def changes(config: DriftConfig, rounds: int) -> list[int]:
     return list(range(config.round, rounds + 1, step)[:1000])  # of a damaged file there could be many
 
 
+def client_rounds(config: DriftConfig, names: Sequence[str], seed: int) -> dict[str, int]:
+    """Return the round in which each of the clients that drift does, by name, the first one first.
+
+    `names` are those of all clients, `seed` is the run's for data. Where the pattern is not staggered,
+    all have the first round of the drift.
+
+    >>> staggered = DriftConfig(kind="invert", round=3, pattern="staggered", span=4, clients=0.5)
+    >>> list(client_rounds(staggered, ["anna", "ben", "cleo", "dora"], 1).values())
+    [3, 5]
+    """
+    size = max(round(config.clients * len(names)), 1)
+    some = chosen(seed, seeds.DRIFT, names)[:size]
+    late = config.span if config.pattern == "staggered" else 0
+    return {name: config.round + r * late // size for r, name in enumerate(some)}
+
+
 @dataclass(frozen=True, eq=False)
 class Drift:
     """How the examples of a data set change."""
 
     config: DriftConfig
     classes: int  # C
-    place: npt.NDArray[np.float64]  # of each row in the order in which examples change, from 0 to below 1
+    # Of each row in the order in which examples, or clients, change, from 0 to below 1.
+    place: npt.NDArray[np.float64]
     drifts: npt.NDArray[np.bool_] | None = None  # whether a row's client drifts; None = all do
     born: Rows | None = None  # the round in which a row arrived, 0 of those that always follow the round
     # Returns images [B, C, H, W], pixels from 0 to 1, of rows by their numbers, under the new concept.

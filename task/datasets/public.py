@@ -1,4 +1,6 @@
-"""Public examples: the same rows at every party, which no message carries, and whose labels nobody reads.
+"""Public examples: the same rows at every party, which no message carries.
+
+Nobody reads their labels, unless the run says that models begin with them (``fedmd.pretrain-epochs``).
 
 They come from a data set that everybody can have (``public.data``), or from the run's own training pool
 (``public.data = ""``); of a pool they are taken out before any client trains or tests. Which rows follows
@@ -40,15 +42,18 @@ CODE = "public examples"  # what their hash is called where parties compare what
 
 @dataclass(frozen=True, eq=False)
 class PublicExamples:
-    """Inputs without labels."""
+    """Inputs, and labels where models are trained on them."""
 
     x: torch.Tensor  # [P, ...], on the CPU
+    y: torch.Tensor | None = None  # class numbers [P]
 
     @property
     def sha256(self) -> str:
-        """The hash of shape and values, in hexadecimal."""
+        """The hash of shape and values, and of the labels that are read, in hexadecimal."""
         digest = hashlib.sha256(repr(tuple(self.x.shape)).encode())
         digest.update(np.ascontiguousarray(self.x.numpy()).data)
+        if self.y is not None:
+            digest.update(np.ascontiguousarray(self.y.numpy()).data)
         return digest.hexdigest()
 
 
@@ -120,7 +125,16 @@ def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:
             f'run-config key "public.data": expected examples of shape {dataset.input_shape}, as those of '
             f'"{config.data.dataset}"; got {source.input_shape} of "{name}"'
         )
-    return PublicExamples(source.inputs(public_rows(source, config)))
+    rows = public_rows(source, config)
+    if not (config.algorithm == "fedmd" and config.fedmd.pretrain_epochs):
+        return PublicExamples(source.inputs(rows))
+    if dataset is not None and source.num_classes != dataset.num_classes:
+        raise ConfigError(
+            f'run-config key "fedmd.pretrain-epochs": expected 0, as the labels of "{name}" are others than '
+            f'those of "{config.data.dataset}": {source.num_classes} classes in place of '
+            f"{dataset.num_classes}; got {config.fedmd.pretrain_epochs}"
+        )
+    return PublicExamples(source.inputs(rows), source.targets(rows))
 
 
 def no_logits(config: Config, classes: int) -> dict[str, np.ndarray]:

@@ -30,9 +30,9 @@ from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset
 from task.datasets.base import Rows
 from task.datasets.condition import by_client, conditioned, is_conditional
-from task.datasets.drift import Drift
+from task.datasets.drift import Drift, client_rounds
 from task.datasets.partition import Partition, load_partition
-from task.datasets.stream import StreamedPartition, chosen, stream_of
+from task.datasets.stream import StreamedPartition, stream_of
 from task.errors import ConfigError
 from task.numerics import seeds
 
@@ -128,7 +128,8 @@ def load_dealt(config: Config) -> tuple[Dataset, Partition]:
     stream = stream_of(config)
     if stream:
         partition = StreamedPartition(partition, stream, stream.late(partition.names))
-    drifts_by_client = drift.kind != "none" and (drift.clients < 1 or drift.examples == "new")
+    by_name = drift.clients < 1 or drift.examples == "new" or drift.pattern == "staggered"
+    drifts_by_client = drift.kind != "none" and by_name
     of = "feature-skew" if kind != "none" else "drift.kind" if drifts_by_client else "condition"
     some = kind != "none" or drifts_by_client or by_client(config)
     clients = _clients_of(dataset, partition, config, of) if some else np.zeros(0, np.int64)
@@ -152,10 +153,9 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
             f'at least two; got "{dataset.name}", whose targets are those of {dataset.task}'
         )
     drifts = born = images = None
+    some = [partition.index(name) for name in client_rounds(drift, partition.names, seed)]
     if drift.clients < 1:
-        size = max(round(drift.clients * partition.num_clients), 1)
-        some = {partition.index(name) for name in chosen(seed, seeds.DRIFT, partition.names)[:size]}
-        drifts = np.isin(clients, list(some))
+        drifts = np.isin(clients, some)
     if drift.examples == "new" and isinstance(partition, StreamedPartition):
         born = np.zeros(count, np.int64)
         for k in range(partition.num_clients):
@@ -169,6 +169,10 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
             return whole.changed(drift.kind, whole.strength, pixels, numbers, second)
 
     place = seeds.rng_for(seed, seeds.DRIFT).permutation(count) / count
+    if drift.pattern == "staggered":
+        turn = np.zeros(partition.num_clients)
+        turn[some] = np.arange(len(some)) / len(some)
+        place = turn[clients]
     return Drift(drift, dataset.num_classes, place, drifts, born, images)
 
 

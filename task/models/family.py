@@ -1,4 +1,4 @@
-"""Model families: which part of the model a client trains, as its width says.
+"""Model families: which part of the model a client trains, as its width or its kind says.
 
 A model's hidden *units* (outputs of dense layers, filters of convolutions) come in groups, one for each
 layer. A sub-model keeps some units of each group; its arrays are slices of the model's, with all that a unit
@@ -27,6 +27,9 @@ r         `Levels.values`        share of the units that are kept
 U, u      `UnitGroup.size`, `count`  units of a group, and how many are kept
 ========  =====================  ==========================================
 
+Where clients have models of several *kinds*, the server's model is all of them side by side, each array under
+the name of its kind, and a client's part is the model of its kind.
+
 None of it needs the wire: it follows from seeds, round, client name and, where a client's node says its width
 itself, its registration.
 
@@ -38,7 +41,7 @@ itself, its registration.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
@@ -84,12 +87,60 @@ class Units:
     axes: Mapping[str, tuple[Axis | None, ...]]
 
 
+class Part(Protocol):
+    """A part of a model."""
+
+    @property
+    def size(self) -> tuple[int | str, ...]:
+        """What parts of one form, and no others, have in common."""
+
+    def index(self, name: str) -> Any:
+        """Return what selects the part's entries of a tensor that it has, for NumPy's brackets."""
+
+    def take(self, model: NamedArrays) -> Arrays:
+        """Return the part's arrays."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of several models that stand side by side.
+
+    >>> Kind("net.parts:Small").take({"net_parts:Small/0.bias": np.zeros(2), "mlp/1.bias": np.zeros(3)})
+    {'net_parts:Small/0.bias': array([0., 0.])}
+    """
+
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its arrays begin with; a dot would end the name of a module."""
+        return f"{self.name.replace('.', '_')}/"
+
+    @property
+    def size(self) -> tuple[str]:
+        """Its name."""
+        return (self.name,)
+
+    def index(self, name: str) -> Any:
+        """Return what selects a tensor whole."""
+        return ...
+
+    def take(self, model: NamedArrays) -> Arrays:
+        """Return the arrays of this model."""
+        return {n: a for n, a in model.items() if n.startswith(self.prefix)}
+
+
 @dataclass(frozen=True, eq=False)
 class SubModel:
     """A part of a model: some units of each group."""
 
     units: Units
     kept: tuple[Indices, ...]  # by group, in rising order
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """How many units it has of each group."""
+        return tuple(map(len, self.kept))
 
     def index(self, name: str) -> Any:
         """Return what selects the part's entries of a tensor, for NumPy's brackets."""
@@ -109,14 +160,15 @@ class SubModel:
 class ModelFamily(Protocol):
     """Which part of the model each client trains."""
 
-    def of(self, server_round: int, client: str) -> SubModel:
+    def of(self, server_round: int, client: str) -> Part:
         """Return a client's part in a round."""
 
-    def first(self, client: str = "") -> SubModel:
+    def first(self, client: str = "") -> Part:
         """Return a part of the size that a client trains; without a name, of the largest size there is."""
 
 
 Given = Callable[[str], float]  # returns the width that a client's node said; 0 = none
+Named = Callable[[str], str | None]  # returns the model that a client's node said; None = none
 T = TypeVar("T", float, str)
 
 
@@ -189,7 +241,31 @@ class Widths:
         return SubModel(self.units, kept)
 
 
-def form_of(part: SubModel, model: NamedArrays) -> Arrays:
+@dataclass(frozen=True)
+class Kinds:
+    """Models of several kinds side by side, of which each client has one."""
+
+    levels: Levels[str]
+    largest: str  # the kind whose model has the most numbers
+
+    def of(self, server_round: int, client: str) -> Kind:
+        """Return a client's model."""
+        return Kind(self.levels.of(client))
+
+    def first(self, client: str = "") -> Kind:
+        """Return a client's model; without a name, the largest."""
+        return Kind(self.levels.of(client) if client else self.largest)
+
+    def groups(self, clients: Sequence[str]) -> dict[Kind, list[int]]:
+        """Return by kind which of some clients have its model, as positions in the order given."""
+        mine = {
+            name: [k for k, c in enumerate(clients) if self.levels.of(c) == name]
+            for name in self.levels.values
+        }
+        return {Kind(name): rows for name, rows in mine.items()}
+
+
+def form_of(part: Part, model: NamedArrays) -> Arrays:
     """Return arrays of the names, shapes and dtypes of a part of a model, which take no memory."""
     return {n: _form(a) for n, a in part.take({n: _form(a) for n, a in model.items()}).items()}
 
@@ -205,9 +281,9 @@ class SubModels:
     family: ModelFamily
     round: int
     model: Arrays  # w^t
-    _forms: dict[tuple[int, ...], Arrays] = field(default_factory=dict, compare=False)  # by size
+    _forms: dict[tuple[int | str, ...], Arrays] = field(default_factory=dict, compare=False)  # by size
 
-    def of(self, client: str) -> SubModel:
+    def of(self, client: str) -> Part:
         """Return a client's part."""
         return self.family.of(self.round, client)
 
@@ -218,7 +294,6 @@ class SubModels:
     def form(self, client: str = "") -> Arrays:
         """Return arrays of the form of a client's part, which take no memory; see `ModelFamily.first`."""
         part = self.family.first(client)
-        size = tuple(map(len, part.kept))
-        if size not in self._forms:
-            self._forms[size] = form_of(part, self.model)
-        return self._forms[size]
+        if part.size not in self._forms:
+            self._forms[part.size] = form_of(part, self.model)
+        return self._forms[part.size]

@@ -184,19 +184,23 @@ class Collect:
 
 
 class CollectParts(Collect):
-    """Clients' arrays that differ in shape, as parts of a model do: a `Collect` for each shape."""
+    """Clients' arrays that differ in form, as parts of a model do: a `Collect` for each form.
+
+    A `result` has an array's rows of the clients that have it. So forms must have no name in common there, as
+    models of several kinds have none.
+    """
 
     def __init__(self, form: Callable[[str], NamedArrays]) -> None:
         super().__init__({})
         self._form = form  # returns the form of a client's arrays
-        self._alike: dict[tuple[tuple[int, ...], ...], Collect] = {}
+        self._alike: dict[tuple[tuple[str, tuple[int, ...]], ...], Collect] = {}
 
     def _of(self, client: str) -> Collect:
         like = self._form(client)
-        shapes = tuple(a.shape for a in like.values())
-        if shapes not in self._alike:
-            self._alike[shapes] = Collect(like)
-        return self._alike[shapes]
+        form = tuple((name, a.shape) for name, a in like.items())
+        if form not in self._alike:
+            self._alike[form] = Collect(like)
+        return self._alike[form]
 
     def check(
         self, arrays: Foldable, weight: int, client: str, peaks: Mapping[str, float] | None = None
@@ -215,6 +219,10 @@ class CollectParts(Collect):
     def partial(self) -> dict[str, Arrays]:
         """Return one record per client, as `Collect.partial` does."""
         return {c: row for collect in self._alike.values() for c, row in collect.partial().items()}
+
+    def result(self) -> Arrays:
+        """Return every array with a leading axis of the clients that have it, in the order of names."""
+        return {name: a for collect in self._alike.values() for name, a in collect.result().items()}
 
 
 def release(array: np.ndarray) -> None:

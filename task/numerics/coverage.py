@@ -51,10 +51,10 @@ class CoverageMean(Sum):
         """Fold in one client's part; raises what `Sum.add` does."""
         peaks = checked or self.check(arrays, weight, client)
         part, whole = self._models.of(client), dict[str, np.ndarray]()
-        for name, held in self._coverage.items():
-            index = part.index(name)
+        for name, a in arrays.items():
+            held, index = self._coverage[name], part.index(name)
             whole[name] = np.zeros(held.shape, self._dtype[name])
-            whole[name][index] = dense(arrays[name])
+            whole[name][index] = dense(a)
             held[index] += weight
         super().add(whole, weight, client, peaks)
 

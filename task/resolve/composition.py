@@ -39,8 +39,8 @@ _VALUES: dict[str, Callable[[Config], bool | int | str]] = {
     "optimizer": lambda c: OWN if is_reference(c.train.optimizer) else c.train.optimizer,
     "clip-norm": lambda c: SOME if c.train.clip_norm else "",
     "sam.rho": lambda c: SOME if c.sam.rho > 0 else "",
-    "dropout-width": lambda c: BELOW_ONE if c.parted and c.width_key == "dropout-width" else "",
-    "width.levels": lambda c: LEVELS if c.parted and c.width_key == "width.levels" else "",
+    "dropout-width": lambda c: BELOW_ONE if c.parted and c.part_key == "dropout-width" else "",
+    "width.levels": lambda c: LEVELS if c.parted and c.part_key == "width.levels" else "",
     "models.levels": lambda c: MODELS if c.models.levels else "",
     "initial-model": lambda c: FILE if c.initial_model else "",
     "heldout-clients": lambda c: SOME if c.server.heldout_clients > 0 else "",
@@ -88,7 +88,7 @@ _REPEATS = "its clients train several times in a round"
 
 def _alike(entry: Algorithm) -> str:
     one = "its clients send models, or parts of one, that the server averages or compares"
-    return "" if entry.private == "all" else one
+    return "" if entry.private == "all" or entry.distils else one
 
 
 def _ala(entry: Algorithm) -> str:

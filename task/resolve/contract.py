@@ -13,7 +13,7 @@ from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
 from task.models import build_model
-from task.models.family import Given, Levels, Widths
+from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
 from task.numerics.arrays import Arrays, only, state_of
 from task.numerics.prototypes import no_prototypes
@@ -33,8 +33,6 @@ from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
-    from collections.abc import Callable
-
     from torch import nn
 
 
@@ -67,7 +65,7 @@ def contract_of(config: Config) -> Algorithm:
         up = (replace(r, reduce="collect") if r.name == MODEL_UP.name else r for r in entry.up)
         entry = replace(entry, up=tuple(up))
     if config.parted:
-        entry = with_sub_models(entry)
+        entry = with_sub_models(entry, measured=config.by_kind)
     if config.server.he:
         entry = with_encryption(entry)
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
@@ -201,26 +199,36 @@ def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
 
 
 def family_of(
-    model: nn.Module, config: Config, shape: tuple[int, ...], given: Given = lambda client: 0.0
-) -> Widths | None:
+    model: nn.Module,
+    config: Config,
+    shape: tuple[int, ...],
+    given: Given = lambda client: 0.0,
+    named: Named = lambda client: None,
+) -> Widths | Kinds | None:
     """Return which parts of a run's model the clients train; None = all train the whole.
 
-    `shape` is that of one example; `given` returns the width that a client's node said, 0 = none.
+    `shape` is that of one example; `given` and `named` return the width and the model that a client's node
+    said, 0 and None = none.
 
     Raises:
         ConfigError: The model has no such parts.
     """
     if not config.parted:
         return None
+    if config.by_kind:
+        sizes = {name: 0 for name, _ in config.models.by_level()}
+        for name in sizes:
+            sizes[name] = sum(a.size for a in Kind(name).take(state_of(model)).values())
+        return Kinds(levels_of(config, named), max(sizes, key=sizes.__getitem__))
     from task.models.units import units_of
 
     widths, shares = zip(*config.widths, strict=True)
     scheme = config.width.scheme if config.width.levels else "random"
     levels = Levels(widths, shares, config.seeds.data, given)
-    return Widths(units_of(model, shape, config.width_key), levels, scheme, config.seeds.train)
+    return Widths(units_of(model, shape, config.part_key), levels, scheme, config.seeds.train)
 
 
-def levels_of(config: Config, given: Callable[[str], str | None] = lambda client: None) -> Levels[str]:
+def levels_of(config: Config, given: Named = lambda client: None) -> Levels[str]:
     """Return who has which model, by name; all have the run's where its clients' are alike.
 
     `given` returns the model that a client's node said.
@@ -232,13 +240,19 @@ def levels_of(config: Config, given: Callable[[str], str | None] = lambda client
 def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the run's initial model; where its clients have several, that of the first level.
 
+    Where the server has a model of each level (`Config.by_kind`) it is all of them, side by side.
+
     Raises:
         ConfigError: It cannot read such data.
     """
     twin = algorithm_of(config.algorithm).private == "twin"
-    name, features = levels_of(config).values[0], config.models.features
+    names, features = levels_of(config).values, config.models.features
+    if config.by_kind:
+        from task.models.kinds import SideBySide
+
+        return SideBySide({name: model_of(config.with_model(name), shape, classes) for name in names})
     outputs = outputs_of(config, classes)
-    return build_model(name, shape, outputs, config.seeds.model, _kind(config), twin, features)
+    return build_model(names[0], shape, outputs, config.seeds.model, _kind(config), twin, features)
 
 
 def _kind(config: Config) -> str:

@@ -27,7 +27,7 @@ def check_contribution(config: Config, entry: Algorithm) -> None:
         ("codec.up", config.codec.up, config.codec.up != "none", "it was not verified together"),
         ("structured.kind", config.structured.kind, config.structured.kind != "none",
          "it was not verified together"),
-        (config.width_key, "below 1", config.parted, "clients send parts of the model"),
+        (config.part_key, config.part_levels, config.parted, "clients send parts of the model"),
         ("selection", server.selection, SELECTIONS[server.selection].ring,
          "each client's model replaces the last one's"),
         ("transcript", server.transcript, server.transcript != "none",

@@ -39,7 +39,7 @@ def _check_secure(config: Config) -> None:
         ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
         ("codec.up", config.codec.up, config.codec.up != "none", whole),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
-        (config.width_key, _width(config), config.parted,
+        (config.part_key, config.part_levels, config.parted,
          "which numbers a client sends would show which part it trained"),
         ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
          "they are measured one by one"),
@@ -72,7 +72,7 @@ def _check_encrypted(config: Config) -> None:
         ("codec.up", config.codec.up, config.codec.up != "none", coded),
         ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
         ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
-        (config.width_key, _width(config), config.parted,
+        (config.part_key, config.part_levels, config.parted,
          "the server cannot cut parts out of a ciphertext"),
         ("standardise", "true", config.data.standardise, columns),
         ("missing", "mean", config.data.missing == "mean", columns),
@@ -115,16 +115,15 @@ def _check_parts(config: Config) -> None:
         ("structured.kind", config.structured.kind, config.structured.kind != "none",
          "a restriction is of the whole model"),
         ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
+        ("codec.up", config.codec.up, codec is not None and config.by_kind, "it was not verified together"),
+        ("heldout-clients", "above 0", config.by_kind and config.server.heldout_clients > 0,
+         "a client held out has no kind of model of its own yet"),
         ("transcript", config.server.transcript, config.server.transcript != "none",
          "a transcript's sums are of whole models"),
         ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
          "malicious clients compare coordinates of models that do not have the same ones"),
     ):  # fmt: skip
-        _refuse(on, (config.width_key, _width(config), "1"), key, value, why)
-
-
-def _width(config: Config) -> str:
-    return config.width.levels or f"{config.train.dropout_width:g}"
+        _refuse(on, (config.part_key, config.part_levels, config.part_whole), key, value, why)
 
 
 def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:

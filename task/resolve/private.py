@@ -123,7 +123,7 @@ def _check_local(config: Config) -> None:
          "clients held out adapt to their examples without noise before they are measured"),
         ("precision", '"float32"', train.precision, train.precision != "float32",
          "gradients of single examples are not computed in 16 bits"),
-        (config.width_key, "1", config.width.levels or train.dropout_width, config.parted,
+        (config.part_key, config.part_whole, config.part_levels, config.parted,
          "it was not verified with parts of a model"),
         ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
          "mu would follow losses over the examples, which are not protected"),
@@ -136,7 +136,7 @@ def _check_local(config: Config) -> None:
 
 
 def _check_central(config: Config) -> None:
-    server, train, data = config.server, config.train, config.data
+    server, data = config.server, config.data
     nodes, dp = config.dp.distributed, config.dp
     for key, expected, got, on, why in (
         ("dp.noise-by", '"server"', "nodes", nodes and not server.secagg,
@@ -167,7 +167,7 @@ def _check_central(config: Config) -> None:
          "clipped"),
         ("structured.kind", '"none"', config.structured.kind, config.structured.kind != "none",
          "updates go up as the integers that noise is added to"),
-        (config.width_key, "1", config.width.levels or train.dropout_width, config.parted,
+        (config.part_key, config.part_whole, config.part_levels, config.parted,
          "how many clients train a unit depends on who takes part"),
         ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
          "mu would follow the clients' losses, which are not protected"),

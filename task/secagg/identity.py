@@ -1,9 +1,10 @@
 """That a round's keys are those of nodes of the federation, so that a server cannot invent nodes.
 
 The federation's authority signs a certificate of each node's long-term key; the node signs a key of its own
-for each run; that signs the keys of each round. A node shows all three as the proof of its public keys, and
-every other node checks it with the authority's certificate, which all kits have. The authority's key stays
-with whoever provisions: neither the server nor a node has it.
+for each run; that signs the keys of each round, or what parties of `vertical-logistic` send each other. A
+node shows all three as the proof of its public keys, and every other node checks it with the authority's
+certificate, which all kits have. The authority's key stays with whoever provisions: neither the server nor a
+node has it.
 
 It does not promise that a node was not revoked, as nodes are not told: a server that works with the holder of
 a revoked kit has one node more on its side.
@@ -94,13 +95,14 @@ class Identity:
 
     def prove(self, session: Session, keys: PublicKeys) -> PublicKeys:
         """Return a round's keys with their proof."""
+        return PublicKeys(keys.sealing, keys.masking, self.proof(_round_keys(session, keys)))
+
+    def proof(self, message: bytes) -> bytes:
+        """Return what proves that a message is of this node."""
         key = Ed25519PrivateKey.from_private_bytes(self.key)
-        parts = (
-            self.certificate, key.public_key().public_bytes_raw(), self.signature,
-            key.sign(_round_keys(session, keys)),
-        )  # fmt: skip
-        proof = b"".join(len(part).to_bytes(_SIZE, "big") + part for part in parts)
-        return PublicKeys(keys.sealing, keys.masking, proof)
+        public = key.public_key().public_bytes_raw()
+        parts = (self.certificate, public, self.signature, key.sign(message))
+        return b"".join(len(part).to_bytes(_SIZE, "big") + part for part in parts)
 
 
 def identity_in(node_config: Mapping[str, object]) -> Identity | None:
@@ -119,13 +121,21 @@ def check_proofs(authority: bytes, run: int, session: Session, roster: Roster) -
     Raises:
         SecureAggregationError: Naming the node.
     """
-    signer = x509.load_pem_x509_certificate(authority)
     for name in roster.names:
-        with _of_node(name):
-            keys = roster.keys[name]
-            certificate, public, signature, signed = _parts(keys.proof)
-            _check_key(signer, run, name, certificate, public, signature)
-            Ed25519PublicKey.from_public_bytes(public).verify(signed, _round_keys(session, keys))
+        keys = roster.keys[name]
+        check_proof(authority, run, name, _round_keys(session, keys), keys.proof)
+
+
+def check_proof(authority: bytes, run: int, name: str, message: bytes, proof: bytes) -> None:
+    """Refuse a message that is not of the node of that name; see `Identity.proof` and `check_proofs`.
+
+    Raises:
+        SecureAggregationError: Naming the node.
+    """
+    with _of_node(name):
+        certificate, public, signature, signed = _parts(proof)
+        _check_key(x509.load_pem_x509_certificate(authority), run, name, certificate, public, signature)
+        Ed25519PublicKey.from_public_bytes(public).verify(signed, message)
 
 
 @contextmanager

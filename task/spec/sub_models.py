@@ -21,11 +21,13 @@ def why_whole(entry: Algorithm) -> str:
     return ""
 
 
-def with_sub_models(entry: Algorithm) -> Algorithm:
+def with_sub_models(entry: Algorithm, *, measured: bool = False) -> Algorithm:
     """Return the contract under which each client gets and sends a part of the model.
 
-    A node forwards each client's part: the server knows which coordinates it has, the node does not.
+    A node forwards each client's part: the server knows which coordinates it has, the node does not. Whether
+    a client that measures the model gets its part, too, says `measured`; else it gets the whole.
     """
     down = [replace(r, layout=SUB_MODEL, to="each", meaning="the client's part of w^t") for r in entry.down]
     up = [replace(r, layout=SUB_MODEL, carry="each", meaning="it after local training") for r in entry.up]
-    return replace(entry, down=tuple(down), up=tuple(up))
+    evaluation = tuple(down) if measured else entry.evaluation
+    return replace(entry, down=tuple(down), up=tuple(up), evaluation=evaluation)

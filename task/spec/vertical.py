@@ -45,6 +45,10 @@ PRODUCTS = Record("products", BYTES, _PRODUCTS + ", for each other k", "collect"
 SEALED = Record("products", BYTES, _PRODUCTS + ", from each other j", to="each")
 OPENED = Record("opened", BYTES, _OPENED + ", for each other j", "collect", of="batch")
 SUMS_OPENED = Record("opened", BYTES, _OPENED + ", of the last batch, from each other k", to="each")
+_PROOFS = "certificate and signatures that say whose this record is (`task.vertical.proofs`)"
+PROOF = Record("proof", BYTES, _PROOFS, "collect")
+PROOFS = Record("proofs", BYTES, f"{_PROOFS}, for each other party", "collect")
+OTHER_PROOFS = Record("proofs", BYTES, f"{_PROOFS}, of all others", to="each")
 SCORES = Record("embeddings", NUMBERS, "u_k = X_k w_k of the test rows", "collect", of="row")
 JOINT_SCORES = Record("embeddings", NUMBERS, "u_k of the test rows, side by side in the order of the names")
 KEY = Record("key", FREE, "the primes p and q, and what masks follow from; new at each start", scope="start")
@@ -98,15 +102,17 @@ _LOGISTIC = {
         for name, phase in _ALIGNMENT.items()
     },
     "residuals": _encrypted(
-        "Vertical logistic regression, residuals", "residuals", down=(SUMS_OPENED,), up=(RESIDUALS, MODULI),
+        "Vertical logistic regression, residuals", "residuals", down=(SUMS_OPENED, OTHER_PROOFS),
+        up=(RESIDUALS, MODULI, PROOF),
         down_scalars=(_WINDOW,), keeps=_LINEAR,
     ),
     "products": _encrypted(
-        "Vertical logistic regression, products", "products", down=(OTHER_RESIDUALS, OTHER_MODULI),
-        up=(PRODUCTS,), down_scalars=(_WINDOW,), keeps=_LINEAR,
+        "Vertical logistic regression, products", "products",
+        down=(OTHER_RESIDUALS, OTHER_MODULI, OTHER_PROOFS), up=(PRODUCTS, PROOFS), down_scalars=(_WINDOW,),
+        keeps=_LINEAR,
     ),
     "open": _encrypted(
-        "Vertical logistic regression, decryption", "open", down=(SEALED,), up=(OPENED,),
+        "Vertical logistic regression, decryption", "open", down=(SEALED, OTHER_PROOFS), up=(OPENED, PROOFS),
         down_scalars=(_WINDOW,), keeps=_LINEAR,
     ),
     "scores": _encrypted(
@@ -145,7 +151,7 @@ VERTICAL = (
         work="finish",
         measuring="tally",
         phases=_LOGISTIC,
-        down=(SUMS_OPENED,),
+        down=(SUMS_OPENED, OTHER_PROOFS),
         up=(DIGEST,),
         down_scalars=(_WINDOW,),
         keeps=_LINEAR,

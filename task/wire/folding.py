@@ -64,13 +64,15 @@ class Folding:
         Raises:
             FieldError: A client's arrays do not fit the exact range.
         """
+        if record.reduce == "collect":
+            return self._collect(record)
         parts = self.models if record.layout == SUB_MODEL else None
         like = self.like[record.name]
         if record.encrypted:
             return self.ciphertexts(like)
         if record.integers:  # a sum of int32 or int64
             like = {n: as_integers(a, np.int64) for n, a in like.items()}
-        made = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)
+        made: Reduction = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)
         for client, row in rows.items():
             made.add({k: a for k, a in row.items() if k}, int(row[""]), client)
         return made

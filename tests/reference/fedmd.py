@@ -1,6 +1,7 @@
 """FedMD: Li and Wang 2019, arXiv 1910.03581, Algorithm 1; each round ends with Communicate.
 
-Client: SGD on (1/bC) sum |f(x)_c - f~(x)_c| over batches of the public examples (Digest), from round 2 on;
+Client: SGD on public labels before its first training, if there is to be any;
+        SGD on (1/bC) sum |f(x)_c - f~(x)_c| over batches of the public examples (Digest), from round 2 on;
         then E epochs of SGD on its own examples (Revisit); f_k(x) of all public examples goes up
 Server: f~ = mean of f_k over the clients of the round
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.reference.driver import Reference, Round, driven
-from tests.reference.mlp import Client, Params, features, flat, plus, scores
+from tests.reference.mlp import Client, Params, features, flat, plus, scores, sgd
 
 
 def distance(w: Params, x: np.ndarray, target: np.ndarray) -> tuple[float, Params]:
@@ -28,7 +29,8 @@ def distance(w: Params, x: np.ndarray, target: np.ndarray) -> tuple[float, Param
 
 @dataclass
 class FedMD(Reference):
-    """own[k] = client k's model; consensus = f~ [P, C]; order(t) = the batches of the digest of round t."""
+    """own[k] = client k's model; consensus = f~ [P, C]; order(t) = the batches of the digest of round t;
+    first = the batches of public examples, with labels, before a client's first training."""
 
     algorithm, model, tolerance = "fedmd", "mlp", 2e-4
     active = {"public.examples": 9}
@@ -36,6 +38,8 @@ class FedMD(Reference):
 
     public: np.ndarray = field(default_factory=lambda: np.zeros((9, 4)))
     order: Callable[[int], list[np.ndarray]] = lambda t: []
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(9, int))
+    first: list[np.ndarray] = field(default_factory=list)
     digest_lr: float = 0.0
     classes: int = 3
 
@@ -48,6 +52,8 @@ class FedMD(Reference):
         sent = []
         for k in r.cohort:
             w = self.personal(k)
+            if k not in self.own:
+                w = sgd(w, (self.public, self.labels), self.first, r.eta)
             for rows in self.order(r.t) if self.w["clients"][0] else []:
                 by = distance(w, self.public[rows], self.w["logits"][rows])[1]
                 w = plus(w, by, -(self.digest_lr or r.eta))

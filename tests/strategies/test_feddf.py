@@ -22,7 +22,7 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.distil import Distiller, by_logits
-from task.resolve.contract import contract_of
+from task.resolve.contract import contract_of, levels_of
 from tests.reference import feddf, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.personal import Case, against_reference
@@ -34,7 +34,8 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
     if not file.exists():
         write_owners(file)
     given = {"algorithm": "feddf", "num_server_rounds": 3, "public__examples": 9, "feddf__lr": 0.05}
-    return owners_config(file, **given | {"feddf__steps": 5} | keys)
+    made = owners_config(file, **given | {"feddf__steps": 5} | keys)
+    return {k: v for k, v in made.items() if k != "model" or "models.levels" not in made}
 
 
 # ------------------------------------------------------------------------------------------ by hand
@@ -84,7 +85,7 @@ def test_two_steps_by_hand() -> None:
     """
     start, teachers = model([[0, 0], [0, 0]], [0, 0]), [model([[0, 0], [0, 0]], [np.log(9), 0])]
     teachers.append(start)
-    distil = Distiller(linear(), torch.tensor([[1.0, 2.0]]))
+    distil = Distiller({"": linear()}, torch.tensor([[1.0, 2.0]]))
 
     def after(steps: int) -> Arrays:
         return distil(start, stacked(*teachers), steps, 0.1, 4, np.random.default_rng(0))[0]
@@ -102,7 +103,7 @@ def test_equal_teachers_change_nothing_to_the_bit() -> None:
     torch.manual_seed(1)
     made = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 4))
     start = state_of(made)
-    distil = Distiller(made, torch.randn(11, 3))
+    distil = Distiller({"": made}, torch.randn(11, 3))
     for K in (1, 3):
         got, found = distil(start, stacked(*[start] * K), 7, 0.1, 4, np.random.default_rng(0))
         assert list(got) == list(start)
@@ -115,7 +116,7 @@ def test_it_comes_nearer_and_neither_buffers_nor_the_given_model_change() -> Non
     made = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4))
     start, threads = state_of(made), torch.get_num_threads()
     teachers = stacked(*({n: a + a.dtype.type(0.5 * k) for n, a in start.items()} for k in (1, 2)))
-    distil = Distiller(made, torch.randn(11, 3))
+    distil = Distiller({"": made}, torch.randn(11, 3))
     got, found = distil(start, teachers, 30, 0.02, 4, np.random.default_rng(0))
     assert found["kl-after"] < found["kl-before"] / 2
     assert all(np.array_equal(got[n], start[n]) for n in start if n.split(".")[-1].startswith(("run", "num")))
@@ -134,6 +135,8 @@ def test_the_references_gradient_is_the_derivative_of_its_divergence() -> None:
 CASES: dict[str, dict[str, Any]] = {
     "short batches, some clients": {"feddf__batch_size": 4, "feddf__steps": 8, "nodes": 2},
     "fewer steps than batches": {"feddf__batch_size": 2, "feddf__steps": 3, "fraction_train": 1.0},
+    "two kinds": {"models__levels": "mlp,logistic", "feddf__batch_size": 4, "feddf__steps": 8, "nodes": 2},
+    "a kind is away": {"models__levels": "mlp,logistic", "feddf__steps": 8, "seed": 5, "fraction_train": 0.4},
 }
 
 
@@ -148,7 +151,10 @@ def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
             rows = seeds.rng_for(keys.seeds.train, seeds.PUBLIC, t).permutation(len(public))
             return [rows[i : i + size] for i in range(0, len(rows), size)][: keys.feddf.steps]
 
-        return {"public": public, "order": order}
+        levels = levels_of(keys) if keys.models.levels else None
+        kinds = {c: levels.of(c) for c in made.played.names} if levels else {}
+        assert len({*kinds.values()}) == (2 if levels else 0)
+        return {"public": public, "order": order, "kinds": kinds}
 
     against_reference(tmp_path, feddf.FedDF, given, **CASES[case], public__examples=9, feddf__lr=0.05)
 
@@ -181,6 +187,28 @@ def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
     assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
 
 
+def test_kinds_without_steps_are_fedavg_of_each_kind_alone_and_nodes_change_no_byte(tmp_path: Path) -> None:
+    """Also after a resume on more nodes: with `fedavg` of the clients of a kind, and nobody else."""
+    keys = config(tmp_path, models__levels="mlp,logistic", feddf__steps=0, local_test_fraction=0.3)
+    keys["fraction-evaluate"] = 1.0
+    whole = play(keys, nodes=1)
+    rest = play(keys, journal=Keep(whole.keep.snapshots[1]), nodes=4, seed=4)
+    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
+    assert [r["client_loss"] for r in rest.rows] == [r["client_loss"] for r in whole.rows[2:]]
+    levels = levels_of(read_config(keys))
+    for kind in levels.values:
+        with np.load(tmp_path / "owners.npz") as file:
+            rows = np.array([levels.of(str(c)) == kind for c in file["client"]])
+            mine = {n: file[n][rows] if len(file[n]) == len(rows) else file[n] for n in file.files}
+        assert 0 < rows.sum() < len(rows)
+        np.savez(tmp_path / "some.npz", **mine)
+        more = {"algorithm": "fedavg", "model": kind, "data-path": str(tmp_path / "some.npz")}
+        own = ("feddf.", "public.", "models.")
+        alone = play({k: v for k, v in keys.items() if not k.startswith(own)} | more)
+        got, want = alone.arrays(3), whole.arrays(3)
+        assert all(np.array_equal(a, want[f"{kind}/{n}"]) for n, a in got.items())
+
+
 def test_clients_neither_train_on_the_public_examples_nor_need_them(tmp_path: Path) -> None:
     keys = read_config(config(tmp_path))
     node = open_node(keys, {})
@@ -206,6 +234,22 @@ def test_without_a_distiller_the_rule_says_what_it_lacks() -> None:
     [
         ({"secagg": True}, '"secagg".*needs each client'),
         ({"transcript": "full"}, '"transcript": .*it does not hold public examples'),
+        (
+            {"models__levels": "mlp,logistic", "width__levels": "1,0.5"},
+            '"width.levels".*does not go with algorithm = "feddf"',
+        ),
+        (
+            {"models__levels": "mlp,logistic", "codec__down": "fp16"},
+            '"models.levels": expected "" with codec.down = fp16, as no whole model is sent',
+        ),
+        (
+            {"models__levels": "mlp,logistic", "codec__up": "fp16"},
+            '"models.levels": expected "" with codec.up = fp16, as it was not verified together',
+        ),
+        (
+            {"models__levels": "mlp,logistic", "heldout_clients": 0.2, "local_test_fraction": 0.3},
+            '"models.levels": expected "" with heldout-clients = above 0',
+        ),
         ({"task": "regression"}, '"task": FedDF distils probabilities of classes'),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update
 from task.config.knobs import Config
 from task.config.level_sections import FedMDConfig
-from task.config.read import read_config
+from task.config.read import as_run_config, read_config
 from task.config.sections import TrainConfig
-from task.datasets.public import CODE, public_examples, public_rows
+from task.datasets.public import CODE, PublicExamples, public_examples, public_rows
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics import seeds
@@ -55,7 +56,9 @@ def task_of(model: nn.Module, public: torch.Tensor, clients: int = 1, batch_size
     data = Examples(torch.zeros(clients, 2), torch.zeros(clients, dtype=torch.int64), [1] * clients)
     rngs = [np.random.default_rng(0)] * clients
     train = TrainConfig(batch_size=batch_size)
-    return LocalTask(program, state_of(model), data, [1] * clients, 0.1, train, rngs, public=public)
+    return LocalTask(
+        program, state_of(model), data, [1] * clients, 0.1, train, rngs, public=PublicExamples(public)
+    )
 
 
 def linear() -> nn.Sequential:
@@ -117,6 +120,8 @@ def test_the_references_gradient_is_the_derivative_of_its_distance() -> None:
 CASES: dict[str, dict[str, Any]] = {
     "in a stack": {"num_server_rounds": 4},
     "alone, two passes": {"stack": 1, "fedmd__digest_epochs": 2, "fedmd__digest_lr": 0.5, "nodes": 2},
+    "public labels first": {"num_server_rounds": 4, "fedmd__pretrain_epochs": 2},
+    "public labels first, alone": {"stack": 1, "fedmd__pretrain_epochs": 1},
 }
 
 
@@ -124,15 +129,18 @@ CASES: dict[str, dict[str, Any]] = {
 def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
     def given(made: Case) -> dict[str, Any]:
         keys = read_config(made.keys)
-        public = public_examples(keys, load_dealt(keys)[0]).x.numpy()
+        found = public_examples(keys, load_dealt(keys)[0])
+        public, epochs = found.x.numpy(), keys.fedmd.pretrain_epochs
 
-        def order(t: int) -> list[np.ndarray]:
+        def order(t: int, epochs: int = keys.fedmd.digest_epochs) -> list[np.ndarray]:
             rng = seeds.rng_for(keys.seeds.train, seeds.PUBLIC, t)
-            passes = [rng.permutation(len(public)) for _ in range(keys.fedmd.digest_epochs)]
+            passes = [rng.permutation(len(public)) for _ in range(epochs)]
             size = keys.train.batch_size
             return [rows[i : i + size] for rows in passes for i in range(0, len(rows), size)]
 
-        return {"public": public, "order": order}
+        assert (found.y is not None) == (epochs > 0)
+        labels = {} if found.y is None else {"labels": found.y.numpy()}
+        return {"public": public, "order": order, "first": order(0, epochs), **labels}
 
     against_reference(tmp_path, fedmd.FedMD, given, **CASES[case], public__examples=9)
 
@@ -197,11 +205,20 @@ def test_what_public_examples_leave_arrives_as_the_stream_says() -> None:
 
 
 def test_the_hash_is_of_values_order_and_shape() -> None:
-    from task.datasets.public import PublicExamples
-
     x = torch.arange(6.0).view(3, 2)
     shas = {PublicExamples(v).sha256 for v in (x, x + 1e-7, x.flip(0), x.view(2, 3), x.view(3, 2, 1))}
     assert len(shas) == 5
+
+
+def test_labels_of_other_classes_are_refused_if_they_are_to_be_learnt(tmp_path: Path) -> None:
+    keys = read_config({"algorithm": "fedmd", "public.data": "digits", "public.examples": 9})
+    learnt = read_config({**as_run_config(keys), "fedmd.pretrain-epochs": 1})
+    dataset = replace(load_dealt(keys)[0], num_classes=3)
+    assert public_examples(keys, dataset).sha256 != public_examples(learnt, load_dealt(keys)[0]).sha256
+    with pytest.raises(
+        ConfigError, match=r'"fedmd.pretrain-epochs": expected 0.*10 classes in place of 3; got 1'
+    ):
+        public_examples(learnt, dataset)
 
 
 def test_a_node_with_other_public_examples_takes_no_part(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ def play(
     shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
-    strategy.engine.family = family_of(model, config, shape, strategy.registry.width)
+    registry = strategy.registry
+    strategy.engine.family = family_of(model, config, shape, registry.width, registry.model)
     if contract_of(config).distils:
         strategy.engine.distil = distiller(config, model, load_dealt(config)[0], shape)
     keep = journal or Keep()

@@ -69,13 +69,15 @@ def owners(folder: Path, orders: Mapping[str, Sequence[int]] | None = None) -> d
 def play_own(
     files: Mapping[str, Path], keys: Mapping[str, Any], journal: Keep | None = None, **more: Any
 ) -> Played:
-    """Run over nodes that bring a file each."""
+    """Run over nodes that bring a file each; `proofs` are further node config, by name, of deployed nodes."""
     settings = read_config(keys)
     entry = contract_of(settings)
     strategy = strategy_of(entry.rule)(settings)
-    nodes = [{"client-name": name, "data-path": str(path)} for name, path in files.items()]
+    proofs = more.pop("proofs", {})
+    own = {name: {"client-name": name, "data-path": str(path)} for name, path in files.items()}
+    nodes = [config | proofs.get(name, {}) for name, config in own.items()]
     grid_type = more.pop("grid_type", LocalGrid)
-    grid = grid_type(make_app(simulation=True), nodes, as_run_config(settings), **more)
+    grid = grid_type(make_app(simulation=not proofs), nodes, as_run_config(settings), **more)
     keep = journal or Keep()
     rounds = settings.server.num_server_rounds
     strategy.start(grid, wire.pack_arrays({}), num_rounds=rounds, timeout=60, journal=keep)

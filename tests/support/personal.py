@@ -185,7 +185,8 @@ def against_reference(
             got = {n.removeprefix(prefix): a for n, a in taken.items() if n.startswith(prefix)}
             assert close(got, want, tolerance), (t, name)
         row = case.played.rows[t]["metrics"]
-        assert {n: row[n] for n in s.metrics()} == pytest.approx(s.metrics(), rel=1e-5), t
+        numbers = pytest.approx(s.metrics(), rel=max(1e-5, tolerance), abs=1e-7)
+        assert {n: row[n] for n in s.metrics()} == numbers, t
         for name, want in s.told().items():
             got = {c: m[name] for at, c, m in case.lines("train") if at == t}
             assert got == pytest.approx(want, rel=1e-4), (t, name)

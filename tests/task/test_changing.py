@@ -14,7 +14,7 @@ import torch
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.knobs import Config
 from task.config.read import read_config
-from task.datasets.drift import changes, share_at
+from task.datasets.drift import changes, client_rounds, share_at
 from task.datasets.skew import load_dealt
 from task.datasets.stream import DataStream
 from task.errors import ConfigError
@@ -166,6 +166,24 @@ def test_old_examples_keep_the_concept_in_which_they_arrived() -> None:
 def test_what_would_not_follow_the_data_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_names(read_config(keys))
+
+
+def test_clients_change_one_after_another() -> None:
+    """Four of ten clients, t_0 = 3, S = 6: in rounds 3, 4, 6 and 7, each with all that it has."""
+    more = {"drift__round": 3, "drift__pattern": "staggered", "drift__span": 6, "drift__clients": 0.4}
+    config = of(drift__kind="labels-swap", **more)
+    dataset, partition = load_dealt(config)
+    rounds = client_rounds(config.drift, partition.names, config.seeds.data)
+    assert list(rounds.values()) == [3, 4, 6, 7]
+    for k, name in enumerate(partition.names):
+        rows = np.concatenate([partition.train(k), partition.test(k)])
+        begin = rounds.get(name, 99)
+        for t in (2, 3, 4, 5, 6, 7, 20):
+            changed = dataset.at(t).targets(rows) != dataset.targets(rows)
+            assert bool(changed.all() if t >= begin else not changed.any()), (name, t)
+    test = dataset.test_rows
+    shares = [(dataset.at(t).targets(test) != dataset.targets(test)).double().mean() for t in (2, 3, 4, 7)]
+    assert shares == pytest.approx([0.0, 0.1, 0.2, 0.4], abs=0.01)
 
 
 @pytest.mark.parametrize(

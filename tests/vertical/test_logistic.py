@@ -14,6 +14,7 @@ from client_app.vertical.logistic import from_rows, whole
 from task.config.read import read_config
 from task.errors import FieldError, NodesError
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
+from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.reference import vertical_logistic as reference
 from tests.support import parties
@@ -196,8 +197,9 @@ class Recording(LocalGrid):
         reply = super()._deliver(message)
         self.opened: list[int] = getattr(self, "opened", [])
         if message.metadata.message_type == "train.open" and reply is not None:
-            for record in reply.content.array_records.values():
-                self.opened += from_rows(record["rows"].numpy().reshape(-1, 256))
+            for name, record in reply.content.array_records.items():
+                if name.startswith("opened"):
+                    self.opened += from_rows(record["rows"].numpy().reshape(-1, 256))
         return reply
 
 
@@ -221,6 +223,7 @@ def test_nothing_leaves_a_party_but_what_the_catalogue_declares(bits: int, tmp_p
     shapes = {
         "residuals": (9, width), "moduli": (1, plain), "products": (1, width), "opened": (1, plain),
         "digest": (1, 32), "embeddings": (3, 1), "points": (12, 32),
+        "proof": (1, PROOF_BYTES), "proofs": (1, PROOF_BYTES),
     }  # fmt: skip
     for kind, reply in played.grid.up:  # type: ignore[attr-defined]
         kinds.add(kind)
