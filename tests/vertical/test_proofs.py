@@ -110,7 +110,12 @@ def test_without_proofs_a_lying_server_reads_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("lie", "what"),
-    [(oracle, "products"), (swap, "residuals"), (steer, "opened"), (pretend, "residuals")],
+    [
+        (oracle, "products"),
+        (swap, "residuals"),
+        pytest.param(steer, "opened", marks=pytest.mark.full),
+        pytest.param(pretend, "residuals", marks=pytest.mark.full),
+    ],
 )
 def test_a_lying_server_is_refused(lie: Any, what: str, proofs: Proofs, tmp_path: Path) -> None:
     with pytest.raises(NodesError, match="every party is needed") as refused:
@@ -118,6 +123,7 @@ def test_a_lying_server_is_refused(lie: Any, what: str, proofs: Proofs, tmp_path
     assert f"client ada: field '{what}': expected those that party cyd has signed" in str(refused.value)
 
 
+@pytest.mark.full
 def test_proofs_change_no_weight(proofs: Proofs, tmp_path: Path) -> None:
     files = owners(tmp_path, NAMES, rows=ROWS)
     proved = parties.play_own(files, KEYS, proofs=proofs)
