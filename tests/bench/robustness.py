@@ -66,13 +66,14 @@ def measured(keys: dict[str, Any]) -> tuple[float, float | None]:
     return accuracy, attack_success(model, x, y, attack.target, CLASSIFICATION, parts=attack.parts)
 
 
-def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
+def table(recipe: dict[str, Any], keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
     """Return accuracies and backdoors' successes by rule and attack; prints and writes each as it comes."""
     torch.set_num_threads(1)
     kept = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    if kept.get("keys", keys) != keys:
+    meant = {**keys, **({"attackers": recipe["attack.fraction"]} if recipe["attack.fraction"] != 0.2 else {})}
+    if kept.get("keys", meant) != meant:
         raise typer.BadParameter(
-            f"expected the figures of {keys} in {out}, which has those of {kept['keys']}"
+            f"expected the figures of {meant} in {out}, which has those of {kept['keys']}"
         )
     accuracies: Figures = kept.get("accuracy", {})
     successes: Figures = kept.get("attack-success", {})
@@ -82,7 +83,7 @@ def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
                 continue
             own = {**more, "algorithm": rule, "device": "cpu", **keys}
             try:
-                got, success = measured(fuse(read_recipe(RECIPE), own)[0])
+                got, success = measured(fuse(recipe, own)[0])
             except BouquetError as error:
                 print(f"{rule:<18} {error}", flush=True)
                 break
@@ -90,7 +91,7 @@ def table(keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
             if success is not None:
                 successes.setdefault(rule, {})[attack] = success
             print(f"{rule:<18} {attack:<26} {got:.4f} {'' if success is None else success}", flush=True)
-            found = {"keys": keys, "accuracy": accuracies, "attack-success": successes}
+            found = {"keys": meant, "accuracy": accuracies, "attack-success": successes}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     # In this order, whatever the file's is.
@@ -141,6 +142,9 @@ def main(
     ),
     rounds: Annotated[int, typer.Option(help="Rounds; 0 = the recipe's.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed.")] = 1,
+    attackers: Annotated[
+        float, typer.Option(help="Share of malicious clients, which rules withstand or are left out.")
+    ] = 0.2,
     data_dir: Annotated[str, typer.Option(help='MNIST; "" = $BOUQUET_DATA.')] = "",
     more: Annotated[
         str, typer.Option("--set", help="Further keys of all runs, as bouquet run -c takes them.")
@@ -150,8 +154,10 @@ def main(
     keys: dict[str, Any] = {"seed": seed, "data-dir": data_dir, **parse_options([more] if more else [])}
     if rounds:
         keys["num-server-rounds"] = rounds
-    config = read_config({**read_recipe(RECIPE), **keys})
-    accuracies, successes = table(keys, out.with_suffix(".json"))
+    shares = dict.fromkeys(("attack.fraction", "robust.byzantine", "robust.trim"), attackers)
+    recipe = read_recipe(RECIPE) | shares
+    config = read_config(fuse(recipe, keys)[0])
+    accuracies, successes = table(recipe, keys, out.with_suffix(".json"))
     K, bad = config.data.num_clients, round(config.attack.fraction * config.data.num_clients)
     what = f"MNIST {config.model}, {config.data.partition}"
     rounds = config.server.num_server_rounds
