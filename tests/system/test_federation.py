@@ -123,7 +123,7 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(tmp_path: P
     each_brought_its_own(tmp_path / "runs" / "all")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
     line = [BOUQUET, "federation", "--recipe", "demo", "--run-name", "stopped", "--runs-dir", str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:

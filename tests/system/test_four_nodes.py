@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_app.app import make_app
-from server_app.app import run
 from server_app.engines.federation import Federation, federation
 from server_app.results.folder import ENCRYPTED, MODEL, RunFolder, to_json
 from server_app.takeout.decrypt import decrypt
 from server_app.takeout.model import find
 from server_app.verify.receipts import COUNTED
 from server_app.verify.signatures import NAMED, SIGNED
-from task.config.read import read_config, read_recipe
+from task.config.read import read_recipe
 from task.encryption import ckks
 from task.errors import ConfigError, WireError
 from task.privacy import noise
@@ -31,8 +29,7 @@ from task.privacy.accounting import epsilon
 from task.privacy.noise_ledger import FILE
 from tests.privacy import test_central
 from tests.privacy.test_ledger import end, lines
-from tests.support.federation import play, read_by
-from tests.support.grid import LocalGrid
+from tests.support.federation import in_one_process, play, read_by
 from tests.support.transcripts import found, texts
 
 pytestmark = pytest.mark.system
@@ -67,13 +64,6 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     nodes = {name: ["--partition", f"{i}/{len(NODES)}"] for i, name in enumerate(NODES)}
     with federation(nodes, tmp_path_factory.mktemp("four") / "runs", he=True) as made:
         yield made
-
-
-def in_one_process(keys: dict[str, Any], folder: Path) -> Path:
-    """Do the run on two nodes of a `LocalGrid`; return the result folder."""
-    own = keys | {"runs-dir": str(folder), "state-dir": str(folder / "state")}
-    grid = LocalGrid(make_app(own), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
-    return run(grid, read_config(own))
 
 
 def deployed(fed: Federation, keys: dict[str, Any]) -> RunFolder:
