@@ -40,13 +40,16 @@ docker:  ## the image bouquet:local; BASE=bouquet-base:local without a registry,
 demo-docker: docker  ## the same ten clients on four containers: compose up, run, compose down
 	docker/demo.sh $(RUNS)
 
-# Tests that start processes spend most of their time waiting: more files at a time than a small machine has cores.
-SYSTEM_WORKERS ?= 3
-test: setup lint test-fast  ## what every commit must pass: lint, types, tests, the core faults
-	$(BIN)/python -m pytest -n $(SYSTEM_WORKERS) --dist loadfile -m "system and not full"
+# Tests that start processes wait, so that more of them fit than a small machine has cores: all run together,
+# file by file, in the order that tests/conftest.py gives.
+WORKERS ?= 4
+TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-all: setup lint test-fast  ## every test: all faults, containers, browser
-	$(BIN)/python -m pytest -n $(SYSTEM_WORKERS) --dist loadfile -m "system or full"
+test: setup lint  ## what every commit must pass: lint, types, tests, the core faults
+	$(TESTS) -m "not full"
+
+test-all: setup lint  ## every test: all faults, containers, browser
+	$(TESTS)
 
 test-fast: setup  ## the default suite without the tests that start processes and those that take long
 	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system and not full"

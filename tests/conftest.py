@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def pytest_sessionstart() -> None:
         import strategies  # noqa: F401
     except BouquetError as err:
         pytest.exit(str(err), returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.hookimpl(trylast=True)  # after those that are not asked for were taken out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with what starts processes and waits for them, then take the files of most cases.
+
+    They take files in this order: what is left for the end is short, and no core waits for the last test.
+    """
+    if hasattr(config, "workerinput"):
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.get_closest_marker("system") is None, -sizes[item.path]))
 
 
 @pytest.fixture(scope="session")

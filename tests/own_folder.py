@@ -1,9 +1,10 @@
-"""``python -m tests.own_folder [--only fedavg,krum]``: a user's folder under twelve algorithms, three ways.
+"""``python -m tests.own_folder [--only fedavg,krum]``: a user's folder under an algorithm of each family.
 
-The folder has net.py, a convolutional model with batch normalisation and a loss, and data.py, a data set and
-its partition, and nothing else. Each algorithm trains it in the simulation, under `flwr run` through a local
-SuperLink, and on a link with three nodes over TLS whose policies allow the two packages. Rounds' models and
-clients' numbers must be the same in all three. Prints a table; exit code 1 if something differs.
+The folder has net.py, a convolutional model with batch normalisation and a loss, data.py, a data set and its
+partition, and rules.py, a rule with a solver and a phase of its own. Each algorithm, and that rule, trains it
+in the simulation, under `flwr run` through a local SuperLink, and on a link with three nodes over TLS whose
+policies allow the three packages. Rounds' models and clients' numbers must be the same in all three. Prints a
+table; exit code 1 if something differs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,11 +51,38 @@ def deal(labels, num_clients, rng):
     """Each client has more of some digits than of the others."""
     return np.array_split(np.argsort(labels + rng.normal(0, 2, len(labels))), num_clients)
 '''
+RULES = """
+from dataclasses import replace
+
+from client_app.solvers.sgd import Solver, proximal
+from strategies.engine.rule import Rule
+from task.spec.algorithms import ALGORITHMS
+
+FEDAVG = ALGORITHMS["fedavg"]
+
+
+def mean(state, replies, config):
+    return replace(state, arrays=replies.arrays["arrays"]), {}
+
+
+class Pulled(Rule, update=mean):
+    entry = replace(FEDAVG, solver="rules:PulledSolver", phases={"twice": FEDAVG})
+
+    def round(self, state, context):
+        replies = yield context.phase("twice", state)
+        return (yield from super().round(replace(state, arrays=replies.arrays["arrays"]), context))
+
+
+class PulledSolver(Solver):
+    def terms(self, task):
+        return proximal(task, 0.5)
+"""
 KEYS: dict[str, str | int | float] = {
     "model": "net:Small", "loss": "net:poly", "dataset": "data:load", "partition": "data:deal",
     "num-clients": 6, "num-server-rounds": 3, "fraction-train": 0.7, "local-test-fraction": 0.25,
     "fraction-evaluate": 1.0, "learning-rate": 0.05, "device": "cpu", "progress": "none",
 }  # fmt: skip
+OWN = "rules:Pulled"
 FAMILIES = {
     "fedavg": "averaging",
     "fedprox": "proximal",
@@ -67,6 +96,7 @@ FAMILIES = {
     "ditto": "personal model",
     "fedala": "personal mixture",
     "apple": "models by client",
+    OWN: "a rule, a solver, a phase",  # the user's own
 }
 WAYS = ("simulation", "flwr run", "federation")
 NODES, LIMIT_S = 3, 120  # of one run on the link
@@ -78,6 +108,7 @@ def make_folder(folder: Path) -> None:
     folder.mkdir()
     (folder / "net.py").write_text(NET + LOSS)
     (folder / "data.py").write_text(DATA)
+    (folder / "rules.py").write_text(RULES)
 
 
 def found(run: Path) -> Found:
@@ -102,7 +133,7 @@ def found(run: Path) -> Found:
 
 def keys_of(algorithm: str, way: str) -> dict[str, str | int | float]:
     """Return the keys that differ by run."""
-    return {"algorithm": algorithm, "run-name": f"{algorithm}-{way.replace(' ', '-')}"}
+    return {"algorithm": algorithm, "run-name": re.sub("[: ]", "-", f"{algorithm}-{way}")}
 
 
 def text(keys: dict[str, str | int | float]) -> str:
@@ -126,7 +157,7 @@ Start = Callable[
 def all_ways(folder: Path, work: Path) -> Iterator[dict[str, Start]]:
     """Give what starts a run, by way: one local SuperLink and one federation serve all algorithms."""
     nodes = {f"node-{i + 1}": ["--partition", f"{i}/{NODES}"] for i in range(NODES)}
-    with local_superlink(work) as env, federation(nodes, folder / "runs", ["data", "net"]) as fed:
+    with local_superlink(work) as env, federation(nodes, folder / "runs", ["data", "net", "rules"]) as fed:
 
         def simulate(algorithm: str, way: str) -> str:
             return bouquet(env, folder, "run", "-c", text(KEYS | keys_of(algorithm, way)))
@@ -167,7 +198,7 @@ def line(algorithm: str, ended: dict[str, Found]) -> tuple[bool, str]:
     hashes = {way: one[0][:16] if one else "failed" for way, one in ended.items()}
     differs = "models differ" if len(set(hashes.values())) > 1 else "numbers differ"
     verdict = "same" if same else differs if all(ended.values()) else "failed"
-    cells = [f"{algorithm:12}{FAMILIES.get(algorithm, ''):30}", *(f"{h:18}" for h in hashes.values())]
+    cells = [f"{algorithm:14}{FAMILIES.get(algorithm, ''):30}", *(f"{h:18}" for h in hashes.values())]
     return same, "".join([*cells, verdict])
 
 
@@ -181,8 +212,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.own_folder", description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(FAMILIES), help="algorithms (default: %(default)s)")
     chosen = parser.parse_args().only.split(",")
-    if unknown := [name for name in chosen if name not in ALGORITHMS]:
-        parser.error(f"--only: expected names of `bouquet algorithms`; got {unknown[0]!r}")
+    if unknown := [name for name in chosen if name not in {*ALGORITHMS, *FAMILIES}]:
+        parser.error(f"--only: expected names of `bouquet algorithms` or {OWN}; got {unknown[0]!r}")
     signal.signal(signal.SIGALRM, too_long)
     with tempfile.TemporaryDirectory(prefix="bouquet-", ignore_cleanup_errors=True) as work:
         folder = Path(work, "mine")
@@ -194,7 +225,7 @@ def main() -> int:
                 for name in chosen
             }
     table = [line(name, ways) for name, ways in ended.items()]
-    print("".join([f"{'algorithm':12}{'family':30}", *(f"{way:18}" for way in WAYS)]).rstrip())
+    print("".join([f"{'algorithm':14}{'family':30}", *(f"{way:18}" for way in WAYS)]).rstrip())
     print("\n".join(words for _, words in table))
     return 0 if all(same for same, _ in table) else 1
 

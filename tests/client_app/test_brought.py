@@ -31,7 +31,7 @@ def net(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-@pytest.mark.parametrize("name", by_shape((n,) for n in sorted(HORIZONTAL)))
+@pytest.mark.parametrize("name", by_shape(((n,) for n in sorted(HORIZONTAL)), 2))
 def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> None:
     # Each client has 21 training examples: its last batch is a single one.
     keys = {

@@ -47,7 +47,7 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
     assert all(np.array_equal(first.arrays["arrays"][k], again.arrays["arrays"][k]) for k in start(node))
 
 
-@pytest.mark.parametrize("algorithm", [*by_shape((n,) for n in sorted(HORIZONTAL)), *VERTICAL])
+@pytest.mark.parametrize("algorithm", [*by_shape(((n,) for n in sorted(HORIZONTAL)), 2), *VERTICAL])
 def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"

@@ -53,7 +53,7 @@ def digests(kept: dict[str, dict[str, Arrays]]) -> dict[tuple[str, str], str]:
     return {(field, c): sha256(a) for field, clients in kept.items() for c, a in clients.items()}
 
 
-@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
+@pytest.mark.parametrize("name", by_shape(((n,) for n in KEEPERS), 2))
 def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str, tmp_path: Path) -> None:
     found = []
     for nodes in (2, 5):  # of several clients and of one
@@ -69,7 +69,8 @@ def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str,
 @pytest.mark.parametrize(
     ("name", "model"),
     by_shape(
-        (n, m) for n in KEEPERS for m in ("logistic", "mlp") if m == "mlp" or not ALGORITHMS[n].personal
+        ((n, m) for n in KEEPERS for m in ("logistic", "mlp") if m == "mlp" or not ALGORITHMS[n].personal),
+        2,
     ),
 )
 def test_a_client_keeps_the_same_alone_and_in_a_stack(name: str, model: str, tmp_path: Path) -> None:
@@ -120,8 +121,10 @@ class OneRun(Keep):
     run_id = "the-run"
 
 
-@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
-@pytest.mark.parametrize(("every", "rounds"), [(1, (4, 5)), (4, (4,))])
+@pytest.mark.parametrize(
+    ("name", "every", "rounds"),
+    by_shape(((n, e, r) for n in KEEPERS for e, r in ((1, (4, 5)), (4, (4,)))), 2),
+)
 def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
     name: str, every: int, rounds: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -141,7 +144,7 @@ def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
         assert digests(all_kept(keys, resumed)) == want
 
 
-@pytest.mark.parametrize("name", by_shape((n,) for n in KEEPERS))
+@pytest.mark.parametrize("name", by_shape(((n,) for n in KEEPERS), 2))
 def test_another_run_of_the_name_begins_anew(name: str, tmp_path: Path) -> None:
     keys = keys_of(name, tmp_path, num_server_rounds=2, fraction_train=1.0)  # all kept something
     first, second = play(keys), play(keys)

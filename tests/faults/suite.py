@@ -1,4 +1,4 @@
-"""The cases as tests: which modules of the suite run which, and which run on every commit."""
+"""The cases as tests: which file of the suite runs which, and which run on every commit."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import pytest
 from tests.faults.case import Case, NotCoveredError, Rig
 from tests.faults.table import cases
 
-# What a federation must survive on any day, and what must never get in. The others run in `make test-all`.
+# What a federation must survive on any day, and what must never get in: in one file, on one federation. The
+# others run in `make test-all`.
 CORE = frozenset({"R1", "R2", "R3", "R4", "R9", "R10", "R21", "R25", "S1", "S4", "S6", "S11", "S13"})
 
 
-def params_of(*names: str) -> list[object]:
-    """Return the cases of some modules of `tests.faults` as parameters of a test."""
+def core() -> list[object]:
+    """Return the cases that run on every commit as parameters of a test."""
+    return [pytest.param(c, id=c.id) for c in cases() if c.id in CORE]
+
+
+def others_of(*names: str) -> list[object]:
+    """Return the other cases of some modules of `tests.faults` as parameters of a test."""
     modules = {f"tests.faults.{name}" for name in names}
-    return [
-        pytest.param(c, id=c.id, marks=() if c.id in CORE else pytest.mark.full)
-        for c in cases()
-        if c.run.__module__ in modules
-    ]
+    return [pytest.param(c, id=c.id) for c in cases() if c.run.__module__ in modules and c.id not in CORE]
 
 
 def hold(case: Case, rig: Rig) -> None:

@@ -84,13 +84,17 @@ def test_late_clients_are_as_nodes_that_register_late(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_whoever_keeps_state_starts_a_late_client_from_its_beginning(name: str, tmp_path: Path) -> None:
     write_owners(path := tmp_path / "owners.npz")
-    keys = config(path, name, num_server_rounds=3, local_test_fraction=0.3)
+    one_by_one = HORIZONTAL[name].asynchronous  # a round is a step with the next that arrive
+    keys = config(path, name, num_server_rounds=12 if one_by_one else 3, local_test_fraction=0.3)
     keys |= {"arrive.share": 0.4, "arrive.round": 2}
     if name != "fedfomo":
         keys |= {"stream.start": 0.5, "stream.per-round": 0.25}
     played = play(keys)
     assert not played.keep.lines
-    assert [len(row["selected"]) for row in played.rows[1:]] == [3, 5, 5]
+    assert [row["population"] for row in played.rows[1:4]] == [3, 5, 5]
+    assert {client for row in played.rows for client in row["selected"]} == {*played.names}
+    if not one_by_one:
+        assert [len(row["selected"]) for row in played.rows[1:]] == [3, 5, 5]
 
 
 def test_a_run_that_is_resumed_has_the_data_of_its_rounds(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Message
 
 from client_app.app import make_app
+from server_app.app import run as run_server
 from server_app.run.opening import distiller
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
@@ -178,6 +179,13 @@ def play(
         measures=task_of(config, natural_task(config.data), classes).measures,
     )
     return Played(strategy, grid, keep, tuple(strategy.registry.names))
+
+
+def in_one_process(keys: Mapping[str, Any], folder: Path, nodes: int = 2) -> Path:
+    """Do a run with all that it writes, on a LocalGrid; return its result folder, which lies in `folder`."""
+    own = {**keys, "runs-dir": str(folder), "state-dir": str(folder / "state")}
+    configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+    return run_server(LocalGrid(make_app(own), configs), read_config(own))
 
 
 def owners_config(path: Path, **keys: Any) -> dict[str, Any]:

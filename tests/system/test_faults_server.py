@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.case import Case, Rig
-from tests.faults.suite import hold, params_of
+from tests.faults.suite import hold, others_of
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.full]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", params_of("cases_server", "cases_link", "cases_long"))
+@pytest.mark.parametrize("case", others_of("cases_server", "cases_link", "cases_long"))
 def test_what_must_hold_holds(case: Case, rig: Rig) -> None:
     hold(case, rig)

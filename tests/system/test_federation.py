@@ -39,6 +39,16 @@ def ward(path: Path, seed: int, rows: int) -> None:
         out.writerows([*map(repr, map(float, row)), label] for row, label in zip(x, y, strict=True))
 
 
+def each_brought_its_own(folder: Path) -> None:
+    """Check the run of all nodes, whose clients are the nodes themselves."""
+    rounds = RunFolder(folder).rounds()
+    assert rounds[1]["selected"] == ["a", "b", "c"]
+    clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    assert {c["name"] for c in clients if c["phase"] == "evaluate" and c["round"] == 10} == {"a", "b", "c"}
+    assert rounds[10]["client_accuracy"] > 0.8
+    assert {c["examples"] for c in clients if c["name"] == "c" and c["phase"] == "train"} == {80}
+
+
 def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(tmp_path: Path) -> None:
     """Two runs at once, the stop of one, a third that waits for both, a fourth that waits for the third."""
     nodes = {}
@@ -74,7 +84,7 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(tmp_path: P
 
         submit("long", nodes="c", **{"num-server-rounds": 5000})
         submit("pair", nodes="a,b", **{"num-server-rounds": 100})
-        submit("all", **{"min-nodes": 3})
+        submit("all", **{"min-nodes": 3, "fraction-evaluate": 1.0, "local-test-fraction": 0.2})
         submit("late", nodes="c")
         until(lambda: rounds("long") > 1 and rounds("pair") > 1)
         assert (job("long").state, job("pair").state) == (RUNNING, RUNNING)
@@ -94,51 +104,26 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(tmp_path: P
         until(lambda: job("late-alone").ended)
         fed.processes["c"].terminate()
         fed.processes.pop("c").wait()
-        submit(
-            "pair-alone", **{"num-server-rounds": 100, "min-nodes": 2, "min-replies": 2}
-        )  # on what is left
+        # On what is left; without a schedule its rounds are the first of the longer run.
+        submit("pair-alone", **{"min-nodes": 2, "min-replies": 2})
         until(lambda: job("pair-alone").ended)
-
-        def model(name: str) -> bytes:
-            return (fed.kit.runs / name / "model.safetensors").read_bytes()
-
-        assert model("pair") == model("pair-alone")
-        assert model("late") == model("late-alone")
-        assert len({model(name) for name in ("pair", "late", "all")}) == 3
-        assert {row["name"] for row in RunFolder(fed.kit.runs / "pair").nodes()} == {"a", "b"}
-
-
-def test_each_node_brings_its_own_data_folder(tmp_path: Path) -> None:
-    nodes = {}
-    for i, name in enumerate(("ward-1", "ward-2", "ward-3")):
-        folder = tmp_path / name
-        folder.mkdir()
-        ward(folder / "patients.csv", i, 60 + 20 * i)
-        nodes[name] = ["--data", str(folder / "patients.csv")]
-    keys = {
-        "dataset": "csv", "model": "logistic", "num-classes": 2, "num-server-rounds": 2,
-        "fraction-evaluate": 1.0, "local-test-fraction": 0.2, "learning-rate": 0.5, "local-epochs": 3,
-        "run-name": "wards", "progress": "none",
-    }  # fmt: skip
-    with federation(nodes, tmp_path / "runs") as fed:
-        fed.run(keys)
         processes = [
             p for w in fed.processes.values() for p in psutil.Process(w.pid).children(recursive=True)
         ]
-    assert len(processes) >= 1 + 4  # the SuperLink, and a warm parent on each machine
+    assert len(processes) >= 1 + 3  # the SuperLink, and a warm parent on each machine
     assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    folder = tmp_path / "runs" / "wards"
-    assert (folder / "result.json").exists()
-    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert rounds[1]["selected"] == ["ward-1", "ward-2", "ward-3"]
-    clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
-    evaluated = {c["name"]: c for c in clients if c["phase"] == "evaluate" and c["round"] == 2}
-    assert set(evaluated) == {"ward-1", "ward-2", "ward-3"}
-    assert rounds[2]["client_accuracy"] > 0.8
-    assert {c["examples"] for c in clients if c["name"] == "ward-3" and c["phase"] == "train"} == {80}
+
+    def models(name: str) -> list[str]:
+        return [row["model_sha256"] for row in RunFolder(tmp_path / "runs" / name).rounds()]
+
+    assert models("pair")[:11] == models("pair-alone")
+    assert models("late") == models("late-alone")
+    assert len({models(name)[10] for name in ("pair", "late", "all")}) == 3
+    assert {row["name"] for row in RunFolder(tmp_path / "runs" / "pair").nodes()} == {"a", "b"}
+    each_brought_its_own(tmp_path / "runs" / "all")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
     line = [BOUQUET, "federation", "--recipe", "demo", "--run-name", "stopped", "--runs-dir", str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:

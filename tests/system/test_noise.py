@@ -1,4 +1,4 @@
-"""Sums of 32 bits and noise by the nodes on four gRPC nodes with TLS and kits, in one federation."""
+"""Noise by the nodes on four gRPC nodes with TLS and kits, of which one is killed between two runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from server_app.engines.federation import Federation, federation
-from server_app.results.folder import MODEL, RunFolder
-from task.privacy.accounting import epsilon
-from task.privacy.noise import Stream
+from server_app.results.folder import RunFolder
 from task.privacy.noise_ledger import FILE
 from task.privacy.noise_ledger import epsilon as at_the_node
-from tests.privacy.test_central import Ledger, run
-from tests.support.federation import play
 
 pytestmark = pytest.mark.system
 NODES = ("a", "b", "c", "d")
@@ -28,7 +22,6 @@ KEYS: dict[str, Any] = {
     "dataset": "digits", "model": "logistic", "num-clients": 8, "num-server-rounds": 2, "max-examples": 600,
     "device": "cpu", "progress": "none", "fraction-evaluate": 0.0, "secagg": True,
 }  # fmt: skip
-NARROW: dict[str, Any] = {"secagg-bits": 32, "max-update-norm": 10.0}
 Z, DELTA = 2.0, 0.01
 NOISE: dict[str, Any] = {
     "dp.noise": Z, "dp.clip": 0.3, "dp.delta": DELTA, "dp.noise-by": "nodes", "fraction-train": 1.0,
@@ -40,40 +33,6 @@ def kept(fed: Federation, name: str) -> list[dict[str, Any]]:
     """Return the lines of a node's own ledger."""
     path = fed.kit.path.parent / name / "cache" / "state" / FILE
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def simulation(keys: dict[str, Any]) -> Any:
-    return run({**KEYS, **keys}, Ledger(), nodes=4)
-
-
-def test_four_nodes_end_as_the_simulation_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = tmp_path / "runs"
-    with federation({n: ["--partition", f"{i}/4"] for i, n in enumerate(NODES)}, runs) as fed:
-        fed.run({**KEYS, **NARROW, "run-name": "narrow"})
-        fed.run({**KEYS, **NOISE, "run-name": "noised"})
-        spent = {name: kept(fed, name) for name in NODES}
-    narrow = play({**KEYS, **NARROW}, nodes=3)
-    assert [r["model_sha256"] for r in RunFolder(runs / "narrow").rounds()] == [
-        r["model_sha256"] for r in narrow.rows
-    ]
-    # Who takes part, the clip and epsilon are the simulation's.
-    simulated = simulation(NOISE)
-    for row, want in zip(RunFolder(runs / "noised").rounds(), simulated.rows, strict=True):
-        for key in ("epsilon", "dp_clip", "answered", "quarantined"):
-            assert row[key] == want[key], key
-    result = RunFolder(runs / "noised").result()
-    assert result is not None
-    assert result["privacy"]["epsilon"] == epsilon([(1.0, Z)], DELTA)  # type: ignore[index]
-    # Noise is each attempt's own. Without it the model would be the simulation's without it.
-    monkeypatch.setattr(Stream, "integers", lambda self, size, std: np.zeros(size, np.int64))
-    plain, found = simulation(NOISE).arrays(1), load_file(runs / "noised" / MODEL)
-    off = np.concatenate([(found[n] - plain[n]).ravel() for n in plain])
-    wide = Z * 0.3 * (4 / 2) ** 0.5 / 8  # z C sqrt(n / (t - c)) / M
-    assert off.std() == pytest.approx(wide, rel=4 / (2 * off.size) ** 0.5)
-    assert abs(off.mean()) < 4 * wide / off.size**0.5
-    # Each node has written the one noised sum down, and no other.
-    for name, lines in spent.items():
-        assert [(line["round"], line["phase"], line["noise"]) for line in lines] == [(1, "train", Z)], name
 
 
 @pytest.mark.full  # a minute: the link holds a killed node for online

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # Every algorithm, in one process: tests/test_privacy.py.
-@pytest.mark.parametrize(("engine", "algorithm"), [("run", "fenda"), ("federation", "fedper")])
+@pytest.mark.parametrize(
+    ("engine", "algorithm"), [pytest.param("run", "fenda", marks=pytest.mark.full), ("federation", "fedper")]
+)
 def test_private_arrays_cross_no_wire(engine: str, algorithm: str, tmp_path: Path) -> None:
     keys = f'algorithm="{algorithm}" num-server-rounds=2 fraction-evaluate=1.0'
     log, site = tmp_path / "messages.jsonl", tmp_path / "site"

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_regression
 
-from client_app.app import make_app
-from server_app.app import run
 from server_app.engines.federation import federation
-from task.config.read import read_config
-from tests.support.grid import LocalGrid
+from tests.support.federation import in_one_process
 
 pytestmark = pytest.mark.system
 NAMES = [f"site-{i}" for i in range(1, 6)]
@@ -48,9 +45,7 @@ def test_five_nodes_with_gaps_end_as_the_pooled_run(tmp_path: Path) -> None:
     sites = tmp_path / "sites"
     write_sites(sites)
     pooled = KEYS | {"data-path": str(sites), "partition": "natural", "num-clients": 0}
-    pooled |= {"runs-dir": str(tmp_path / "pool"), "cache-dir": str(tmp_path / "cache")}
-    grid = LocalGrid(make_app(pooled), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
-    pool = run(grid, read_config(pooled))
+    pool = in_one_process(pooled | {"cache-dir": str(tmp_path / "cache")}, tmp_path / "pool")
     nodes = {name: ["--data", str(sites / f"{name}.csv")] for name in NAMES}
     with federation(nodes, tmp_path / "runs") as fed:
         fed.run(KEYS)

@@ -1,20 +1,19 @@
-"""Other tasks than classification on a link with three nodes: models and metrics are the simulation's.
+"""Other tasks than classification on a link with three nodes: models and metrics are those of one process.
 
 A regression of tables is in `tests.system.test_tables`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from server_app.deploy.host.host import APP_DIR
 from server_app.engines.federation import federation
-from tests.own_folder import bouquet, found, text
+from tests.own_folder import found
+from tests.support.federation import in_one_process
 
 pytestmark = pytest.mark.system
 SITES = {"site-1": 60, "site-2": 80, "site-3": 100}
@@ -41,15 +40,13 @@ def write_sites(folder: Path) -> None:
 def hold(
     tmp_path: Path, nodes: dict[str, Sequence[str]], pooled: dict[str, str | int], **more: str | float
 ) -> None:
-    """Hold a run on nodes to the simulation, whose data `pooled` names; `more` are keys of both."""
+    """Hold a run on nodes to that of one process, whose data `pooled` names; `more` are keys of both."""
     keys = KEYS | {key.replace("__", ".").replace("_", "-"): value for key, value in more.items()}
     runs = tmp_path / "runs"
     with federation(nodes, runs) as fed:
         fed.run(keys | {"run-name": "nodes"})
-    ours = keys | pooled | {"runs-dir": str(runs), "run-name": "simulation"}
-    output = bouquet(os.environ.copy(), APP_DIR, "run", "-c", text(ours))
-    assert (runs / "simulation" / "result.json").exists(), output[-3000:]
-    assert found(runs / "nodes") == found(runs / "simulation")
+    here = in_one_process(keys | pooled | {"run-name": "here"}, tmp_path / "here")
+    assert found(runs / "nodes") == found(here)
 
 
 def on_sites(tmp_path: Path, **more: str | float) -> None:
