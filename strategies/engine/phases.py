@@ -22,6 +22,7 @@ from strategies.engine.download import Download
 from strategies.engine.evidence import Evidence, evidence_for, witness
 from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
+from strategies.engine.expected import bytes_to_each, coder_for, limits_of, most_weight
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.lost_replies import LostReplies
@@ -29,14 +30,13 @@ from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.routes import packed_route
-from strategies.engine.rule import ADAPT, EVALUATE, Distil, Phase
+from strategies.engine.rule import Distil, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
 from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
-from task.datasets import spec_of
 from task.encryption import ckks
 from task.encryption.sums import TOTAL
 from task.models.family import ModelFamily, SubModels
@@ -49,7 +49,6 @@ from task.spec.entry import Algorithm
 from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
-from task.wire.coding import Coder, coder_of
 from task.wire.commitments import ATTEMPT
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
@@ -160,7 +159,7 @@ class PhaseEngine:
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
         if phase.contract.encrypted:
-            phase = replace(phase, scalars={**phase.scalars, TOTAL: self._weight(phase)})
+            phase = replace(phase, scalars={**phase.scalars, TOTAL: most_weight(self, phase)})
         if phase.contract.rounded:
             grid = self.sum_grid.scalars(phase.contract, phase.to)
             phase = replace(phase, scalars={**phase.scalars, **grid})
@@ -170,7 +169,9 @@ class PhaseEngine:
         requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self.like(phase.contract, phase.rows), clients, self._coder(phase))
+        most = most_bytes(
+            phase.contract, self.like(phase.contract, phase.rows), clients, coder_for(self, phase)
+        )
         terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
         opened = Opened(phase, requests, terms, evidence=evidence)
 
@@ -265,12 +266,12 @@ class PhaseEngine:
 
         nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
-        limits = self._limits([c for clients in asked.values() for c in clients], phase)
+        limits = limits_of(self, [c for clients in asked.values() for c in clients], phase)
         most, trainable, sent = self.config.server.max_update_norm, frozenset(self.trainable), phase.records
         bound = NormBound(most, sent.get(wire.ARRAYS, self.model), trainable, phase.received(), sent)
         bound = bound_of(phase.contract, phase.scalars) or bound
         like = self.like(phase.contract, phase.rows)
-        coder = self._coder(phase)
+        coder = coder_for(self, phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models,
             witness(self, opened.evidence),
@@ -285,7 +286,7 @@ class PhaseEngine:
         self.journal.quarantined(folded.quarantined)
         good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
         self.note_models(requests, {m.metadata.dst_node_id for m in good})
-        folded.own_down = self._own_down(phase)
+        folded.own_down = bytes_to_each(self, phase)
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in opened.terms.again)
         for m in (*requests, *opened.terms.again):
             for client, size in traffic.shares(
@@ -326,24 +327,8 @@ class PhaseEngine:
         phase, folded = secure.phase, secure.folded()
         self.bytes_down += secure.bytes_down
         self.journal.quarantined(folded.quarantined)
-        folded.own_down = self._own_down(phase)
+        folded.own_down = bytes_to_each(self, phase)
         return self._done(phase, folded)
-
-    def _own_down(self, phase: Phase) -> dict[str, int]:
-        """Return by client the bytes of what it gets, as a device that has followed every round."""
-        sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
-        if phase.records.get(wire.ARRAYS) is self.model:
-            sizes[wire.ARRAYS] = self.download.bytes_of(self.model, self.trainable)
-        found = dict.fromkeys(phase.to, sum(sizes.values()))
-        if phase.models:
-            for client in found:
-                found[client] += sum(a.nbytes for a in phase.models.form(client).values())
-        for by_client in phase.route.values():
-            for client in found.keys() & by_client.keys():
-                found[client] += sum(
-                    a.nbytes for arrays in by_client[client].values() for a in arrays.values()
-                )
-        return found
 
     def note_lost(self, *, used: bool) -> None:
         """Take note of the clients whose replies are not in the model: of all if the round is not `used`."""
@@ -364,27 +349,6 @@ class PhaseEngine:
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
         return replace(reduced, population=len(self.registry.names), seconds=seconds, bytes=size, asked=asked)
-
-    def _limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
-        """Return by client upper limits of its scalars: what follows from its registration."""
-        if not self.limited or phase.name in (EVALUATE, ADAPT):  # test examples are not registered
-            return {}
-        targets = spec_of(self.config.data.dataset).targets
-        most = self.registry.most_examples(clients)
-        return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
-
-    def _weight(self, phase: Phase) -> float:
-        """Return the weight that the clients of a phase have together, at most."""
-        if phase.contract.weight == "uniform":
-            return float(len(phase.to))
-        return sum(limits[wire.NUM_EXAMPLES] for limits in self._limits(phase.to, phase).values())
-
-    def _coder(self, phase: Phase) -> Coder | None:
-        """Return what reads the coded records of the replies to a phase."""
-        like = self.like(phase.contract, phase.rows)
-        models = phase.models
-        own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
-        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
     def like(
         self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
