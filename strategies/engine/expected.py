@@ -1,4 +1,4 @@
-"""What is to be expected of the replies to a phase, and what its clients get: limits, weights, codes, bytes."""
+"""What is expected of the replies to a phase: limits, weights, codes; and how much its clients get."""
 
 from __future__ import annotations
 

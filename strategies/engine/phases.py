@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.engine.arrivals import RealArrivals, Waited
 from strategies.engine.download import Download
 from strategies.engine.evidence import Evidence, evidence_for, witness
 from strategies.engine.example_privacy import ExamplePrivacy
@@ -70,6 +71,7 @@ class Opened:
     good: int = 0  # clients with a good reply so far
     secure: SecurePhase | None = None  # what runs it, under secure aggregation
     evidence: Evidence | None = None
+    waited: Waited | None = None  # the replies, where the clients were asked before and arrived
 
 
 class PhaseEngine:
@@ -89,6 +91,7 @@ class PhaseEngine:
         self.download = Download(config)
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
+        self.arrivals: RealArrivals | None = None  # of an asynchronous run whose nodes say who is first
         self.timeout_s = config.server.round_timeout
         self.measures: Measures | None = None  # the run's further metrics
         self.family: ModelFamily | None = None  # which part of the model each client trains
@@ -133,6 +136,16 @@ class PhaseEngine:
         self.lost.load(arrays)
         self.download.load(arrays)
 
+    def follow(self, grid: Grid) -> None:
+        """Take updates in the order in which they really arrive, if the run is to."""
+        real = self.config.server.order_of_arrival == "real"
+        self.arrivals = RealArrivals(self, grid) if real else None
+
+    def close_orders(self) -> None:
+        """Wait no more for orders that outlive their round."""
+        if self.arrivals:
+            self.arrivals.close()
+
     def record(self, arrays: Arrays, name: str = wire.ARRAYS) -> ArrayRecord:
         """Return a field's arrays as sent; the same arrays give the same record."""
         held = self._packed.get(name)
@@ -166,14 +179,12 @@ class PhaseEngine:
         evidence = evidence_for(self, phase)
         if self.config.server.secagg:
             return self._open_secure(phase, evidence)
-        requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
+        if self.arrivals and (waited := self.arrivals.waited(phase)):
+            return Opened(phase, waited.requests, self.terms(phase, 1), waited=waited)
+        requests = self.messages(phase, self.spread(phase).items(), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(
-            phase.contract, self.like(phase.contract, phase.rows), clients, coder_for(self, phase)
-        )
-        terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
-        opened = Opened(phase, requests, terms, evidence=evidence)
+        opened = Opened(phase, requests, self.terms(phase, clients), evidence=evidence)
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
@@ -185,14 +196,21 @@ class PhaseEngine:
         opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
+    def terms(self, phase: Phase, clients: int, *, lasting: bool = False) -> Terms:
+        """Return how replies are waited for that are of so many clients each; `lasting` is as in `Terms`."""
+        like = self.like(phase.contract, phase.rows)
+        most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
+        terms = self.registry.membership, self.round
+        return Terms(*terms, most_bytes=most, whole=self._whole, lasting=lasting)
+
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
         return Opened(phase, secure.begin(), Terms(self.registry.membership, self.round), secure=secure)
 
     def messages(
-        self, phase: Phase, by_node: Mapping[int, Sequence[str]], evidence: Evidence | None = None
+        self, phase: Phase, by_node: Iterable[tuple[int, Sequence[str]]], evidence: Evidence | None = None
     ) -> list[Message]:
-        """Return one message per node for its clients; one with `evidence` asks for a commitment."""
+        """Return a message for each node with its clients; one with `evidence` asks for a commitment."""
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
         names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
         void = self.last_good.void if phase.contract.keeps else ()
@@ -200,20 +218,24 @@ class PhaseEngine:
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route = packed_route(phase)
-        requests = []
-        for node, clients in by_node.items():
+        route = packed_route(phase, self._pack)
+        server_round, requests = phase.round or self.round, []
+        for node, clients in by_node:
             epochs = tuple(phase.epochs.get(c, 0) for c in clients)
             order = wire.TrainOrder(
-                self.round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
+                server_round, {}, phase.scalars, tuple(clients), epochs, self.run_id,
                 population=names, void=void, lost=lost,
                 whole=self.registry.membership.claims[node].registration.whole, rows=phase.rows,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
-            requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
+            requests.append(wire.message(content, node, phase.kind, server_round, self.timeout_s))
         return requests
+
+    def _pack(self, arrays: Arrays) -> ArrayRecord:
+        """Return arrays of a route as sent; the run's model is packed once."""
+        return self.record(arrays) if arrays is self.model else wire.pack_arrays(arrays)
 
     def _model_for(self, node: int, phase: Phase) -> tuple[dict[str, ArrayRecord], Extra]:
         """Return the record of the model for a node and what its message says of it, if it goes as codes."""
@@ -249,6 +271,8 @@ class PhaseEngine:
         """
         if opened.secure:
             return opened.secure.run(grid)
+        if opened.waited:
+            return iter(opened.waited.replies)
         return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
@@ -283,6 +307,8 @@ class PhaseEngine:
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
         if opened.evidence:
             folded.evidence, opened.evidence.sums = opened.evidence, fold.sums()
+        if opened.waited:
+            opened.waited.judge(folded)
         self.journal.quarantined(folded.quarantined)
         good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
         self.note_models(requests, {m.metadata.dst_node_id for m in good})
