@@ -61,7 +61,7 @@ def finished_order_of(folder: RunFolder) -> ArrivalLog:
         raise StateError(f"{path}: expected the order in which updates arrived; got none. Put the file back")
     if not data.endswith(b"\n"):
         raise StateError(
-            f"{path}: expected whole lines; got {len(data)} bytes that end within one. If the server of the run "
+            f"{path}: expected whole lines; got {len(data)} bytes, the last cut short. If the run's server "
             "was killed, resume the run, which cuts the line off; else put the file back"
         )
     return ArrivalLog(_events(path, Releases(path).lines(), str(folder.config()["id"])), None, str(path))
