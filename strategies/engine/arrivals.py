@@ -159,6 +159,10 @@ class RealOrder:
         self.refused = self.log.refused()
         self._number = 0  # of starts in this round
 
+    def at_work(self, flight: Mapping[str, Start], names: Sequence[str]) -> Mapping[str, Start]:
+        """Return all: a node that is away may come back."""
+        return flight
+
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> dict[str, Start]:
         """Let those begin that the log names, else draw them; see `Schedule`."""
         new = dict[str, Start]()

@@ -50,6 +50,9 @@ class ServerStep:
 class Schedule(Protocol):
     """What a server step goes by."""
 
+    def at_work(self, flight: Mapping[str, Start], names: Sequence[str]) -> Mapping[str, Start]:
+        """Return the clients that are still at work, given those that were and the names online, sorted."""
+
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> Mapping[str, Start]:
         """Let clients begin, so many of those of the sorted `names` that are not busy, or all of these."""
 
@@ -66,12 +69,12 @@ def next_step(
     """Return what happens until the buffer is full, or nobody is at work any more.
 
     Args:
-        flight: The clients at work, by name.
+        flight: The clients that were at work after the last step, by name.
         names: The clients that are online, sorted.
         at_once: How many are to be at work at any time.
         schedule: Says who begins and who arrives.
     """
-    work, arrived, lost = dict(flight), dict[str, Start](), set[str]()
+    work, arrived, lost = dict(schedule.at_work(flight, names)), dict[str, Start](), set[str]()
 
     def begin() -> None:
         work.update(schedule.begin(names, {*work, *arrived, *lost}, at_once - len(work)))
@@ -119,6 +122,10 @@ class VirtualClock:
     buffer: int  # K, the updates of a step
     seconds: Seconds  # returns how long clients are at work
     rng: np.random.Generator  # draws who begins
+
+    def at_work(self, flight: Mapping[str, Start], names: Sequence[str]) -> dict[str, Start]:
+        """Forget who is offline."""
+        return {client: start for client, start in flight.items() if is_in(names, client)}
 
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> dict[str, Start]:
         """Draw who begins; see `Schedule`."""

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Route, Rule, Seconds
-from strategies.engine.schedule import Begin, Start, VirtualClock, is_in, next_step
+from strategies.engine.schedule import Begin, Start, VirtualClock, next_step
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
@@ -140,8 +140,7 @@ class Asynchronous(Rule, state=AsyncState):
         else:
             rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)
             devices = VirtualClock(clock, state.version, K, seconds, rng)
-            online = {client: start for client, start in work.items() if is_in(names, client)}
-            step, clock = next_step(online, names, at_once, devices), devices.clock
+            step, clock = next_step(work, names, at_once, devices), devices.clock
         flight, arriving = _packed(step.flight), _packed(step.arrived)
         return replace(state, flight=flight, arriving=arriving, clock=clock, took=clock - state.clock)
 
