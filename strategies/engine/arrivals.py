@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Order:
+class Asked:
     """A client at work."""
 
     start: Start
@@ -48,7 +48,7 @@ class RealArrivals:
     def __init__(self, engine: PhaseEngine, grid: Grid) -> None:
         self.engine, self.grid = engine, grid
         self.log: ArrivalLog = engine.journal.arrivals()
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, Asked] = {}
         self._exchange: Exchange | None = None
         self._step: RealOrder | None = None  # whose updates the fold is to have
 
@@ -59,7 +59,7 @@ class RealArrivals:
         order: Callable[[Mapping[str, Start]], Phase],
         weight: Callable[[int], float],
     ) -> RealOrder:
-        """Return the schedule of a round; see `Arrivals`.
+        """Return the schedule of a round; see `ArrivalSource`.
 
         Clients that the run no longer counts on are forgotten; those are asked again that are at work and
         that this process has not asked.
@@ -92,7 +92,7 @@ class RealArrivals:
         now = time.monotonic()
         for request in requests:
             (client,) = wire.clients_of(request)
-            self.orders[client] = Order(starts[client], request, now)
+            self.orders[client] = Asked(starts[client], request, now)
         self._exchange.terms.server_round = engine.round
         self._exchange.send(requests, engine.timeout_s)
 
@@ -164,7 +164,7 @@ class RealOrder:
         return flight
 
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> dict[str, Start]:
-        """Let those begin that the log names, else draw them; see `Schedule`."""
+        """Let those begin that the log names, else draw them; see `ArrivalSchedule`."""
         new = dict[str, Start]()
         while self.log.ahead() == "start":
             line = self.log.follow()

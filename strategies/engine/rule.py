@@ -30,7 +30,7 @@ from task.spec.record import MODEL_DOWN
 from task.text import logger
 
 if TYPE_CHECKING:  # it imports this module
-    from strategies.engine.schedule import Arrivals
+    from strategies.engine.schedule import ArrivalSource
 if TYPE_CHECKING:  # it imports Flower, which a rule does not know
     from task.wire.messages import RejectedReply
 
@@ -104,7 +104,9 @@ class RoundContext:
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
     remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
     distil: Distil | None = None  # trains models on the run's public examples; None = there are none
-    arrivals: "Arrivals | None" = None  # where updates really arrive; None = they are asked for in a round
+    arrivals: "ArrivalSource | None" = (
+        None  # where updates really arrive; None = they are asked for in a round
+    )
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.

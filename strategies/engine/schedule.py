@@ -47,7 +47,7 @@ class ServerStep:
     flight: dict[str, Start]  # the clients at work when the buffer is full
 
 
-class Schedule(Protocol):
+class ArrivalSchedule(Protocol):
     """What a server step goes by."""
 
     def at_work(self, flight: Mapping[str, Start], names: Sequence[str]) -> Mapping[str, Start]:
@@ -64,7 +64,7 @@ class Schedule(Protocol):
 
 
 def next_step(
-    flight: Mapping[str, Start], names: Sequence[str], at_once: int, schedule: Schedule
+    flight: Mapping[str, Start], names: Sequence[str], at_once: int, schedule: ArrivalSchedule
 ) -> ServerStep:
     """Return what happens until the buffer is full, or nobody is at work any more.
 
@@ -128,7 +128,7 @@ class VirtualClock:
         return {client: start for client, start in flight.items() if is_in(names, client)}
 
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> dict[str, Start]:
-        """Draw who begins; see `Schedule`."""
+        """Draw who begins; see `ArrivalSchedule`."""
         new = draw_idle(names, busy, count, self.rng)
         took = self.seconds(new) if new else ()
         return {c: Start(self.clock + float(s), self.version) for c, s in zip(new, took, strict=True)}
@@ -154,7 +154,7 @@ class Begin:
     buffer: int  # K, the updates of a step
 
 
-class Arrivals(Protocol):
+class ArrivalSource(Protocol):
     """Where updates really arrive (`strategies.engine.arrivals`)."""
 
     def schedule(
@@ -163,7 +163,7 @@ class Arrivals(Protocol):
         begin: Begin,
         order: Callable[[Mapping[str, Start]], Phase],
         weight: Callable[[int], float],
-    ) -> Schedule:
+    ) -> ArrivalSchedule:
         """Return the schedule of a round.
 
         Args:

@@ -41,7 +41,7 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-class Inbox:
+class FetchedReplies:
     """Replies that were fetched and that nobody has taken yet.
 
     All pullers of a run share it: a reply is handed out once, and one that is being fetched when its puller
@@ -77,7 +77,7 @@ class Inbox:
                 self._change.wait(left)
 
 
-def puller(grid: Grid, deadline: float, most_bytes: int, found: Inbox) -> AtOnce | OneByOne:
+def puller(grid: Grid, deadline: float, most_bytes: int, found: FetchedReplies) -> AtOnce | OneByOne:
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
@@ -123,7 +123,7 @@ class AtOnce:
 class OneByOne:
     """From any other grid: each by itself, in a thread, and in further ones while some are stuck."""
 
-    def __init__(self, grid: Grid, deadline: float, most_bytes: int, found: Inbox) -> None:
+    def __init__(self, grid: Grid, deadline: float, most_bytes: int, found: FetchedReplies) -> None:
         self.grid, self._found = grid, found
         self.deadline, self.most_bytes = deadline, most_bytes
         self._ids: deque[str] = deque()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.journal import Snapshot
 from strategies.membership.membership import Membership
-from strategies.transport.pull import Inbox
+from strategies.transport.pull import FetchedReplies
 from task import timing
 from task.errors import StateError
 from task.numerics.arrays import sha256
@@ -95,7 +95,7 @@ def test_a_start_trains_in_its_own_round_and_no_version_is_held_that_nobody_is_a
         for m in run.messages()
         for c in wire.clients_of(m)
     ]
-    assert asked == begun
+    assert sorted(asked) == sorted(begun)
     for taken in run.keep.snapshots[1:]:
         flight = {int(a[1]) for k, a in taken.arrays.items() if k.startswith("flight/")}
         held = {int(k.split("/")[1]) for k in taken.arrays if k.startswith("versions/")}
@@ -132,9 +132,8 @@ def test_what_does_not_come_is_given_up_and_what_is_refused_is_left_out_here_and
             return reply
         losses.append(1)
         if len(losses) == 2:
-            raise_in = Message(reply.content, reply_to=reply)
-            raise_in.content["arrays"]["1.bias"].data = b""  # type: ignore[index, attr-defined]
-            return raise_in
+            record = cast(ArrayRecord, reply.content["arrays"])
+            record.pop(next(iter(record)))
         return reply
 
     losses: list[int] = []
@@ -202,7 +201,7 @@ def test_an_update_that_cannot_be_had_again_is_lost_though_it_had_arrived() -> N
 
 
 def test_a_reply_for_orders_that_last_is_not_lost_while_another_exchange_asks() -> None:
-    inbox = Inbox()
+    inbox = FetchedReplies()
     inbox.kept.add("1")
     inbox.put(("1", ValueError("kept")))
     inbox.put(("2", ValueError("late")))

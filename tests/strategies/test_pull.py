@@ -63,7 +63,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
 
 @pytest.fixture
 def fetch(link: Any) -> Iterator[pull.OneByOne]:
-    fetch = pull.OneByOne(link, time.monotonic() + 60.0, 1 << 20, pull.Inbox())
+    fetch = pull.OneByOne(link, time.monotonic() + 60.0, 1 << 20, pull.FetchedReplies())
     yield fetch
     fetch.close()
 
