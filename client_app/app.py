@@ -14,7 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, in_simulation, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
@@ -28,6 +28,7 @@ from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.encryption.sums import Ciphertexts
 from task.errors import BouquetError, FieldError, RefusedError, WireError
+from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
 from task.resolve.contract import contract_of

@@ -28,7 +28,6 @@ hears everything. What runs a simulation says so; every other process is a node.
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,12 +91,6 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     return Owner(False, bounds[0], bounds[1], key, encrypted, models, Prover.of(node_config, run))
-
-
-def in_simulation() -> bool:
-    """Return whether this process is a worker of Flower's own simulation, which are Ray's."""
-    ray: Any = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
+from server_app.run.arrivals import check_deployed
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
 from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
@@ -26,6 +27,7 @@ from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
 from server_app.run.trackers import Trackers, check_trackers, tracking
 from server_app.terminal import Terminal
+from strategies.engine.arrival_log import ArrivalLog
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
@@ -35,6 +37,7 @@ from task.datasets.drift import client_rounds
 from task.datasets.partition import load_partition
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
+from task.flower.ray import in_simulation
 from task.models.brought import find_maker
 from task.models.family import Widths
 from task.models.kinds import SideBySide
@@ -63,7 +66,10 @@ def main(grid: Grid, context: Context) -> None:
     try:
         kit = os.environ.get(KIT)
         keys = confined(context.run_config, Path(kit)) if kit else context.run_config
-        run(cast(Grid, PackingGrid(grid)), read_config(keys), wait_s=timing.FOLDER_HELD_S)
+        config = read_config(keys)
+        if in_simulation():
+            check_deployed(config)
+        run(cast(Grid, PackingGrid(grid)), config, wait_s=timing.FOLDER_HELD_S)
     except (BouquetError, OSError) as err:
         raise RuntimeError(f"{kind_of(err)}: {err}") from err
 
@@ -97,12 +103,14 @@ def run(
     overlap: bool = True,
     wait_s: float = 0.0,
     stop_is_end: bool = False,
+    order: ArrivalLog | None = None,
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
     `rounds_over` is called when no message will be sent any more, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
-    folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
+    folder is waited for up to `wait_s`. `order` is that in which updates arrived in a run that is done again.
+    With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
     without it, whoever started this goes on with the run.
 
     Raises:
@@ -114,7 +122,7 @@ def run(
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
         try:
-            return _run(grid, config, path, rounds_over, overlap, trackers)
+            return _run(grid, config, path, rounds_over, overlap, trackers, order)
         except KeyboardInterrupt:
             if stop_is_end:
                 rounds_over()
@@ -136,6 +144,7 @@ def _run(
     rounds_over: Callable[[], object],
     overlap: bool,
     trackers: Trackers,
+    order: ArrivalLog | None,
 ) -> Path:
     opened = open_run(grid, config, path)
     config, server, output = opened.config, opened.config.server, opened.config.output
@@ -153,6 +162,7 @@ def _run(
             kept=KeptSync(folder_of(state_root(config), config.run_name, str(folder.config()["id"]))),
             tell=trackers.round,
             in_clear=partial(in_clear, config),
+            order=order,
         )
         try:
             result = opened.strategy.start(

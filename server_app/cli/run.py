@@ -131,6 +131,9 @@ def federation(
     bandwidth: Annotated[
         str, typer.Option(help="Bandwidth of each node to and from the link, each way, e.g. 256kbit.")
     ] = "",
+    slow: Annotated[
+        int, typer.Option(min=0, help="How many of the nodes have that bandwidth, the last ones; 0 = all.")
+    ] = 0,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
@@ -144,7 +147,10 @@ def federation(
     from task.config.read import as_run_config
     from task.references import package_of, references_in
 
-    slow = ["--bandwidth", bandwidth] if bandwidth and read_rate(bandwidth) else []
+    if slow and not bandwidth:
+        raise ConfigError("--slow: expected it with --bandwidth RATE, which those nodes have; got none")
+    limit = ["--bandwidth", bandwidth] if bandwidth and read_rate(bandwidth) else []
+    first = nodes - min(slow or nodes, nodes)
     keys.pop("runs-dir", None)
     if overwrite:
         remove(checked)
@@ -152,6 +158,8 @@ def federation(
         typer.echo("starting a link and its nodes ...", err=True)
     runs = Path(checked.output.runs_dir).expanduser()
     packages = sorted({package_of(r) for r in references_in(as_run_config(checked))})
-    shares = {f"node-{i + 1}": ["--partition", f"{i}/{nodes}", *slow] for i in range(nodes)}
+    shares = {
+        f"node-{i + 1}": ["--partition", f"{i}/{nodes}", *(limit if i >= first else [])] for i in range(nodes)
+    }
     with sigterm_is_ctrl_c(), start(shares, runs, packages, he=checked.server.he) as fed:
         fed.run(keys)

@@ -1,4 +1,4 @@
-"""The command ``verify``."""
+"""The commands ``verify`` and ``replay``: whether a run is what it says."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,3 +56,36 @@ def verify(
         typer.echo(f"{title}:")
         for line in lines:
             typer.echo(f"  - {line}")
+
+
+@app.command(epilog="Example: [bold]bouquet replay runs/ward[/bold]")
+def replay(
+    run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
+    nodes: Annotated[int, typer.Option(min=0, help="Virtual nodes, 0 = one per CPU.")] = 0,
+) -> None:
+    """Do an asynchronous run of a link again, in the order in which its updates arrived.
+
+    The run has order-of-arrival = "real" and wrote that order down (RUN/arrivals.jsonl). It is done again in
+    the simulation, as far as it got, from its keys, its data and that order, and the model after each
+    round is compared. Exit code 1 says that one differs.
+    """
+    from server_app.cli.common import importing, sigterm_is_ctrl_c
+
+    with sigterm_is_ctrl_c():
+        with importing():
+            from server_app.engines.replay import replay as again
+        folder = run if run.exists() else Path("runs") / run
+        done = again(folder, nodes, lambda line: typer.echo(plain(line), err=True))
+    went = f"{done.rounds} of {done.of} rounds: {done.updates} updates"
+    typer.echo(f"{went}, {done.refused} refused, {done.lost} starts given up")
+    if not done.differs:
+        typer.echo(f"the same model after each round; after the last one SHA-256 {done.model}")
+        return
+    for note in done.notes:
+        typer.echo(plain(f"note: {note}"))
+    typer.secho(
+        f"differs: after round {done.differs} the run has model {done.model}; here it is {done.got}",
+        fg="red",
+        err=True,
+    )
+    raise typer.Exit(1)

@@ -17,7 +17,9 @@ from flwr.serverapp import Grid
 from client_app.app import make_app
 from server_app.app import prepare, run
 from server_app.engines.workers import Workers, may_fork
+from server_app.run.arrivals import check_deployed
 from server_app.takeout.result import RunResult
+from strategies.engine.arrival_log import ArrivalLog
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.flower.simulation import engine
@@ -29,6 +31,7 @@ def simulate(
     *,
     fresh: bool = False,
     watched: Callable[[Grid], Grid] = lambda grid: grid,
+    order: ArrivalLog | None = None,
 ) -> RunResult:
     """Run the ServerApp and virtual nodes; return the run's result when it is over.
 
@@ -38,12 +41,15 @@ def simulate(
     With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and as many as secure
     aggregation asks for. `fresh` says that this
     process has computed nothing in torch yet; otherwise workers of several threads are not forked from it.
-    `watched` returns the grid that the ServerApp uses, around the engine's.
+    `watched` returns the grid that the ServerApp uses, around the engine's. `order` is that in which updates
+    arrived in a run on a link that is done again.
 
     Raises:
         ConfigError: They are too few for secure aggregation.
         BouquetError: As `server_app.app.run`.
     """
+    if order is None:
+        check_deployed(read_config(run_config))
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     server = read_config(run_config).server
     least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
@@ -62,7 +68,9 @@ def simulate(
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         with engine(app_fn, workers, nodes) as (grid, stop):
             # The workers have all cores, and a concurrent evaluation costs what it saves.
-            return RunResult(run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True))
+            return RunResult(
+                run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, order=order)
+            )
     finally:
         logger.setLevel(level)
         torch.set_num_threads(threads)

@@ -8,11 +8,13 @@ from typing import Any
 from server_app.deploy.link.confined import authority
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
+from server_app.run.arrivals import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.kept import KeptSync
 from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
 from server_app.run.transcript import Transcript
+from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.evidence import RoundEvidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
@@ -29,7 +31,7 @@ class Recorder(Journal):
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
     the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens
-    a model that is encrypted, if this process can.
+    a model that is encrypted, if this process can. `order` is the order of arrival of a run that is replayed.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Recorder(Journal):
         kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
         in_clear: Callable[[Arrays], Arrays] = lambda model: model,
+        order: ArrivalLog | None = None,
     ) -> None:
         self._tell, self._in_clear = tell, in_clear
         self.folder = folder
@@ -58,6 +61,9 @@ class Recorder(Journal):
         about: dict[str, Any] = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
         self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
         self.authority = authority()
+        if not resume:
+            (folder.path / FILE).unlink(missing_ok=True)
+        self.order = order
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
@@ -85,6 +91,14 @@ class Recorder(Journal):
             raise StateError(
                 f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
                 f"checkpoint does; got {got}. Restore both from one backup."
+            )
+        if (
+            self.folder.config()["run"].get("order-of-arrival") == "real"
+            and (steps := self.arrivals().steps()) < snapshot.round
+        ):
+            raise StateError(
+                f"{self.folder.path / FILE}: expected the order of arrival up to round {snapshot.round}, of "
+                f"which the checkpoint is; got it up to round {steps}. Restore both from one backup."
             )
         self.central = any(row["loss"] is not None for row in rounds)
         self.best = max(map(self._score, rounds))
@@ -116,6 +130,11 @@ class Recorder(Journal):
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
         """Put what is released beside the ledger, on the disk."""
         self.ledger.make(server_round, question, arrays)
+
+    def arrivals(self) -> ArrivalLog:
+        """Return the order of arrival in the result folder, or that of the run that is replayed."""
+        self.order = self.order or order_of(self.folder)
+        return self.order
 
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""

@@ -16,6 +16,7 @@ from server_app.verify.findings import Findings
 from server_app.verify.sums import Summed, read_replies
 from strategies import strategy_of
 from strategies.engine.evidence import state_digest
+from strategies.engine.expected import coder_for
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase, RoundContext
@@ -76,7 +77,7 @@ class ReplayEngine(PhaseEngine):
             raise DiffersError(
                 f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
             )
-        coder, like = self._coder(phase), self.like
+        coder, like = coder_for(self, phase), self.like
         summed = Summed(self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, coder)
         folded = Folded(read_replies(summed, self.findings), [], {}, 0)
         self.done.append((phase, folded))

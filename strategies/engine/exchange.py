@@ -58,6 +58,8 @@ class Terms:
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
     # Whether an order goes to its node once: nobody else can answer it, nor the node once it began again.
     once: bool = False
+    # Whether orders stay open while other exchanges run; each has a time of its own, see `Exchange.wait`.
+    lasting: bool = False
     again: list[Message] = field(default_factory=list)  # the orders that were sent again, for the accounts
 
 
@@ -68,6 +70,7 @@ class _Order:
     request: Message
     clients: dict[str, None]
     pool: str
+    deadline: float = 0.0  # on the monotonic clock
     copies: dict[str, Incarnation] = field(default_factory=dict)  # by message id
     tried: set[Incarnation] = field(default_factory=set)
     again: int = 0  # times that a copy was lost while its node was online
@@ -84,6 +87,7 @@ class Exchange:
     The iterator ends when all replies came or the time is up. An order whose reply does not come in time
     yields nothing, one whose node was lost an error that says so. A consumer that has enough may stop; late
     replies are ignored. The registration phase sends no orders, and calls `look`, `fetch` and `close` itself.
+    Who has orders that outlive a round calls `send` and `wait`, and `rest` when it waits no more for a while.
 
     The messages get their ids here; `timeout_s` after the last of them was sent the exchange is over.
     """
@@ -92,16 +96,26 @@ class Exchange:
         self.grid, self.terms, self.membership = grid, terms, terms.membership
         self._orders: list[_Order] = []
         self._open: dict[str, _Order] = {}  # by id of a copy
+        self.deadline = time.monotonic() + timeout_s
+        most_bytes = max(terms.most_bytes, REGISTRATION_BYTES)
+        self._puller = puller(grid, self.deadline, most_bytes, self.membership.fetched)
+        self.send(messages, timeout_s)
+        self.looked_at = time.monotonic()
+        self._puller.add(self.membership.queries)
+
+    def send(self, messages: Sequence[Message], timeout_s: float) -> None:
+        """Send orders; their time begins when the last of them has gone."""
+        orders = []
         for m in messages:
             claim = self.membership.claims.get(m.metadata.dst_node_id)
             pool = claim.registration.pool if claim else ""
-            self._orders.append(_Order(m, dict.fromkeys(wire.clients_of(m)), pool))
-        ids = self._push([(order, order.request) for order in self._orders])
-        self.looked_at = time.monotonic()
-        self.deadline = self.looked_at + timeout_s  # the nodes' time begins when the last has its order
-        most_bytes = max(terms.most_bytes, REGISTRATION_BYTES)
-        self._puller = puller(grid, self.deadline, most_bytes, self.membership.fetched)
-        self._puller.add([*ids, *self.membership.queries])
+            orders.append(_Order(m, dict.fromkeys(wire.clients_of(m)), pool))
+        self._orders += orders
+        ids = self._push([(order, order.request) for order in orders])
+        self.deadline = self._puller.deadline = time.monotonic() + timeout_s
+        for order in orders:
+            order.deadline = self.deadline
+        self._puller.add(ids)
 
     def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> list[str]:
         """Send copies of orders; return the ids of those that are on their way."""
@@ -116,6 +130,8 @@ class Exchange:
             if message_id in pushed:
                 order.copies[message_id], self._open[message_id] = incarnation, order
                 order.lost = ""
+                if self.terms.lasting:
+                    self.membership.fetched.kept.add(message_id)
             else:
                 self._lose(order, node, "the SuperLink does not know it")
         return [i for i in pushed if i]
@@ -133,19 +149,53 @@ class Exchange:
                 now = time.monotonic()
                 if now >= self.deadline:
                     break
-                if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
-                    self.look()
-                    self._send_again()
-                    self.looked_at = time.monotonic()
-                if self._given_up(now):
+                self._look_after()
+                if self._orders and all(self._given_up(order, now) for order in self._orders):
                     self._check_needed()
                     break
-            for order in self._orders:
-                if order.lost:
-                    error = order.error or Error(ErrorCode.NODE_UNAVAILABLE, order.lost)
-                    yield Message(error, reply_to=order.request)
+            yield from [_error(order) for order in self._orders if order.lost]
         finally:
             self.close()
+
+    def wait(self) -> list[Message]:
+        """Return what comes next, after a while nothing: replies, and errors for orders that are given up.
+
+        An order is given up when its time is over, or when its node was lost and did not come back.
+
+        Raises:
+            AbsentError: No node has been online for too long.
+        """
+        self._puller.add(self.membership.queries)
+        soonest = min((o.deadline for o in self._orders), default=self.deadline)
+        wait = min(soonest, self.looked_at + timing.ONLINE_LOOK_S) - time.monotonic()
+        replies = [reply for reply in self.fetch(max(wait, 0.0)) if reply is not None]
+        now = time.monotonic()
+        self._look_after()
+        for order in [*self._orders]:
+            if now >= order.deadline:
+                node, why = order.request.metadata.dst_node_id, "no reply in time (round-timeout)"
+                replies.append(self._fail(order, node, ErrorCode.UNKNOWN, why))
+            elif order.lost and self._given_up(order, now):
+                replies.append(_error(order))
+                self._close(order)
+        return replies
+
+    def rest(self) -> None:
+        """Leave it to other exchanges to take registrations, until the next call of `wait`."""
+        for message_id in self.membership.queries:
+            self._puller.drop(message_id)
+
+    def drop(self, request: Message) -> None:
+        """Close an order: replies to it are ignored."""
+        for order in [order for order in self._orders if order.request is request]:
+            self._close(order)
+
+    def _look_after(self) -> None:
+        """Learn who is online and send again what can be, if it is time."""
+        if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
+            self.look()
+            self._send_again()
+            self.looked_at = time.monotonic()
 
     def close(self) -> None:
         """Fetch no more."""
@@ -180,6 +230,7 @@ class Exchange:
         order = self._open.pop(message_id, None)
         if order is None:
             return None
+        self.membership.fetched.kept.discard(message_id)
         node, _ = incarnation = order.copies.pop(message_id)
         if isinstance(found, Exception):
             return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
@@ -211,6 +262,7 @@ class Exchange:
     def _close(self, order: _Order) -> None:
         """Close the order: late replies are ignored."""
         for message_id in order.copies:
+            self.membership.fetched.kept.discard(message_id)
             self._puller.drop(message_id)
             del self._open[message_id]
         self._orders.remove(order)
@@ -245,7 +297,7 @@ class Exchange:
             node = membership.substitute(order.clients, order.pool, order.tried)
             if node is not None:
                 old = order.request
-                left, kind = self.deadline - time.monotonic(), old.metadata.message_type
+                left, kind = order.deadline - time.monotonic(), old.metadata.message_type
                 if left > 0:
                     content = self.terms.whole(old.content)
                     copy = wire.message(content, node, kind, self.terms.server_round, left)
@@ -258,13 +310,13 @@ class Exchange:
                 order.final = True  # nothing happened to the node, whatever it says
         self._puller.add(self._push(copies))
 
-    def _given_up(self, now: float) -> bool:
-        """Return whether nothing is open but orders whose nodes were waited for long enough."""
-        if not self._orders or not all(order.lost for order in self._orders):
+    def _given_up(self, order: _Order, now: float) -> bool:
+        """Return whether an order's node was lost and waited for long enough."""
+        if not order.lost:
             return False
         patience = self.terms.patience(sum(len(order.clients) for order in self._orders))
         since = self.membership.troubled_at  # no node could come back before
-        return all(order.final or now - max(order.lost_at, since) >= patience for order in self._orders)
+        return order.final or now - max(order.lost_at, since) >= patience
 
     def _check_needed(self) -> None:
         """End the run, before the round counts, if it failed for want of nodes that are away.
@@ -284,3 +336,8 @@ class Exchange:
 
     def _name(self, node: int) -> str:
         return str(self.membership.nodes.get(node, f"node {node}"))
+
+
+def _error(order: _Order) -> Message:
+    """Return what stands for the reply to an order whose node was lost."""
+    return Message(order.error or Error(ErrorCode.NODE_UNAVAILABLE, order.lost), reply_to=order.request)

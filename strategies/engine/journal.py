@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
@@ -111,6 +112,10 @@ class Journal:
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
         """Keep what is released in answer to a question until a checkpoint covers its round."""
+
+    def arrivals(self) -> ArrivalLog:
+        """Return the order in which updates arrived so far, in a run that goes by it, and what adds to it."""
+        return ArrivalLog((), lambda line: None)
 
     def trained(self) -> bool:
         """Return whether the restored run had trained in any of its rounds."""

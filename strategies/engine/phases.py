@@ -18,10 +18,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.engine.arrivals import RealArrivals, Waited
 from strategies.engine.download import Download
 from strategies.engine.evidence import Evidence, evidence_for, witness
 from strategies.engine.example_privacy import ExamplePrivacy
 from strategies.engine.exchange import Exchange, Terms
+from strategies.engine.expected import bytes_to_each, coder_for, limits_of, most_weight
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
 from strategies.engine.lost_replies import LostReplies
@@ -29,14 +31,13 @@ from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.engine.routes import packed_route
-from strategies.engine.rule import ADAPT, EVALUATE, Distil, Phase
+from strategies.engine.rule import Distil, Phase
 from strategies.engine.secure import SecurePhase
 from strategies.engine.state import AggregatedReplies
 from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
 from task.config.knobs import Config
-from task.datasets import spec_of
 from task.encryption import ckks
 from task.encryption.sums import TOTAL
 from task.models.family import ModelFamily, SubModels
@@ -49,7 +50,6 @@ from task.spec.entry import Algorithm
 from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
-from task.wire.coding import Coder, coder_of
 from task.wire.commitments import ATTEMPT
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
@@ -71,6 +71,7 @@ class Opened:
     good: int = 0  # clients with a good reply so far
     secure: SecurePhase | None = None  # what runs it, under secure aggregation
     evidence: Evidence | None = None
+    waited: Waited | None = None  # the replies, where the clients were asked before and arrived
 
 
 class PhaseEngine:
@@ -90,6 +91,7 @@ class PhaseEngine:
         self.download = Download(config)
         self.journal = Journal()
         self.run_id = uuid.uuid4().hex
+        self.arrivals: RealArrivals | None = None  # of an asynchronous run whose nodes say who is first
         self.timeout_s = config.server.round_timeout
         self.measures: Measures | None = None  # the run's further metrics
         self.family: ModelFamily | None = None  # which part of the model each client trains
@@ -134,6 +136,16 @@ class PhaseEngine:
         self.lost.load(arrays)
         self.download.load(arrays)
 
+    def follow(self, grid: Grid) -> None:
+        """Take updates in the order in which they really arrive, if the run is to."""
+        real = self.config.server.order_of_arrival == "real"
+        self.arrivals = RealArrivals(self, grid) if real else None
+
+    def close_orders(self) -> None:
+        """Wait no more for orders that outlive their round."""
+        if self.arrivals:
+            self.arrivals.close()
+
     def record(self, arrays: Arrays, name: str = wire.ARRAYS) -> ArrayRecord:
         """Return a field's arrays as sent; the same arrays give the same record."""
         held = self._packed.get(name)
@@ -160,19 +172,19 @@ class PhaseEngine:
         if self.privacy and phase.contract.noised:
             phase = replace(phase, scalars={**phase.scalars, **self.privacy.scalars()})
         if phase.contract.encrypted:
-            phase = replace(phase, scalars={**phase.scalars, TOTAL: self._weight(phase)})
+            phase = replace(phase, scalars={**phase.scalars, TOTAL: most_weight(self, phase)})
         if phase.contract.rounded:
             grid = self.sum_grid.scalars(phase.contract, phase.to)
             phase = replace(phase, scalars={**phase.scalars, **grid})
         evidence = evidence_for(self, phase)
         if self.config.server.secagg:
             return self._open_secure(phase, evidence)
-        requests = self.messages(phase, self.spread(phase), evidence) if phase.to else []
+        if self.arrivals and (waited := self.arrivals.waited(phase)):
+            return Opened(phase, waited.requests, self.terms(phase, 1), waited=waited)
+        requests = self.messages(phase, self.spread(phase).items(), evidence) if phase.to else []
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         clients = max((len(wire.clients_of(m)) for m in requests), default=0)
-        most = most_bytes(phase.contract, self.like(phase.contract, phase.rows), clients, self._coder(phase))
-        terms = Terms(self.registry.membership, self.round, most_bytes=most, whole=self._whole)
-        opened = Opened(phase, requests, terms, evidence=evidence)
+        opened = Opened(phase, requests, self.terms(phase, clients), evidence=evidence)
 
         def patience(lost: int) -> float:
             """Wait for lost clients as for those that are not there, if they make the round."""
@@ -184,14 +196,21 @@ class PhaseEngine:
         opened.terms.patience, opened.terms.needs = patience, needs
         return opened
 
+    def terms(self, phase: Phase, clients: int, *, lasting: bool = False) -> Terms:
+        """Return how replies are waited for that are of so many clients each; `lasting` is as in `Terms`."""
+        like = self.like(phase.contract, phase.rows)
+        most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
+        terms = self.registry.membership, self.round
+        return Terms(*terms, most_bytes=most, whole=self._whole, lasting=lasting)
+
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
         return Opened(phase, secure.begin(), Terms(self.registry.membership, self.round), secure=secure)
 
     def messages(
-        self, phase: Phase, by_node: Mapping[int, Sequence[str]], evidence: Evidence | None = None
+        self, phase: Phase, by_node: Iterable[tuple[int, Sequence[str]]], evidence: Evidence | None = None
     ) -> list[Message]:
-        """Return one message per node for its clients; one with `evidence` asks for a commitment."""
+        """Return a message for each node with its clients; one with `evidence` asks for a commitment."""
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
         named = phase.to if phase.contract.vertical else self.registry.names
         names = tuple(sorted(named)) if phase.contract.individual else ()
@@ -200,10 +219,10 @@ class PhaseEngine:
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route, requests = packed_route(phase), list[Message]()
-        for node, clients in by_node.items():
+        route, requests = packed_route(phase, self._pack), list[Message]()
+        for node, clients in by_node:
             order = wire.TrainOrder(
-                self.round, {}, phase.scalars, tuple(clients),
+                phase.round or self.round, {}, phase.scalars, tuple(clients),
                 tuple(phase.epochs.get(c, 0) for c in clients), self.run_id,
                 population=names, void=void, lost=lost, rows=phase.rows,
                 whole=self.registry.membership.claims[node].registration.whole,
@@ -211,8 +230,12 @@ class PhaseEngine:
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
-            requests.append(wire.message(content, node, phase.kind, self.round, self.timeout_s))
+            requests.append(wire.message(content, node, phase.kind, order.round, self.timeout_s))
         return requests
+
+    def _pack(self, arrays: Arrays) -> ArrayRecord:
+        """Return arrays of a route as sent; the run's model is packed once."""
+        return self.record(arrays) if arrays is self.model else wire.pack_arrays(arrays)
 
     def _model_for(self, node: int, phase: Phase) -> tuple[dict[str, ArrayRecord], Extra]:
         """Return the record of the model for a node and what its message says of it, if it goes as codes."""
@@ -248,6 +271,8 @@ class PhaseEngine:
         """
         if opened.secure:
             return opened.secure.run(grid)
+        if opened.waited:
+            return iter(opened.waited.replies)
         return iter(Exchange(grid, opened.requests, self.timeout_s, opened.terms))
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
@@ -265,12 +290,12 @@ class PhaseEngine:
 
         nodes = self.registry.membership.present()
         where = {m.metadata.message_id: str(nodes.get(m.metadata.dst_node_id, "")) for m in requests}
-        limits = self._limits([c for clients in asked.values() for c in clients], phase)
+        limits = limits_of(self, [c for clients in asked.values() for c in clients], phase)
         most, trainable, sent = self.config.server.max_update_norm, frozenset(self.trainable), phase.records
         bound = NormBound(most, sent.get(wire.ARRAYS, self.model), trainable, phase.received(), sent)
         bound = bound_of(phase.contract, phase.scalars) or bound
         like = self.like(phase.contract, phase.rows)
-        coder = self._coder(phase)
+        coder = coder_for(self, phase)
         fold = Fold(
             phase.contract, like, asked, self.round, answered, where, limits, bound, coder, phase.models,
             witness(self, opened.evidence),
@@ -282,9 +307,11 @@ class PhaseEngine:
         folded = fold.finish(late=late, lr=self.lr, trainable=self.trainable)
         if opened.evidence:
             folded.evidence, opened.evidence.sums = opened.evidence, fold.sums()
+        if opened.waited:
+            opened.waited.judge(folded)
         good = [m for m in requests if any(c in folded.metrics for c in wire.clients_of(m))]
         self.note_models(requests, {m.metadata.dst_node_id for m in good})
-        folded.own_down = self._own_down(phase)
+        folded.own_down = bytes_to_each(self, phase)
         self.bytes_down += sum(wire.payload_bytes(m.content) for m in opened.terms.again)
         for m in (*requests, *opened.terms.again):
             for client, size in traffic.shares(
@@ -325,24 +352,8 @@ class PhaseEngine:
             pass
         phase, folded = secure.phase, secure.folded()
         self.bytes_down += secure.bytes_down
-        folded.own_down = self._own_down(phase)
+        folded.own_down = bytes_to_each(self, phase)
         return self._done(phase, folded)
-
-    def _own_down(self, phase: Phase) -> dict[str, int]:
-        """Return by client the bytes of what it gets, as a device that has followed every round."""
-        sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
-        if phase.records.get(wire.ARRAYS) is self.model:
-            sizes[wire.ARRAYS] = self.download.bytes_of(self.model, self.trainable)
-        found = dict.fromkeys(phase.to, sum(sizes.values()))
-        if phase.models:
-            for client in found:
-                found[client] += sum(a.nbytes for a in phase.models.form(client).values())
-        for by_client in phase.route.values():
-            for client in found.keys() & by_client.keys():
-                found[client] += sum(
-                    a.nbytes for arrays in by_client[client].values() for a in arrays.values()
-                )
-        return found
 
     def note_lost(self, *, used: bool) -> None:
         """Take note of the clients whose replies are not in the model: of all if the round is not `used`."""
@@ -363,27 +374,6 @@ class PhaseEngine:
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
         return replace(reduced, population=len(self.registry.names), seconds=seconds, bytes=size, asked=asked)
-
-    def _limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
-        """Return by client upper limits of its scalars: what follows from its registration."""
-        if not self.limited or phase.name in (EVALUATE, ADAPT):  # test examples are not registered
-            return {}
-        targets = spec_of(self.config.data.dataset).targets
-        most = self.registry.most_examples(clients)
-        return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
-
-    def _weight(self, phase: Phase) -> float:
-        """Return the weight that the clients of a phase have together, at most."""
-        if phase.contract.weight == "uniform":
-            return float(len(phase.to))
-        return sum(limits[wire.NUM_EXAMPLES] for limits in self._limits(phase.to, phase).values())
-
-    def _coder(self, phase: Phase) -> Coder | None:
-        """Return what reads the coded records of the replies to a phase."""
-        like = self.like(phase.contract, phase.rows)
-        models = phase.models
-        own = (lambda client: {wire.ARRAYS: models.received(client)}) if models else None
-        return coder_of(self.config, phase.contract, like, phase.records, self.trainable, self.round, own)
 
     def like(
         self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})

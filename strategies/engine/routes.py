@@ -1,5 +1,7 @@
 """What goes down and differs by client, packed for the wire."""
 
+from collections.abc import Callable
+
 from flwr.app import ArrayRecord
 
 from strategies.engine.rule import Phase
@@ -7,13 +9,15 @@ from task.numerics.arrays import Arrays
 from task.wire import messages as wire
 
 
-def packed_route(phase: Phase) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
-    """Return what differs by client as records; what several get is packed once."""
+def packed_route(
+    phase: Phase, packed_of: Callable[[Arrays], ArrayRecord] = wire.pack_arrays
+) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
+    """Return what differs by client as records; what several get is packed once, by `packed_of`."""
     packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
 
     def pack(arrays: Arrays) -> ArrayRecord:
         if id(arrays) not in packed:
-            packed[id(arrays)] = wire.pack_arrays(arrays)
+            packed[id(arrays)] = packed_of(arrays)
         return packed[id(arrays)]
 
     route = {

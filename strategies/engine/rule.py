@@ -29,6 +29,8 @@ from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.spec.record import MODEL_DOWN
 from task.text import logger
 
+if TYPE_CHECKING:  # it imports this module
+    from strategies.engine.schedule import ArrivalSource
 if TYPE_CHECKING:  # it imports Flower, which a rule does not know
     from task.wire.messages import RejectedReply
 
@@ -66,6 +68,7 @@ class Phase:
     session: bool = False
     # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    round: int = 0  # server round in which the clients train; 0 = the present one
     books: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
 
     @property
@@ -101,6 +104,9 @@ class RoundContext:
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
     remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
     distil: Distil | None = None  # trains models on the run's public examples; None = there are none
+    arrivals: "ArrivalSource | None" = (
+        None  # where updates really arrive; None = they are asked for in a round
+    )
     epochs: Mapping[str, int] = field(default_factory=dict)  # epochs of the stragglers of the cohort
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.

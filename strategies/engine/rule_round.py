@@ -69,6 +69,7 @@ def open_rule(rule: Rule, context_of: Callable[[int], RoundContext], engine: Pha
     Raises:
         BouquetError: What the rule says of their replies.
     """
+    engine.follow(grid)
     if type(rule).opening is not Rule.opening:
         engine.register(grid, 0, engine.config.server.min_replies)
         context = context_of(0)

@@ -152,7 +152,7 @@ class SecurePhase:
 
     def _masked_orders(self, senders: Collection[str], record: ConfigRecord) -> list[Message]:
         by_node = {self._ids[name]: self.clients[name] for name in senders}
-        made = self.engine.messages(self.phase, by_node, self.evidence)
+        made = self.engine.messages(self.phase, by_node.items(), self.evidence)
         for message in made:
             message.content[secure.SECAGG] = record
         self._requests = made

@@ -167,7 +167,7 @@ class Strategy(FlowerStrategy):
         engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
-        more = engine.family, engine.journal.remark, engine.distil
+        more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
         return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
 
     def aggregate_train(
@@ -311,13 +311,14 @@ class Strategy(FlowerStrategy):
             return Loop(self, self.config.server, *what).run()
         finally:
             self._in_start = False
+            engine.close_orders()
 
     def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Train in a round and book it; return the clients' metrics, None if it was skipped."""
         self._register(grid, log.round)
         log.clock.lap("roll-call")
         self.configure_train(log.round, self.record(), config, grid)
-        log.clock.lap("select")
+        log.clock.lap("train" if self.engine.arrivals else "select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
         log.evidence = self.evidence()
         done, bytes_down = self.engine.settle()

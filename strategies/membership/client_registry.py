@@ -13,6 +13,7 @@ or else after its id; where the algorithm needs our client half it is refused, s
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -295,3 +296,11 @@ class ClientRegistry:
             load[node] = load.get(node, 0.0) + cost[name]
             plan.setdefault(node, []).append(name)
         return {node: sorted(names) for node, names in plan.items()}
+
+    def assign_each(self, clients: Iterable[str], busy: Iterable[int]) -> dict[str, int]:
+        """Return for each client that node of its own with the fewest orders; `busy` has a node per order."""
+        orders, plan = Counter(busy), dict[str, int]()
+        for name, claims in sorted(self._claims(clients).items()):
+            plan[name] = min(self._hosts(name, claims), key=lambda n: (orders[n], n))
+            orders[plan[name]] += 1
+        return plan

@@ -72,6 +72,8 @@ def check_loop(entry: Algorithm, config: Config) -> None:
         raise _not_driven(entry, 'it writes none of what "transcript" asks for')
     if any(r.coded for r in entry.up):
         raise _not_driven(entry, 'its clients send codes, by "codec.up" or "structured.kind"')
+    if config.server.order_of_arrival == "real":
+        raise _not_driven(entry, 'by "order-of-arrival" its orders outlive their round')
     if config.dp.noise:
         raise _not_driven(entry, 'its own server and clients do what "dp.noise" asks for')
     if SELECTIONS[config.server.selection].needs_losses:

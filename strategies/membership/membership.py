@@ -9,13 +9,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from queue import SimpleQueue
 from typing import Any
 
 from flwr.app import Message
 
 from strategies.membership.client_identity import Admission, Claim, OnlineNode, admit
 from strategies.membership.foreign import as_one_client, foreign_registration
+from strategies.transport.pull import FetchedReplies
 from task import timing
 from task.errors import ConfigError
 from task.population import some
@@ -39,7 +39,7 @@ class Membership:
         self.admission = Admission()
         self.queries: dict[str, tuple[int, float]] = {}  # unanswered, by message id: node, when it was asked
         # Replies by message id that no exchange took yet: an answer may come between two.
-        self.fetched: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
+        self.fetched = FetchedReplies()
         # On the monotonic clock:
         self.empty_since: float | None = None
         self.troubled_at = -math.inf  # when the SuperLink was last unwell

@@ -10,122 +10,40 @@ w^t      state.arrays                        as the model               server
 t        state.version                       server steps so far        server
          state.clock                         simulated seconds so far   server
 w^v      state.versions["v/parameter"]       as the model, v < t        server
-v_k      state.flight["k"], of the arriving  float64 [2]: second of     server
-         ones state.arriving["k"]            arrival, version
+v_k      state.flight["k"], of the arriving  float64 [4]: second of     server
+         ones state.arriving["k"]            arrival, version, round,
+                                             learning rate
 tau_k    t - v_k                             staleness, >= 0            server
 w_k      up ``arrays``                       as the model               wire
 =======  ==================================  =========================  ======
 
-The seconds that a client is at work are those of the trace of devices (`strategies.selection.devices`), so
-that the order of arrival follows from the seed and the keys, not from this machine: a run has the same bytes
-anywhere. Of two that arrive at once the name decides. What a round needs is known when it begins, and its
-clients train together, each from its own version.
+In virtual time the seconds that a client is at work are those of the trace of devices
+(`strategies.selection.devices`), so that the order of arrival follows from the seed and the keys, not from
+this machine: a run has the same bytes anywhere. What a round needs is known when it begins, and its
+clients train together, each from its own version. Where updates really arrive
+(`strategies.engine.arrivals`), a client trains in the round in which it began.
 
 * A client that arrives is replaced at once by another one that is idle, drawn at random, which gets the
   newest version; the last one of a buffer once the step is taken.
 * A client whose update waits in the buffer is not idle: begun again from the version that it has just
   trained, it would send nothing new. So it has one update in a step at most.
-* Who goes offline while at work is forgotten, and replaced. An update that is refused is lost.
+* Who goes offline while at work is forgotten, and replaced; so is a client whose update really does not
+  come. An update that is refused is lost.
 
 Of the earlier versions those are held that clients at work were given.
-
-One client two and a half times as fast as the other, a buffer of one:
-
->>> def seconds(names): return [{"fast": 1.0, "slow": 2.5}[name] for name in names]
->>> rng, flight, clock = np.random.default_rng(1), {}, 0.0
->>> for version in range(4):
-...     step = next_step(flight, clock, version, ["fast", "slow"], 2, 1, seconds, rng)
-...     flight, clock = step.flight, step.clock
-...     print(clock, step.arrived)
-1.0 {'fast': Start(arrives=1.0, version=0)}
-2.0 {'fast': Start(arrives=2.0, version=1)}
-2.5 {'slow': Start(arrives=2.5, version=0)}
-3.0 {'fast': Start(arrives=3.0, version=2)}
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Route, Rule, Seconds
+from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Route, Rule, Seconds
+from strategies.engine.schedule import Begin, Start, VirtualClock, next_step
 from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.spec.selections import cohort_size
-
-
-class Start(NamedTuple):
-    """A client at work."""
-
-    arrives: float  # simulated second at which its update is there
-    version: int  # of the model that it was given
-
-
-@dataclass(frozen=True)
-class ServerStep:
-    """The course of one server step."""
-
-    arrived: dict[str, Start]  # the buffer, in the order of arrival
-    flight: dict[str, Start]  # the clients at work when the buffer is full
-    clock: float  # simulated second at which it is
-
-
-def next_step(
-    flight: Mapping[str, Start],
-    clock: float,
-    version: int,
-    names: Sequence[str],
-    at_once: int,
-    buffer: int,
-    seconds: Seconds,
-    rng: np.random.Generator,
-) -> ServerStep:
-    """Return what happens until the buffer is full.
-
-    Args:
-        flight: The clients at work, by name.
-        clock: Simulated second at which the last step was taken.
-        version: Of the model that clients are given who begin now.
-        names: The clients that are online, sorted.
-        at_once: How many are at work at any time, at most all.
-        buffer: K, the updates of a step; at most `at_once`.
-        seconds: Returns how long clients are at work.
-        rng: Draws who begins.
-    """
-    work = {client: start for client, start in flight.items() if _is_in(names, client)}
-    arrived: dict[str, Start] = {}
-
-    def begin(count: int) -> None:
-        busy = np.array(sorted(bisect_left(names, c) for c in (*work, *arrived)), np.int64)
-        idle = len(names) - len(busy)
-        count = min(count, idle)
-        if count <= 0:
-            return
-        drawn = np.arange(idle)
-        if count < idle:
-            drawn = np.sort(rng.choice(idle, size=count, replace=False, shuffle=False))
-        # Number i of those that are idle has as many busy ones before it as have at most i idle ones before.
-        places = drawn + np.searchsorted(busy - np.arange(len(busy)), drawn, side="right")
-        new = [names[i] for i in places.tolist()]
-        for client, took in zip(new, seconds(new), strict=True):
-            work[client] = Start(clock + float(took), version)
-
-    begin(at_once - len(work))
-    while len(arrived) < buffer:
-        client = min(work, key=lambda name: (work[name].arrives, name))
-        arrived[client] = work.pop(client)
-        clock = arrived[client].arrives
-        if len(arrived) < buffer:
-            begin(at_once - len(work))
-    return ServerStep(arrived, work, clock)
-
-
-def _is_in(names: Sequence[str], client: str) -> bool:
-    place = bisect_left(names, client)
-    return place < len(names) and names[place] == client
 
 
 @dataclass(frozen=True)
@@ -136,7 +54,7 @@ class AsyncState(ServerState):
     clock: float = 0.0
     took: float = 0.0  # simulated seconds of the last step
     flight: Arrays = field(default_factory=dict)
-    """Of each client at work: second of arrival and version, float64 [2]."""
+    """Of each client at work its `Start`: second of arrival, version, round and rate, float64 [4]."""
     arriving: Arrays = field(default_factory=dict)
     """The same of the clients whose updates the present step takes; empty between steps."""
     versions: Arrays = field(default_factory=dict)
@@ -148,7 +66,11 @@ def _packed(starts: Mapping[str, Start]) -> Arrays:
 
 
 def _unpacked(starts: Mapping[str, np.ndarray]) -> dict[str, Start]:
-    return {client: Start(float(a[0]), int(a[1])) for client, a in starts.items()}
+    return {client: Start(float(a[0]), int(a[1]), *_when(a[2:])) for client, a in starts.items()}
+
+
+def _when(rest: np.ndarray) -> tuple[int, float]:
+    return (int(rest[0]), float(rest[1])) if len(rest) else (0, 0.0)  # else of a checkpoint before 0.2
 
 
 def model_of(state: AsyncState, version: int) -> Arrays:
@@ -192,6 +114,10 @@ class Asynchronous(Rule, state=AsyncState):
         """Return K, the updates of one step, of which no more count than clients are at work at once."""
         raise NotImplementedError
 
+    def weight(self, tau: int) -> float:
+        """Return what an update of a staleness counts."""
+        raise NotImplementedError
+
     def begin(self, state: AsyncState, context: RoundContext, seconds: Seconds) -> AsyncState:
         """Go on until the buffer is full."""
         names, server = context.names, self.config.server
@@ -202,14 +128,28 @@ class Asynchronous(Rule, state=AsyncState):
                 f"a server step takes {at_once} updates and not {K}: no more clients are at work at once "
                 '(run-config key "fraction-train")'
             )
-        rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)
-        step = next_step(
-            _unpacked(state.flight), state.clock, state.version, names, at_once, min(K, at_once), seconds, rng
-        )
+        work, clock, K = _unpacked(state.flight), state.clock, min(K, at_once)
+        if context.arrivals:
+
+            def order(starts: Mapping[str, Start]) -> Phase:
+                return self._order(state, context, starts)
+
+            begin = Begin(context.round, context.lr, state.version, K)
+            real = context.arrivals.schedule(work, begin, order, self.weight)
+            step = next_step(work, names, at_once, real)
+        else:
+            rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)
+            devices = VirtualClock(clock, state.version, K, seconds, rng)
+            step, clock = next_step(work, names, at_once, devices), devices.clock
         flight, arriving = _packed(step.flight), _packed(step.arrived)
-        return replace(
-            state, flight=flight, arriving=arriving, clock=step.clock, took=step.clock - state.clock
-        )
+        return replace(state, flight=flight, arriving=arriving, clock=clock, took=clock - state.clock)
+
+    def _order(self, state: AsyncState, context: RoundContext, starts: Mapping[str, Start]) -> Phase:
+        """Return the phase that asks clients that begin in one round, which may be over."""
+        at = next(iter(starts.values()))
+        context = replace(context, round=at.round, lr=at.lr)
+        phase = context.phase(TRAIN, replace(state, arriving=_packed(starts)), sorted(starts))
+        return replace(phase, round=at.round)
 
     def drawn(self, state: AsyncState) -> tuple[str, ...]:
         """Return the clients whose updates the step takes."""

@@ -69,6 +69,10 @@ class FedAsync(Asynchronous, algorithm="fedasync", update=server_update):
         """Return 1: each arrival is a step."""
         return 1
 
+    def weight(self, tau: int) -> float:
+        """Return alpha s(tau)."""
+        return self.config.fedasync.alpha * discount(tau, self.config.fedasync)
+
     def down_scalars(self, state: AsyncState) -> dict[str, float]:
         """Return rho."""
         return {"proximal-mu": self.config.fedasync.rho}

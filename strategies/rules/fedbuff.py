@@ -34,9 +34,15 @@ import numpy as np
 
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.asynchronous import Asynchronous, AsyncState, given_to, staleness_metrics, stepped
+from task.config.algorithm_sections import FedBuffConfig
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Mean
+
+
+def discount(tau: int, knobs: FedBuffConfig) -> float:
+    """Return s(tau)."""
+    return float((1.0 + tau) ** -knobs.exponent)
 
 
 def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config) -> Updated[AsyncState]:
@@ -46,7 +52,7 @@ def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config)
     total = {n: np.zeros(state.arrays[n].shape) for n in trained}
     for k, client in enumerate(reduced.clients):
         start, tau = given_to(state, client)
-        weight = (1.0 + tau) ** -knobs.exponent
+        weight = discount(tau, knobs)
         for n in trained:
             total[n] += weight * (sent[n][k].astype(np.float64) - start[n])
     scale = knobs.server_lr / len(reduced.clients)
@@ -71,3 +77,7 @@ class FedBuff(Asynchronous, algorithm="fedbuff", update=server_update):
     def buffer(self, at_once: int) -> int:
         """Return ``fedbuff.buffer``; 0 = half of the clients that are at work."""
         return self.config.fedbuff.buffer or -(-at_once // 2)
+
+    def weight(self, tau: int) -> float:
+        """Return s(tau)."""
+        return discount(tau, self.config.fedbuff)

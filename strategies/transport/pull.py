@@ -13,9 +13,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
@@ -42,18 +41,55 @@ class Prompt(Protocol):
         """Return when a reply came since the last call, or after the time."""
 
 
-def puller(grid: Grid, deadline: float, most_bytes: int, found: SimpleQueue[Found]) -> AtOnce | OneByOne:
+class FetchedReplies:
+    """Replies that were fetched and that nobody has taken yet.
+
+    All pullers of a run share it: a reply is handed out once, and one that is being fetched when its puller
+    is closed is for the next. What nobody waits for any more is dropped, but for `kept`.
+    """
+
+    def __init__(self) -> None:
+        self.kept: set[str] = set()  # ids of messages whose replies are for whoever asks for them later
+        self._found: list[Found] = []
+        self._change = threading.Condition()
+
+    def put(self, found: Found) -> None:
+        """Add a reply, or with no id an error that ends the run."""
+        with self._change:
+            self._found.append(found)
+            self._change.notify_all()
+
+    def take(self, wanted: Callable[[str], bool], timeout_s: float) -> list[Found]:
+        """Return the replies that are wanted; if there are none, after the time at most."""
+        deadline = time.monotonic() + timeout_s
+        with self._change:
+            while True:
+                mine, others = list[Found](), list[Found]()
+                for found in self._found:
+                    if not found[0] or wanted(found[0]):
+                        mine.append(found)
+                    elif found[0] in self.kept:
+                        others.append(found)
+                self._found = others
+                left = deadline - time.monotonic()
+                if mine or left <= 0:
+                    return mine
+                self._change.wait(left)
+
+
+def puller(grid: Grid, deadline: float, most_bytes: int, found: FetchedReplies) -> AtOnce | OneByOne:
     """Return what fetches replies from a grid.
 
     What is not whole by `deadline`, on the monotonic clock, or has more than `most_bytes`, is given up.
-    `found` is for all pullers of a run: a reply is handed out once, and one that is being fetched when its
-    puller is closed is for the next.
+    `found` is that of the run.
     """
     return AtOnce(grid) if isinstance(grid, Prompt) else OneByOne(grid, deadline, most_bytes, found)
 
 
 class AtOnce:
     """From a grid in this process: all that are there."""
+
+    deadline = math.inf  # nothing is on its way
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -87,7 +123,7 @@ class AtOnce:
 class OneByOne:
     """From any other grid: each by itself, in a thread, and in further ones while some are stuck."""
 
-    def __init__(self, grid: Grid, deadline: float, most_bytes: int, found: SimpleQueue[Found]) -> None:
+    def __init__(self, grid: Grid, deadline: float, most_bytes: int, found: FetchedReplies) -> None:
         self.grid, self._found = grid, found
         self.deadline, self.most_bytes = deadline, most_bytes
         self._ids: deque[str] = deque()
@@ -129,18 +165,13 @@ class OneByOne:
                     self._since = now
                     self._worker = threading.Thread(target=self._work, name="replies", daemon=True)
                     self._worker.start()
-            try:
-                found = [self._found.get(timeout=max(min(deadline - now, timing.FETCH_S), 0.0))]
-            except Empty:
-                if time.monotonic() >= deadline:
-                    return []
+            found = self._found.take(self._still, max(min(deadline - now, timing.FETCH_S), 0.0))
+            if not found and time.monotonic() < deadline:
                 continue
-            while not self._found.empty():
-                found.append(self._found.get())
             for message_id, what in found:
                 if not message_id and isinstance(what, Exception):
                     raise what
-            return [(i, what) for i, what in found if self._still(i)]
+            return found
 
     def _still(self, message_id: str) -> bool:
         with self._change:

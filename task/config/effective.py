@@ -64,7 +64,9 @@ _UPDATES = When(
     tuple(sorted(a for a, e in ALGORITHMS.items() if not any(r.layout.kind == "part" for r in e.up))),
     but=True,
 )
-_WAITING = When("algorithm", tuple(sorted(a for a, e in ALGORITHMS.items() if e.asynchronous)), but=True)
+_ASYNCHRONOUS = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.asynchronous))
+_WAITING = When("algorithm", _ASYNCHRONOUS, but=True)
+_VIRTUAL = When("order-of-arrival", ("virtual",))
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
 _MOMENTS = _algorithm("fedadam", "fedyogi")
@@ -119,7 +121,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "max-update-norm": (_AVERAGED, _UPDATES),
     **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
+    "devices.": (_VIRTUAL,),
     "devices.uplink": (_AVERAGED, _WAITING),
+    "order-of-arrival": (_algorithm(*_ASYNCHRONOUS),),
     "vertical.": (_algorithm(*_VERTICAL),),
     **dict.fromkeys((f"vertical.{name}" for name in _SPLIT), (_algorithm("splitnn"),)),
     "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),

@@ -174,6 +174,11 @@ class ServerConfig(Section):
         1, "a round with fewer good replies keeps the model; a link's default: a majority", low=1
     )
     enough_replies: int = knob(0, "close a round once so many clients answered; 0 = wait for all", low=0)
+    order_of_arrival: str = knob(
+        "virtual",
+        "asynchronous: virtual = as simulated devices would be done; real = as nodes answer, for `replay`",
+        choices=("virtual", "real"),
+    )
     round_timeout: float = knob(3600.0, "seconds after which a round closes without the missing", above=0)
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be there before round 1; a link's default: a majority", low=1)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from strategies.engine.rule import Phase, RoundContext
+from strategies.engine.rule import Phase, RoundContext, Seconds
+from strategies.engine.schedule import Start, VirtualClock, next_step
 from strategies.engine.state import AggregatedReplies
 from strategies.rules import fedasync, fedbuff
-from strategies.rules.asynchronous import AsyncState, ServerStep, Start, model_of, next_step, stepped
+from strategies.rules.asynchronous import AsyncState, model_of, stepped
 from task import timing
 from task.config.algorithm_sections import FedAsyncConfig, FedBuffConfig
 from task.config.knobs import Config
@@ -29,19 +31,34 @@ from tests.support.personal import keys_of
 SECONDS = {"a": 1.0, "b": 2.5, "c": 4.0}
 
 
+class Step(NamedTuple):
+    arrived: dict[str, Start]
+    flight: dict[str, Start]
+    clock: float  # when the buffer is full
+
+
+def step_of(
+    flight: dict[str, Start], clock: float, version: int, names: Sequence[str], at_once: int, buffer: int,
+    took: Seconds, rng: np.random.Generator,
+) -> Step:  # fmt: skip
+    devices = VirtualClock(clock, version, buffer, took, rng)
+    step = next_step(flight, names, at_once, devices)
+    return Step(step.arrived, step.flight, devices.clock)
+
+
 def course(
     seconds: dict[str, float], at_once: int, buffer: int, steps: int, rng: np.random.Generator | None = None
-) -> list[ServerStep]:
+) -> list[Step]:
     """Return what happens in each of so many steps."""
 
     def took(names: Sequence[str]) -> list[float]:
         return [seconds[name] for name in names]
 
-    taken: list[ServerStep] = []
+    taken: list[Step] = []
     flight, clock = dict[str, Start](), 0.0
     rng = rng or np.random.default_rng(0)
     for version in range(steps):
-        step = next_step(flight, clock, version, sorted(seconds), at_once, buffer, took, rng)
+        step = step_of(flight, clock, version, sorted(seconds), at_once, buffer, took, rng)
         flight, clock = step.flight, step.clock
         taken.append(step)
     return taken
@@ -93,10 +110,10 @@ def test_every_client_that_begins_arrives_or_is_at_work_and_as_many_as_there_sho
 
 
 def test_who_goes_offline_is_forgotten_and_replaced() -> None:
-    first = next_step({}, 0.0, 0, ["a", "b", "c"], 2, 1, lambda n: [1.0] * len(n), np.random.default_rng(1))
+    first = step_of({}, 0.0, 0, ["a", "b", "c"], 2, 1, lambda n: [1.0] * len(n), np.random.default_rng(1))
     (gone,) = first.flight
     names = sorted({"a", "b", "c"} - {gone})
-    second = next_step(first.flight, 1.0, 1, names, 2, 1, lambda n: [1.0] * len(n), np.random.default_rng(1))
+    second = step_of(first.flight, 1.0, 1, names, 2, 1, lambda n: [1.0] * len(n), np.random.default_rng(1))
     assert {*second.arrived, *second.flight} == set(names)
     assert {start.version for start in (*second.arrived.values(), *second.flight.values())} == {1}
 

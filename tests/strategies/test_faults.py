@@ -6,7 +6,6 @@ import logging
 import re
 import threading
 import time
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -429,7 +428,7 @@ def test_after_a_superlink_was_away_it_is_asked_again_at_once(monkeypatch: pytes
         return take(ids)
 
     grid.pull_messages = pulled  # type: ignore[method-assign]
-    fetch = pull.OneByOne(grid, time.monotonic() + 60.0, 1 << 20, SimpleQueue())
+    fetch = pull.OneByOne(grid, time.monotonic() + 60.0, 1 << 20, pull.FetchedReplies())
     fetch.add([sent])
     assert [message_id for message_id, _ in fetch.get(60.0)] == [sent]
     assert looks[1] - looks[0] < 4.0  # a rest of four times the look would end after 10 s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
 from typing import Any, cast
 
 import httpx
@@ -64,7 +63,7 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Link:
 
 @pytest.fixture
 def fetch(link: Any) -> Iterator[pull.OneByOne]:
-    fetch = pull.OneByOne(link, time.monotonic() + 60.0, 1 << 20, SimpleQueue())
+    fetch = pull.OneByOne(link, time.monotonic() + 60.0, 1 << 20, pull.FetchedReplies())
     yield fetch
     fetch.close()
 

@@ -1,0 +1,133 @@
+"""Do an asynchronous run of a link again, in the simulation: in the order in which its updates arrived."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.engines.simulate import simulate
+from server_app.results.folder import CONFIG, RunFolder
+from server_app.results.lines import Row
+from server_app.run.arrivals import finished_order_of
+from server_app.run.data_card import server_data
+from server_app.run.repeat import keys_of_run
+from task.config.read import read_config
+from task.errors import ConfigError, StateError
+from task.spec.algorithms import ALGORITHMS
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of it."""
+
+    rounds: int  # how many were done again
+    of: int  # how many the run was to have
+    model: str  # SHA-256 of the last model of the run
+    differs: int  # the first round after which there is another model; 0 = none
+    got: str  # SHA-256 of the model there, or of the last one
+    updates: int  # that the run took
+    refused: int
+    lost: int  # starts that it gave up
+    notes: tuple[str, ...]  # what is different now
+
+
+def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line: None) -> Replayed:
+    """Do a run again, as far as it got, and compare the model after each of its rounds.
+
+    Args:
+        run: A result folder.
+        nodes: Virtual nodes; 0 = one per CPU.
+        say: Shows a line before it begins.
+
+    Raises:
+        BouquetError: It is no run that can be done again here, or its files are damaged.
+    """
+    folder = RunFolder(run)
+    if not (run / CONFIG).exists():
+        raise ConfigError(f"expected a result folder with {CONFIG}; got {run}")
+    record = folder.config()
+    _check_order(run, record["run"])
+    rows = folder.rounds(unfinished=True)
+    last = int(rows[-1]["round"]) if rows else 0
+    if not last:
+        raise StateError(f"{run}: expected at least one round to do again; got none")
+    order = finished_order_of(folder)
+    if order.steps() < last:
+        raise order.too_short(order.steps() + 1)
+    keys, notes = keys_of_run(run)
+    result = folder.result()
+    total = int(record["run"]["num-server-rounds"])
+    if result is None or result.get("stopped"):
+        if record["run"]["lr-schedule"] == "cosine" and last < total:
+            raise ConfigError(
+                f"{run}: expected a run that is over, as its learning rates follow from its last round "
+                f"(lr-schedule); got {last} of {total} rounds. Resume it first"
+            )
+        keys["num-server-rounds"] = last
+    _check_data(run, record, keys)
+    say(f"doing {last} rounds of {run} again, in the simulation ...")
+    with tempfile.TemporaryDirectory(prefix="bouquet-replay-") as place:
+        here = {"runs-dir": place, "state-dir": f"{place}/state", "run-name": "replay", "progress": "none"}
+        done = RunFolder(simulate({**keys, **here}, nodes, fresh=True, order=order).path)
+        models = {int(row["round"]): str(row["model_sha256"]) for row in done.rounds()}
+    differs = next((r for r in (row["round"] for row in rows) if models.get(r) != _model(rows, r)), None)
+    at = last if differs is None else int(differs)
+    return Replayed(
+        rounds=last,
+        of=total,
+        model=_model(rows, at),
+        differs=0 if differs is None else at,
+        got=models.get(at, "none"),
+        updates=sum(row["answered"] for row in rows),
+        refused=sum(len(row["selected"]) - row["answered"] for row in rows),
+        lost=order.num_lost(last),
+        notes=tuple(notes),
+    )
+
+
+def _model(rows: list[Row], server_round: int) -> str:
+    return next(str(row["model_sha256"]) for row in rows if row["round"] == server_round)
+
+
+def _check_order(run: Path, keys: Row) -> None:
+    """Refuse a run whose order of arrival is not written down.
+
+    Raises:
+        ConfigError: Saying how to do it again.
+    """
+    entry = ALGORITHMS.get(str(keys["algorithm"]))
+    if keys.get("order-of-arrival") == "real":
+        return
+    again = f'the same bytes come of "bouquet run --from {run}"'
+    if entry is None or not entry.asynchronous:
+        raise ConfigError(
+            f'{run}: expected an asynchronous run (order-of-arrival = "real"); got algorithm '
+            f'"{keys["algorithm"]}", in which no order of arrival counts: {again}'
+        )
+    raise ConfigError(
+        f'{run}: expected a run with order-of-arrival = "real"; got "virtual", whose order follows from the '
+        f"keys: {again}"
+    )
+
+
+def _check_data(run: Path, record: Row, keys: dict[str, Any]) -> None:
+    """Refuse a run whose data are not here.
+
+    Raises:
+        BouquetError: Saying what is.
+    """
+    was = record.get("data")
+    if was is None:
+        raise ConfigError(
+            f"{run}: expected a run on data that are here; got one whose data stayed at the nodes "
+            f'(dataset = "{record["run"]["dataset"]}"), which nobody else can train on'
+        )
+    dataset = server_data(read_config(keys))
+    got = dataset.fingerprint if dataset else "none"
+    if got != was["fingerprint"]:
+        raise ConfigError(
+            f"{run}: expected the data of the run, SHA-256 {was['fingerprint'][:12]}...; got {got[:12]}... "
+            f"from {dataset.source if dataset else 'nowhere'}. Put the former data back (run-config keys "
+            '"data-dir", "data-path")'
+        )
