@@ -10,7 +10,7 @@ from rich.table import Table
 
 from server_app.reproduce.plan import Standing, standing
 from server_app.reproduce.records import Record, Records
-from server_app.reproduce.tables import Cell, Claim, PublishedTable
+from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, Claim, PublishedTable
 from server_app.reproduce.work import results_of
 from server_app.results.report import page_parts
 from server_app.results.svg import element
@@ -137,12 +137,14 @@ def status(at: Standing) -> str:
 def verdict(claim: Claim, rows: Sequence[Row]) -> str:
     """Return whether a claim holds here, with the numbers; every cell that it needs must be measured."""
     by_name = {row.at.cell.name: row.at for row in rows}
-    base = claim.base if len(claim.base) == len(claim.cells) else claim.base * len(claim.cells)
-    missing = {name for name in (*claim.cells, *base) if by_name[name].mean is None}
-    if missing:
-        return f"open: {len(missing)} of {len({*claim.cells, *base})} cells have no value"
-    pairs = [(by_name[a].mean or 0.0, by_name[b].mean or 0.0) for a, b in zip(claim.cells, base, strict=True)]
-    found = [b / a if claim.of == "ratio" else a - b for a, b in pairs]
+    means = {name: by_name[name].mean for name in (*claim.cells, *claim.base)}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    if len(known) < len(means):
+        return f"open: {len(means) - len(known)} of {len(means)} cells have no value"
+    ours, base = ([known[name] for name in names] for names in (claim.cells, claim.base))
+    base = [min(base)] if claim.of == OVER_BEST else base
+    pairs = zip(ours, base if len(base) == len(ours) else base * len(ours), strict=True)
+    found = [{RATIO: b / a, DIFFERENCE: a - b, OVER_BEST: a / b}[claim.of] for a, b in pairs]
     mean = mean_and_std(found)[0]
     inside = [claim.low <= value <= claim.high for value in found]
     word = f"holds in {sum(inside)} of {len(inside)}" if any(inside) else "does not hold"
@@ -151,12 +153,20 @@ def verdict(claim: Claim, rows: Sequence[Row]) -> str:
     return f"{word}: {numbers}" + (f"; mean {mean:.3g}" if len(found) > 1 else "")
 
 
-def counts(rows: Sequence[Row]) -> str:
-    """Return how many cells are full, a fraction and not run."""
+def counts(rows: Sequence[Row]) -> list[str]:
+    """Return how many cells there are, are full, a fraction and not run, and the hours that are left."""
     kinds = [row.status.split(" ")[0].rstrip(",:") for row in rows]
     left = math.fsum(row.at.hours_left for row in rows if not row.at.cell.needs)
-    words = f"{kinds.count('full')} full, {kinds.count('fraction')} a fraction, {kinds.count('not')} not run"
-    return f"{len(rows)} cells: {words}; {_decimal_hours(left)} hours estimated for the rest"
+    return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), _decimal_hours(left)]
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """Return the same as a sentence."""
+    cells, full, fraction, not_run, left = counts(rows)
+    return (
+        f"{cells} cells: {full} full, {fraction} a fraction, {not_run} not run; {left} hours estimated for "
+        "the rest."
+    )
 
 
 def notes(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
@@ -176,7 +186,7 @@ def markdown(table: PublishedTable, rows: Sequence[Row], level: int = 1) -> str:
     filled = [i for i, _ in enumerate(HEADS) if i < 8 or any(row.texts[i] for row in rows)]
     lines = [f"{'#' * level} {table.title}", "", _paper(table), ""]
     lines += [table.about.strip(), ""] if table.about else []
-    lines += [counts(rows) + ".", ""]
+    lines += [counted(rows), ""]
     lines.append("| " + " | ".join(HEADS[i] for i in filled) + " |")
     lines.append("|" + "---|" * len(filled))
     for row in rows:
@@ -200,7 +210,7 @@ def as_html(found: Sequence[tuple[PublishedTable, Sequence[Row]]]) -> str:
     for table, rows in found:
         link: Element | str = element("a", {"href": table.url}, table.paper) if table.url else table.paper
         inside += [element("h1", None, table.title), element("p", {"class": "soft"}, link)]
-        inside += [element("p", None, text) for text in (table.about.strip(), counts(rows) + ".") if text]
+        inside += [element("p", None, text) for text in (table.about.strip(), counted(rows)) if text]
         inside.append(html_table(HEADS, [row.texts for row in rows]))
         inside.append(element("ul", None, *(element("li", None, note) for note in notes(table, rows))))
         if table.claims:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from server_app.results.lines import parse, split
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import read_config
 from task.config.run_name import changed, default_name
+from task.config.sections import Value
 from task.errors import StateError
 from task.storage.locks import locked
 
@@ -52,12 +54,17 @@ class Record:
         return self.hours * SECONDS_AN_HOUR / max(self.rounds, 1)
 
 
-def run_id(keys: Mapping[str, Any]) -> str:
+def run_id(keys: Mapping[str, Value]) -> str:
     """Return a fingerprint of all keys that decide a run's numbers.
 
     With a target the number of rounds is only a limit, under which two runs are the same one.
     """
-    config = read_config(keys)
+    return _run_id(tuple(sorted(keys.items())))
+
+
+@cache
+def _run_id(pairs: tuple[tuple[str, Value], ...]) -> str:
+    config = read_config(dict(pairs))
     # The rates of a cosine follow from the last round.
     limit = config.server.target_accuracy > 0 and config.train.lr_schedule != "cosine"
     left = CHANGE_NO_RESULT | {"nodes"} | ({"num-server-rounds"} if limit else set())
@@ -65,12 +72,12 @@ def run_id(keys: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def folder_name(keys: Mapping[str, Any]) -> str:
+def folder_name(keys: Mapping[str, Value]) -> str:
     """Return the name of a run's folder: the run's own name, and its fingerprint."""
     return f"{default_name(read_config(keys))}-{run_id(keys)}"
 
 
-def record_of(folder: RunFolder, keys: Mapping[str, Any], table: str, cell: str) -> Record:
+def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> Record:
     """Return what is kept of a finished run."""
     result, config = folder.result() or {}, folder.config()
     made: Mapping[str, Any] = config.get("environment") or {}

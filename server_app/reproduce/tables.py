@@ -1,13 +1,14 @@
 """Reads a table of a paper: a TOML file with a table ``[cells.NAME]`` for each published value.
 
-Keys at the top hold for every cell that does not set them itself, and a cell's ``keys`` join the table's.
+Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` join the table's, of
+which it takes those that its algorithm reads, as of a recipe.
 What was measured does not stand here but in `server_app.reproduce.records`: nobody types a result.
 """
 
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from task.errors import ConfigError, choose_from
 TABLES = RECIPES / "tables"
 OURS = ("learning-rate", "seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every")
 WALK, FULL = "walk", "full"
+# base / cell, cell - base, cell / the least base
+RATIO, DIFFERENCE, OVER_BEST = KINDS = ("ratio", "difference", "over-best")
 # Keys of a table file with their types: those of the whole table, and those that a cell may set too.
 OF_THE_TABLE: dict[str, type | tuple[type, ...]] = {
     "title": str, "paper": str, "url": str, "about": str, "group": int, "cells": dict, "claims": dict,
@@ -54,16 +57,7 @@ class Cell:
     start: float  # the rate that is tried first
     seeds: tuple[int, ...]
     round_seconds: float  # estimate, on two quiet cores
-
-    @property
-    def rounds(self) -> int:
-        """The most rounds of a run."""
-        return read_config(self.keys_of(self.start, self.seeds[0])).server.num_server_rounds
-
-    @property
-    def target(self) -> float:
-        """The accuracy at which a run ends; 0 = none."""
-        return read_config(self.keys_of(self.start, self.seeds[0])).server.target_accuracy
+    rounds: int = 0  # the most of a run
 
     def keys_of(self, rate: float, seed: int) -> dict[str, Value]:
         """Return the keys of one run."""
@@ -76,9 +70,9 @@ class Claim:
 
     says: str
     where: str
-    of: str  # "ratio" or "difference"
+    of: str  # one of `KINDS`
     cells: tuple[str, ...]
-    base: tuple[str, ...]  # as many as `cells`, or one for all
+    base: tuple[str, ...]  # as many as `cells`, or one for all; of OVER_BEST any
     low: float
     high: float
 
@@ -125,6 +119,9 @@ def read_table(name_or_path: str) -> PublishedTable:
     }
     if not cells:
         raise ConfigError(f"{path}: expected a table [cells.NAME] for each published value; got none")
+    for key in flatten(top.get("keys", {})):
+        if not any(key in cell.keys for cell in cells.values()):
+            raise ConfigError(f'{path}: key "keys.{key}": expected one that a cell reads; no cell does')
     claims = tuple(_claim(own, cells, f"{path}, claim {name}") for name, own in _tables(top, "claims", path))
     texts = {key: top.get(key, "") for key in ("title", "paper", "url", "about")}
     return PublishedTable(path.stem, path, **texts, group=top.get("group", 0), cells=cells, claims=claims)
@@ -155,7 +152,8 @@ def _check(given: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]
 
 def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: str) -> Cell:
     _check(own, OF_A_CELL, where)
-    given = {**shared, **own, "keys": {**flatten(shared.get("keys", {})), **flatten(own.get("keys", {}))}}
+    common = flatten(shared.get("keys", {}))
+    given = {**shared, **own, "keys": flatten(own.get("keys", {}))}
     for key in REQUIRED:
         if key not in given:
             raise ConfigError(f'{where}: key "{key}": expected it in the cell or at the top; got none')
@@ -167,7 +165,7 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
             f'{where}: expected "published", a number, or "unquoted", why none is quoted; got {got}'
         )
     for key in OURS:
-        if key in given["keys"]:
+        if key in {**common, **given["keys"]}:
             raise ConfigError(f'{where}: key "keys.{key}": expected none, the command sets it; got it')
     grid = given.get("grid", WALK)
     if grid not in (WALK, FULL):
@@ -187,13 +185,13 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         given.get("fraction", ""), given.get("needs", ""), grid, rates, start, seeds,
         float(seconds),
     )  # fmt: skip
-    return _with_keys(cell, given, where)
+    return _with_keys(cell, given, common, where)
 
 
-def _with_keys(cell: Cell, given: Mapping[str, Any], where: str) -> Cell:
-    """Return the cell with the keys of its recipe and its own, which are checked."""
+def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value], where: str) -> Cell:
+    """Return the cell with the keys of its recipe, of those of the table that it reads, and its own."""
     try:
-        base = read_recipe(given["recipe"]) if given.get("recipe") else {}
+        base = {**(read_recipe(given["recipe"]) if given.get("recipe") else {}), **shared}
         base = {key: value for key, value in base.items() if key not in OURS}
         keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, "seed": cell.seeds[0]})
         config = read_config(keys)
@@ -205,7 +203,8 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], where: str) -> Cell:
             f'{where}: key "keys.target-accuracy": expected {wanted}, as metric = "{cell.measure.name}"; '
             f"got {config.server.target_accuracy:g}"
         )
-    return Cell(**{**vars(cell), "keys": {k: v for k, v in keys.items() if k not in OURS}})
+    keys = {key: value for key, value in keys.items() if key not in OURS}
+    return replace(cell, keys=keys, rounds=config.server.num_server_rounds)
 
 
 def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tuple[Any, ...]:
@@ -223,12 +222,12 @@ def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> Cla
     for key in ("says", "where", "of", "cells", "base"):
         if key not in own:
             raise ConfigError(f'{where}: key "{key}": expected it; got none')
-    if own["of"] not in ("ratio", "difference"):
-        raise ConfigError(choose_from(f'{where}: key "of"', own["of"], ("ratio", "difference")))
+    if own["of"] not in KINDS:
+        raise ConfigError(choose_from(f'{where}: key "of"', own["of"], KINDS))
     for name in (*own["cells"], *own["base"]):
         if name not in cells:
             raise ConfigError(choose_from(f'{where}: keys "cells" and "base"', name, cells))
-    if len(own["base"]) not in (1, len(own["cells"])) or not own["cells"]:
+    if not own["cells"] or (len(own["base"]) not in (1, len(own["cells"])) and own["of"] != OVER_BEST):
         raise ConfigError(
             f'{where}: key "base": expected one cell, or one for each of "cells"; got {own["base"]}'
         )
