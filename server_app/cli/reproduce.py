@@ -71,8 +71,11 @@ def reproduce(
         from server_app.reproduce.work import Queue
     from task.config.read import read_config
 
-    for _, cell in chosen:
-        check_measured(read_config(cell.keys_of(cell.start, cell.seeds[0])))
+    for table_, cell in chosen:
+        try:
+            check_measured(read_config(cell.keys_of(cell.start, cell.seeds[0])))
+        except ConfigError as err:
+            raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Shown()
     queue = Queue(

@@ -18,7 +18,7 @@ from server_app.reproduce.measures import values_of
 from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import parse, split
 from task.config.knobs import CHANGE_NO_RESULT
-from task.config.read import read_config
+from task.config.read import defaults, read_config
 from task.config.run_name import changed, default_name
 from task.config.sections import Value
 from task.errors import StateError
@@ -59,17 +59,19 @@ def run_id(keys: Mapping[str, Value]) -> str:
 
     With a target the number of rounds is only a limit, under which two runs are the same one.
     """
-    return _run_id(tuple(sorted(keys.items())))
+    own = {key: keys[key] for key in ("learning-rate", "seed")}
+    shared = _terms(tuple(sorted((key, value) for key, value in keys.items() if key not in own)))
+    shared = shared | {key: value for key, value in own.items() if value != defaults()[key]}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]
 
 
-@cache
-def _run_id(pairs: tuple[tuple[str, Value], ...]) -> str:
+@cache  # a cell's runs differ in rate and seed only
+def _terms(pairs: tuple[tuple[str, Value], ...]) -> dict[str, Value]:
     config = read_config(dict(pairs))
     # The rates of a cosine follow from the last round.
     limit = config.server.target_accuracy > 0 and config.train.lr_schedule != "cosine"
     left = CHANGE_NO_RESULT | {"nodes"} | ({"num-server-rounds"} if limit else set())
-    shared = {key: value for key, value in changed(config).items() if key not in left}
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]
+    return {key: value for key, value in changed(config).items() if key not in left}
 
 
 def folder_name(keys: Mapping[str, Value]) -> str:
