@@ -51,15 +51,12 @@ def reproduce(
     ] = "",
     nodes: Annotated[int, typer.Option(min=0, help="Worker processes of a run; 0 = one per core.")] = 0,
     runs_dir: RunsDir = "runs/reproduce",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the tables as Markdown and HTML; none = the runs' folder.")
-    ] = None,
 ) -> None:
     """Measure the cells of a paper's table, and write ours beside what was published.
 
     For each cell the learning rates on the first seed, then the other seeds at the best of them. The same
     command goes on after an interruption and runs nothing twice; several may run at once. Results are
-    written to results.jsonl next to the table.
+    written to results.jsonl next to the table, and tables as Markdown and HTML into the runs' folder.
     """
     chosen = _chosen(table, cells or [], seeds)
     limit = _seconds(budget)
@@ -88,7 +85,7 @@ def reproduce(
         again = shlex.join(["bouquet", *sys.argv[1:]])
         typer.echo(f"stopped; go on with: {again}", err=True)
         sys.exit(STOPPED_BY_USER)
-    _write(chosen, out or folder)
+    _write(chosen, folder)
     _say_left(left)
 
 
@@ -142,7 +139,7 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
     for table in {t.path: t for t, _ in chosen}.values():
         rows = rows_of(table)
         write_text(folder / f"{table.name}.md", markdown(table, rows))
-        write_text(folder / f"{table.name}.html", as_html([(table, rows)]))
+        write_text(folder / f"{table.name}.html", as_html(table, rows))
         typer.echo(plain(f"{folder / table.name}.md and .html"))
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rich.table import Table
@@ -12,9 +11,8 @@ from server_app.reproduce.plan import Standing, standing
 from server_app.reproduce.records import Record, Records
 from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, Claim, PublishedTable
 from server_app.reproduce.work import results_of
-from server_app.results.report import page_parts
 from server_app.results.svg import element
-from server_app.sweep.report import COLOURS
+from server_app.sweep.report import html
 from server_app.sweep.report import table as html_table
 from task.numerics.metrics import mean_and_std
 
@@ -23,6 +21,7 @@ HEADS = (
     "cell", "setting", "published", "ours", "difference", "learning rate (tried)", "seeds", "status",
     "hours", "machine", "model", "date",
 )  # fmt: skip
+CLAIM_HEADS = ("the paper's claim", "where", "here")
 SHORT_HASH = 8
 
 
@@ -169,7 +168,7 @@ def counted(rows: Sequence[Row]) -> str:
     )
 
 
-def notes(table: PublishedTable, rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
     """Return what stands under a table: where its values are from, and why some are not quoted."""
     places = dict.fromkeys(row.at.cell.where for row in rows)
     found = [f"Published: {'; '.join(places)}."]
@@ -192,9 +191,9 @@ def markdown(table: PublishedTable, rows: Sequence[Row], level: int = 1) -> str:
     for row in rows:
         cells = [text.replace("|", "\\|") for text in row.texts]
         lines.append("| " + " | ".join([f"`{cells[0]}`", *(cells[i] for i in filled[1:])]) + " |")
-    lines += ["", *(f"* {note}" for note in notes(table, rows))]
+    lines += ["", *(f"* {note}" for note in notes(rows))]
     if table.claims:
-        lines += ["", "| the paper's claim | where | here |", "|---|---|---|"]
+        lines += ["", f"| {' | '.join(CLAIM_HEADS)} |", "|---|---|---|"]
         lines += [f"| {claim.says} | {claim.where} | {verdict(claim, rows)} |" for claim in table.claims]
     return "\n".join([*lines, ""])
 
@@ -203,28 +202,17 @@ def _paper(table: PublishedTable) -> str:
     return f"[{table.paper}]({table.url})" if table.url else table.paper
 
 
-def as_html(found: Sequence[tuple[PublishedTable, Sequence[Row]]]) -> str:
-    """Return a page with the tables."""
-    title = found[0][0].title if len(found) == 1 else "Reproduction of published tables"
-    inside: list[Element] = []
-    for table, rows in found:
-        link: Element | str = element("a", {"href": table.url}, table.paper) if table.url else table.paper
-        inside += [element("h1", None, table.title), element("p", {"class": "soft"}, link)]
-        inside += [element("p", None, text) for text in (table.about.strip(), counted(rows)) if text]
-        inside.append(html_table(HEADS, [row.texts for row in rows]))
-        inside.append(element("ul", None, *(element("li", None, note) for note in notes(table, rows))))
-        if table.claims:
-            lines = [[claim.says, claim.where, verdict(claim, rows)] for claim in table.claims]
-            inside.append(html_table(("the paper's claim", "where", "here"), lines))
-    head = element(
-        "head", None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("title", None, title),
-        element("style", None, page_parts()["style"] + COLOURS),
-    )  # fmt: skip
-    page = element("html", {"lang": "en"}, head, element("body", None, element("main", None, *inside)))
-    return "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html")
+def as_html(table: PublishedTable, rows: Sequence[Row]) -> str:
+    """Return the same as a page."""
+    link: Element | str = element("a", {"href": table.url}, table.paper) if table.url else table.paper
+    inside = [element("h1", None, table.title), element("p", {"class": "soft"}, link)]
+    inside += [element("p", None, text) for text in (table.about.strip(), counted(rows)) if text]
+    inside.append(html_table(HEADS, [row.texts for row in rows]))
+    inside.append(element("ul", None, *(element("li", None, note) for note in notes(rows))))
+    if table.claims:
+        lines = [[claim.says, claim.where, verdict(claim, rows)] for claim in table.claims]
+        inside.append(html_table(CLAIM_HEADS, lines))
+    return html(table.title, inside)
 
 
 def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Table:

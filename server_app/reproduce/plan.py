@@ -97,7 +97,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     known = {rate: record for rate, record in found.items() if record is not None}
     limit = _limit(cell, known.values())
     # A record under a lower limit than today's says nothing about the rounds after it.
-    tried = {rate: record for rate, record in known.items() if _enough(cell, record, limit)}
+    tried = {rate: record for rate, record in known.items() if enough(cell, record, limit)}
     best = min(tried, key=lambda rate: _rank(cell, tried[rate]), default=None)
     seconds = _round_seconds(cell, known.values())
     rates = _next_rates(cell, tried, best)
@@ -109,7 +109,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
         return Standing(cell, tried, None, {}, tuple(wanted), left)
     assert best is not None
     at = {seed: runs.get(run_id(cell.keys_of(best, seed))) for seed in cell.seeds}
-    there = {s: r for s, r in at.items() if r is not None and _enough(cell, r, cell.rounds)}
+    there = {s: r for s, r in at.items() if r is not None and enough(cell, r, cell.rounds)}
     one = _hours(cell, cell.rounds, limit, seconds)
     wanted = [Wanted(cell, best, seed, cell.rounds, one) for seed in cell.seeds if seed not in there]
     return Standing(cell, tried, best, there, tuple(wanted), math.fsum(run.hours for run in wanted))
@@ -121,8 +121,10 @@ def _limit(cell: Cell, records: Iterable[Record]) -> int:
     return min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
 
 
-def _enough(cell: Cell, record: Record, limit: int) -> bool:
-    return not cell.measure.to_target or record.values.get("rounds") is not None or record.rounds >= limit
+def enough(cell: Cell, record: Record, limit: int) -> bool:
+    """Return whether a run reached its target, did all rounds up to the limit, or ended by itself."""
+    whole = not cell.measure.to_target or "rounds" in record.values or record.rounds >= limit
+    return whole or record.ended_by not in (None, "num-server-rounds")
 
 
 def _rank(cell: Cell, record: Record) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server_app.deploy.host.forks import Forks
-from server_app.reproduce.plan import Standing, Wanted, standing
+from server_app.reproduce.plan import Standing, Wanted, enough, standing
 from server_app.reproduce.records import RESULTS, SECONDS_AN_HOUR, Record, Records, record_of
 from server_app.reproduce.tables import Cell, PublishedTable
 from server_app.results.folder import ROUNDS, RunFolder
@@ -84,9 +84,9 @@ class Queue:
             more = False
             for table, at in self.standings():
                 for run in at.wanted:
-                    folder = RunFolder(self.runs_dir / run.folder)
-                    if folder.finished() and self._is_enough(folder, run) and not is_held(folder.path):
-                        self._record(table, run)
+                    record = None if self._is_taken(run) else self._finished(table, run)
+                    if record is not None:
+                        self._record(table, run, record)
                         more = True
 
     def work(self, budget_s: float) -> Left:
@@ -107,7 +107,7 @@ class Queue:
         """Run one run, unless another process has just taken or finished it."""
         path = self.runs_dir / run.folder
         with self._claimed(run) as mine:
-            if not mine or (RunFolder(path).finished() and self._is_enough(RunFolder(path), run)):
+            if not mine or self._finished(table, run) is not None:
                 return
             resumed = RunFolder(path).begun()
             every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
@@ -131,21 +131,24 @@ class Queue:
                     forks.kill(pid)
                     while forks.pids:
                         forks.wait(LOOK_S)
-            if code or not RunFolder(path).finished():
+            record = self._finished(table, run)
+            if code or record is None:
                 self.failed[run.folder] = why = why_failed(code, log)
                 self._ended(table.name, run, why)
             else:
-                self._record(table, run)
+                self._record(table, run, record)
 
-    def _record(self, table: PublishedTable, run: Wanted) -> None:
-        record = record_of(RunFolder(self.runs_dir / run.folder), run.keys, table.name, run.cell.name)
+    def _finished(self, table: PublishedTable, run: Wanted) -> Record | None:
+        """Return the record of a run whose folder has all that is wanted of it."""
+        folder = RunFolder(self.runs_dir / run.folder)
+        if not folder.finished():
+            return None
+        record = record_of(folder, run.keys, table.name, run.cell.name)
+        return record if enough(run.cell, record, run.rounds) else None
+
+    def _record(self, table: PublishedTable, run: Wanted, record: Record) -> None:
         self.records[table.path].add(record)
         self._ended(table.name, run, record)
-
-    def _is_enough(self, folder: RunFolder, run: Wanted) -> bool:
-        """Return whether a finished run did all rounds that are wanted of it, or ended by itself."""
-        result = folder.result() or {}
-        return result.get("rounds", 0) >= run.rounds or result.get("ended_by") != "num-server-rounds"
 
     def _is_taken(self, run: Wanted) -> bool:
         return is_locked(self._claim(run)) or is_held(self.runs_dir / run.folder)
