@@ -359,7 +359,7 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     text = text.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]")
     text += 'fraction = "a tenth | of it"\n'
     text += '[cells.none]\nsetting = "B = 2"\nunquoted = "a dash there"\nneeds = "data"\n'
-    text += "keys = {batch-size = 2}\\n"
+    text += "keys = {batch-size = 2}\n"
     text += '[claims.more]\nsays = "big is better"\nwhere = "abstract"\nof = "difference"\n'
     text += 'cells = ["big"]\nbase = ["small"]\nlow = 0\n'
     tiny.write_text(text, "utf-8")
