@@ -8,9 +8,8 @@ from xml.etree.ElementTree import Element
 from rich.table import Table
 
 from server_app.reproduce.plan import Standing, standing
-from server_app.reproduce.records import Record, Records
+from server_app.reproduce.records import Record, Records, results_of
 from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, Claim, PublishedTable
-from server_app.reproduce.work import results_of
 from server_app.results.svg import element
 from server_app.sweep.report import html
 from server_app.sweep.report import table as html_table
@@ -53,7 +52,7 @@ class Row:
 
 def rows_of(table: PublishedTable, cells: Iterable[Cell] | None = None) -> list[Row]:
     """Return the rows of a table, by default all, as its results file has them."""
-    runs = Records(results_of(table)).by_run
+    runs = Records(results_of(table.path)).by_run
     return [_row(standing(cell, runs)) for cell in (cells or table.cells.values())]
 
 
@@ -121,7 +120,7 @@ def status(at: Standing) -> str:
         return f"{NOT_RUN}: {cell.needs}" if cell.needs else NOT_RUN
     less = [cell.fraction] if cell.fraction else []
     if at.rate is None:
-        less.append(f"{len(at.tried)} learning rates so far, {cell.grid} not done")
+        less.append(f"{len(at.tried)} of {len(cell.rates)} learning rates, and more to try")
     elif len(at.by_seed) < len(cell.seeds):
         less.append(f"{len(at.by_seed)} of {len(cell.seeds)} seeds")
     if at.at_the_edge:

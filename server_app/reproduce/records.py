@@ -54,6 +54,11 @@ class Record:
         return self.hours * SECONDS_AN_HOUR / max(self.rounds, 1)
 
 
+def results_of(table: Path) -> Path:
+    """Return the results file of a table's file: that of its folder, which tables share."""
+    return table.parent / RESULTS
+
+
 def run_id(keys: Mapping[str, Value]) -> str:
     """Return a fingerprint of all keys that decide a run's numbers.
 

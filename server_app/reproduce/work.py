@@ -14,7 +14,7 @@ from pathlib import Path
 
 from server_app.deploy.host.forks import Forks
 from server_app.reproduce.plan import Standing, Wanted, enough, standing
-from server_app.reproduce.records import RESULTS, SECONDS_AN_HOUR, Record, Records, record_of
+from server_app.reproduce.records import SECONDS_AN_HOUR, Record, Records, record_of, results_of
 from server_app.reproduce.tables import Cell, PublishedTable
 from server_app.results.folder import ROUNDS, RunFolder
 from server_app.results.lines import last_rows
@@ -64,7 +64,7 @@ class Queue:
         """
         self.cells, self.runs_dir, self.nodes = cells, runs_dir, nodes
         self._began, self._looked, self._ended = began, looked, ended
-        self.records = {table.path: Records(results_of(table)) for table, _ in cells}
+        self.records = {table.path: Records(results_of(table.path)) for table, _ in cells}
         self.failed: dict[str, str] = {}
 
     def standings(self) -> list[tuple[PublishedTable, Standing]]:
@@ -163,11 +163,6 @@ class Queue:
                 yield True
         except HeldError:
             yield False
-
-
-def results_of(table: PublishedTable) -> Path:
-    """Return the results file of a table: that of its folder, which tables share."""
-    return table.path.parent / RESULTS
 
 
 def _last_round(path: Path) -> int:

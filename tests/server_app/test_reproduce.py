@@ -22,7 +22,7 @@ from server_app.reproduce import work
 from server_app.reproduce.measures import values_of
 from server_app.reproduce.pages import as_html, markdown, rows_of
 from server_app.reproduce.plan import standing
-from server_app.reproduce.records import RESULTS, Record, Records, folder_name, run_id
+from server_app.reproduce.records import RESULTS, Record, Records, folder_name, results_of, run_id
 from server_app.reproduce.tables import PublishedTable, read_table, tables
 from server_app.reproduce.work import Left, Queue
 from server_app.results.folder import RunFolder
@@ -288,7 +288,7 @@ def test_which_runs_are_one() -> None:
 @pytest.mark.parametrize("name", sorted(tables()))
 def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: str) -> None:
     table = read_table(name)
-    for record in Records(work.results_of(table)).by_run.values():
+    for record in Records(results_of(table.path)).by_run.values():
         if record.table == name:
             keys = table.cells[record.cell].keys_of(record.learning_rate, record.seed)
             assert run_id(keys) == record.run, f"{record.cell}: a setting changed; run it again"
