@@ -1,4 +1,4 @@
-"""Writes what follows from elsewhere: algorithms, composition, pyproject.toml's keys, page.json.
+"""Writes what follows from elsewhere: algorithms, composition, reproduction, pyproject's keys, page.json.
 
 ``make docs`` runs it; tests hold all of them to it.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from server_app.cli.catalogue import contracts, groups
+from server_app.reproduce.pages import counts, markdown, rows_of, verdict
+from server_app.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
 from task.config.read import knobs
 from task.resolve.composition import CHOICES
@@ -23,6 +25,33 @@ BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->
 MARKS = [*ascii_lowercase, *(a + b for a in ascii_lowercase for b in ascii_lowercase)]
 SENT = ["algorithm", "`algorithm=`", "down", "up", "reduced by", "client keeps"]
 OWN = [*SENT, "never leaves the client", "a new client begins with"]
+
+
+REPRODUCTION = """\
+# Reproduction of published tables
+
+Made by `make docs` from the [tables](../task/recipes/tables) and the
+[results](../task/recipes/tables/results.jsonl), which only `bouquet reproduce` writes: each run's value,
+hash of the final model, hours, machine, date and commit.
+
+```bash
+bouquet reproduce --list           # every cell, how far it is, and the hours that it takes
+bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
+bouquet reproduce mytable.toml     # a table of your own; its results.jsonl lies next to it
+```
+
+* A cell is a recipe with changes, a grid of learning rates, and seeds. The rate is chosen on the first
+  seed. The others run at that rate, and mean ± sample standard deviation are over all of them.
+* A run of the grid ends as soon as it cannot be the best one: after as many rounds as the best one needed.
+* A grid is *walked*: from a start to the neighbours of the best rate, until both are worse. That is the
+  best of the whole grid if there is one optimum over the rates. In brackets stands how many of its rates
+  were tried.
+* `>N`: a run ended after N rounds without the target. A cell with such a seed has no mean.
+* *full*: all seeds at the published size; *fraction*: less, and what; *not run*: nothing yet.
+* Hours are by the clock, the grid's included, on two cores that had much other work. Estimates are for two
+  quiet cores, until a cell has runs of its own.
+* Bits depend on the processor's vector instructions: a hash holds for the machine that stands next to it.
+"""
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
@@ -104,6 +133,26 @@ def composition() -> str:
     )
 
 
+def reproduction() -> str:
+    """Return docs/reproduction.md: every cell of the tables of papers, ours beside theirs."""
+    found = sorted((read_table(name) for name in tables()), key=lambda t: t.group)
+    parts = [(t, rows_of(t)) for t in found]
+    lines = [[f"[{t.title}](#{anchor(t.title)})", f"`{t.name}`", *counts(rows)] for t, rows in parts]
+    claims = [
+        [claim.says, claim.where, f"[{t.name}](#{anchor(t.title)})", verdict(claim, rows)]
+        for t, rows in parts
+        for claim in t.claims
+    ]
+    head = ["", "`bouquet reproduce`", "cells", "full", "fraction", "not run", "hours left, estimated"]
+    said = table(["the paper says", "where", "table", "here"], claims)
+    whole = "\n".join(markdown(t, rows, level=2) for t, rows in parts)
+    return f"{REPRODUCTION}\n{table(head, lines)}\n\n## Claims\n\n{said}\n\n{whole}"
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
 def page() -> str:
     """Return style and script of report.html, made of the monitor's files: a bundle ships neither."""
     files = ROOT / "server_app" / "deploy" / "monitor" / "static"
@@ -120,6 +169,7 @@ if __name__ == "__main__":
     readme.write_text(with_table(readme.read_text()))
     (ROOT / "docs/algorithms.md").write_text(sent())
     (ROOT / "docs/composition.md").write_text(composition())
+    (ROOT / "docs/reproduction.md").write_text(reproduction())
     (ROOT / "server_app/results/page.json").write_text(page())
     project = ROOT / "pyproject.toml"
     project.write_text(with_keys(project.read_text()))

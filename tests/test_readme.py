@@ -13,7 +13,7 @@ from typer.main import get_command
 from server_app.cli.main import app
 from server_app.sweep.points import read_axes
 from task.config.read import flatten, knobs, recipes
-from tests.pages import sent, with_table
+from tests.pages import reproduction, sent, with_table
 from tests.support.brought import imported_from
 from tests.support.federation import play
 
@@ -34,6 +34,7 @@ def commands(program: str) -> list[str]:
 def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
     assert PAGES[ROOT / "docs/algorithms.md"] == sent(), "run `make docs`"
+    assert PAGES[ROOT / "docs/reproduction.md"] == reproduction(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))

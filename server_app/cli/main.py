@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli import audit, bundle, deploy, run, scene, show, sweep, takeout, verify
+from server_app.cli import audit, bundle, deploy, reproduce, run, scene, show, sweep, takeout, verify
 from task.errors import BouquetError, DataError
 from task.text import plain
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 for family in (
     run.app,
     sweep.app,
+    reproduce.app,
     scene.app,
     show.app,
     verify.app,

@@ -30,6 +30,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 import tomllib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -269,16 +270,29 @@ def environment() -> Row:
     # A checkout around the code need not be ours: a home folder may be one.
     if _git("ls-files", "--error-unmatch", "server_app/results/folder.py") is not None:
         commit = _git("rev-parse", "HEAD")
-        parts = ("task", "strategies", "client_app", "server_app", "pyproject.toml")
+        parts = ("task", "strategies", "client_app", "server_app", "pyproject.toml", ":(exclude)*.jsonl")
         changes = _git("status", "--porcelain", "--", *parts)
         dirty = None if changes is None else changes != ""
     return {
         **versions(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        "machine": machine(),
         "git_commit": commit,
         "git_dirty": dirty,
     }
+
+
+def machine() -> str:
+    """Return the processor and the vector instructions that torch uses, on which a run's bits depend."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+        name = next(x.partition(":")[2].strip() for x in text.splitlines() if x.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor()
+    torch = sys.modules.get("torch")  # not imported for this: a process that trains has it
+    used = torch.backends.cpu.get_cpu_capability() if torch else ""
+    return ", ".join(part for part in (name, platform.machine(), used) if part)
 
 
 def versions() -> dict[str, str | None]:

@@ -34,13 +34,6 @@ def write_page(queue: SweepQueue, out: Outcome | None, why: str = "") -> None:
     """Write ``sweep.html`` into the sweep's folder; without an outcome, `why` says why there is none."""
     name = queue.folder.absolute().name
     states = ", ".join(f"{n} {state}" for state, n in _states(queue).items())
-    head = element(
-        "head", None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("title", None, name),
-        element("style", None, page_parts()["style"] + COLOURS),
-    )  # fmt: skip
     inside = [
         element("h1", None, name),
         element(
@@ -53,9 +46,20 @@ def write_page(queue: SweepQueue, out: Outcome | None, why: str = "") -> None:
     else:
         inside += _results(out)
     inside += [element("h2", None, "Runs"), _runs(queue, out)]
+    write_text(queue.folder / PAGE, html(name, inside))
+
+
+def html(title: str, inside: Iterable[Element]) -> str:
+    """Return a page in the style of the reports."""
+    head = element(
+        "head", None,
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("title", None, title),
+        element("style", None, page_parts()["style"] + COLOURS),
+    )  # fmt: skip
     page = element("html", {"lang": "en"}, head, element("body", None, element("main", None, *inside)))
-    text = "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html")
-    write_text(queue.folder / PAGE, text)
+    return "<!DOCTYPE html>\n" + ElementTree.tostring(page, encoding="unicode", method="html")
 
 
 def _states(queue: SweepQueue) -> dict[str, int]:

@@ -133,7 +133,7 @@ class Scheduler:
         entry.state = RUNNING
         self.queue.save()
         self.curves[entry.name] = Curve()
-        pid = self._forks.fork(lambda: _one_run(keys, nodes, log))
+        pid = self._forks.fork(lambda: one_run(keys, nodes, log))
         self.running[pid] = _ForkedRun(entry, time.monotonic())
 
     def _follow(self, run: _ForkedRun) -> None:
@@ -168,12 +168,12 @@ class Scheduler:
             entry.state = STOPPED
             curve.best = {t: best for t, best in curve.best.items() if t <= (entry.stopped_at or 0)}
         else:
-            entry.state, entry.error = FAILED, _why(code, self.queue.log(entry))
+            entry.state, entry.error = FAILED, why_failed(code, self.queue.log(entry))
         self.queue.save()
         self._ended(entry)
 
 
-def _one_run(keys: dict[str, Any], nodes: int, log: Path) -> None:
+def one_run(keys: dict[str, Any], nodes: int, log: Path) -> None:
     """Run one point in the forked process; all that it prints goes into its log."""
     with open(log, "ab", opener=private) as file:
         os.dup2(file.fileno(), 1)
@@ -185,7 +185,7 @@ def _one_run(keys: dict[str, Any], nodes: int, log: Path) -> None:
         sys.exit(1)
 
 
-def _why(code: int, log: Path) -> str:
+def why_failed(code: int, log: Path) -> str:
     """Return why a run ended without a result: the last line of its log, or its signal."""
     if code < 0:
         name = signal.Signals(-code).name

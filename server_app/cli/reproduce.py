@@ -1,0 +1,197 @@
+"""The command ``reproduce``: the cells of published tables, measured and beside what was published."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from server_app.cli.common import RunsDir, console, importing, sigterm_is_ctrl_c
+from task.errors import BouquetError, ConfigError, choose_from
+from task.text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from server_app.reproduce.plan import Wanted
+    from server_app.reproduce.records import Record
+    from server_app.reproduce.tables import Cell, PublishedTable
+    from server_app.reproduce.work import Left
+
+STOPPED_BY_USER = 130
+UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples: [bold]bouquet reproduce --list[/bold]  ·  [bold]bouquet reproduce mcmahan-table1-2nn "
+    "--cells 'iid-*' --budget 2h[/bold]"
+)
+def reproduce(
+    table: Annotated[str, typer.Argument(help="Bundled table or TOML file; none = all bundled ones.")] = "",
+    cells: Annotated[
+        list[str] | None,
+        typer.Option("--cells", help="Names of cells, * and ? allowed; may be given often. None = all."),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = none.")
+    ] = "",
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the cells and how far they are; exit.")
+    ] = False,
+    seeds: Annotated[
+        str, typer.Option(help="Seeds instead of the table's, e.g. 1 or 1,2,3; the grid is on the first.")
+    ] = "",
+    nodes: Annotated[int, typer.Option(min=0, help="Worker processes of a run; 0 = one per core.")] = 0,
+    runs_dir: RunsDir = "runs/reproduce",
+) -> None:
+    """Measure the cells of a paper's table, and write ours beside what was published.
+
+    For each cell the learning rates on the first seed, then the other seeds at the best of them. The same
+    command goes on after an interruption and runs nothing twice; several may run at once. Results are
+    written to results.jsonl next to the table, and tables as Markdown and HTML into the runs' folder.
+    """
+    chosen = _chosen(table, cells or [], seeds)
+    limit = _seconds(budget)
+    if listing:
+        _list(chosen)
+        return
+    with importing():
+        from server_app.app import check_measured
+        from server_app.reproduce.work import Queue
+    from task.config.read import read_config
+
+    for table_, cell in chosen:
+        try:
+            check_measured(read_config(cell.keys_of(cell.start, cell.seeds[0])))
+        except ConfigError as err:
+            raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
+    folder = Path(runs_dir).expanduser().absolute()
+    shown = _Shown()
+    queue = Queue(
+        chosen, folder, nodes, began=shown.began, looked=shown.looked, ended=shown.ended
+    )  # fmt: skip
+    try:
+        with sigterm_is_ctrl_c():
+            left = queue.work(limit)
+    except KeyboardInterrupt:
+        again = shlex.join(["bouquet", *sys.argv[1:]])
+        typer.echo(f"stopped; go on with: {again}", err=True)
+        sys.exit(STOPPED_BY_USER)
+    _write(chosen, folder)
+    _say_left(left)
+
+
+def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[PublishedTable, Cell]]:
+    """Return the cells that are asked for, with their tables."""
+    from dataclasses import replace
+
+    from server_app.reproduce.tables import read_table, tables
+
+    found = sorted((read_table(name) for name in ([table] if table else tables())), key=lambda t: t.group)
+    numbers = tuple(int(word) for word in seeds.split(",")) if re.fullmatch(r"\d+(,\d+)*", seeds) else ()
+    if seeds and (not numbers or len(set(numbers)) < len(numbers)):
+        raise ConfigError(f"--seeds: expected different whole numbers, e.g. 1,2,3; got {seeds}")
+    names = [name for t in found for name in t.cells]
+    for glob in globs:
+        if not fnmatch.filter(names, glob):
+            raise ConfigError(choose_from("--cells", glob, dict.fromkeys(names)))
+    return [
+        (t, replace(cell, seeds=numbers) if numbers else cell)
+        for t in found
+        for name, cell in t.cells.items()
+        if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
+    ]
+
+
+def _seconds(budget: str) -> float:
+    """Return the seconds of a budget; without one there is no limit."""
+    if not budget:
+        return math.inf
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)", budget) if budget != "0" else None
+    if budget != "0" and match is None:
+        raise ConfigError(
+            f"--budget: expected a number and s, min, h or d, such as 90min or 2h; got {budget}"
+        )
+    return float(match[1]) * UNITS[match[2]] if match else 0.0
+
+
+def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
+    from server_app.reproduce.pages import listing
+
+    terminal = console()
+    terminal.print(listing(chosen))
+
+
+def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
+    """Write each table, all its cells, as Markdown and as HTML."""
+    from server_app.reproduce.pages import as_html, markdown, rows_of
+    from task.storage.files import make_folder, write_text
+
+    make_folder(folder)
+    for table in {t.path: t for t, _ in chosen}.values():
+        rows = rows_of(table)
+        write_text(folder / f"{table.name}.md", markdown(table, rows))
+        write_text(folder / f"{table.name}.html", as_html(table, rows))
+        typer.echo(plain(f"{folder / table.name}.md and .html"))
+
+
+def _say_left(left: Left) -> None:
+    from server_app.reproduce.pages import hours
+
+    open_ = [at for at in left.standings if not at.done]
+    if open_:
+        total = math.fsum(at.hours_left for at in open_)
+        why = "over the budget" if left.over_budget else "of other processes" if left.busy else "failed"
+        typer.echo(f"left: {len(open_)} cells, {hours(total)} estimated ({why})", err=True)
+        for at in sorted(open_, key=lambda at: at.hours_left):
+            typer.echo(plain(f"  {at.cell.name}: {hours(at.hours_left)}"), err=True)
+    if left.failed:
+        name, why = next(iter(left.failed.items()))
+        raise BouquetError(
+            f"reproduce: {len(left.failed)} runs failed, the first: {name}: {why}. The same command tries "
+            "them again"
+        )
+
+
+class _Shown:
+    """What a terminal shows: a line when a run starts and one when it ends; between them its rounds."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._most = self._last = 0
+        self._words = ""
+
+    def began(self, table: str, run: Wanted, resumed: bool) -> None:
+        from server_app.reproduce.pages import hours
+
+        self._most, self._last = run.rounds, -1
+        self._words = f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"
+        how = "goes on" if resumed else "starts"
+        typer.echo(
+            plain(f"{self._words}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated"),
+            err=True,
+        )
+
+    def looked(self, round_: int) -> None:
+        if self._live and round_ != self._last:
+            self._last = round_
+            typer.echo(f"\r  round {round_} of at most {self._most} ", nl=False, err=True)
+
+    def ended(self, table: str, run: Wanted, record: Record | str) -> None:
+        from server_app.reproduce.pages import hours, said
+
+        words = f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"
+        clear = "\r\x1b[K" if self._live else ""
+        if isinstance(record, str):
+            typer.echo(clear + plain(f"{words}: failed: {record}"), err=True)
+            return
+        value = said(run.cell, record)
+        typer.echo(clear + plain(f"{words}: {value}, {hours(record.hours)}"), err=True)

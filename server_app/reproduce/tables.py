@@ -1,0 +1,239 @@
+"""Reads a table of a paper: a TOML file with a table ``[cells.NAME]`` for each published value.
+
+Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` join the table's, of
+which it takes those that its algorithm reads, as of a recipe.
+What was measured does not stand here but in `server_app.reproduce.records`: nobody types a result.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from server_app.reproduce.measures import MEASURES, Measure
+from task.config.read import RECIPES, flatten, fuse, read_config, read_recipe, read_toml
+from task.config.sections import Value
+from task.errors import ConfigError, choose_from
+
+TABLES = RECIPES / "tables"
+OURS = ("learning-rate", "seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every")
+WALK, FULL = "walk", "full"
+# base / cell, cell - base, cell / the least base
+RATIO, DIFFERENCE, OVER_BEST = KINDS = ("ratio", "difference", "over-best")
+# Keys of a table file with their types: those of the whole table, and those that a cell may set too.
+OF_THE_TABLE: dict[str, type | tuple[type, ...]] = {
+    "title": str, "paper": str, "url": str, "about": str, "group": int, "cells": dict, "claims": dict,
+}  # fmt: skip
+OF_A_CELL: dict[str, type | tuple[type, ...]] = {
+    "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
+    "published-sd": (int, float), "unquoted": str, "fraction": str, "needs": str, "grid": str,
+    "learning-rates": list, "start": (int, float), "seeds": list, "round-seconds": (int, float),
+}  # fmt: skip
+REQUIRED = ("setting", "where", "metric", "learning-rates", "seeds", "round-seconds")
+OF_A_CLAIM: dict[str, type | tuple[type, ...]] = {
+    "says": str, "where": str, "of": str, "cells": list, "base": list,
+    "low": (int, float), "high": (int, float),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One published value, and the runs that measure it here."""
+
+    name: str
+    setting: str  # in words
+    where: str  # the value's place in the paper
+    keys: Mapping[str, Value]  # of its runs, but learning-rate and seed
+    measure: Measure
+    published: float | None
+    published_sd: float | None
+    unquoted: str  # why there is no published value
+    fraction: str  # what is less than published; "" = nothing
+    needs: str  # what must be there to run it and is not; "" = nothing
+    grid: str  # WALK or FULL
+    rates: tuple[float, ...]  # learning rates, ascending
+    start: float  # the rate that is tried first
+    seeds: tuple[int, ...]
+    round_seconds: float  # estimate, on two quiet cores
+    rounds: int = 0  # the most of a run
+
+    def keys_of(self, rate: float, seed: int) -> dict[str, Value]:
+        """Return the keys of one run."""
+        return {**self.keys, "learning-rate": rate, "seed": seed}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that follows from cells: a ratio or a difference of means, within bounds."""
+
+    says: str
+    where: str
+    of: str  # one of `KINDS`
+    cells: tuple[str, ...]
+    base: tuple[str, ...]  # as many as `cells`, or one for all; of OVER_BEST any
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a paper."""
+
+    name: str
+    path: Path
+    title: str
+    paper: str
+    url: str
+    about: str
+    group: int  # its place among the tables
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+
+
+def tables() -> dict[str, Path]:
+    """Return the bundled tables by name, sorted."""
+    return {path.stem: path for path in sorted(TABLES.glob("*.toml"))}
+
+
+def read_table(name_or_path: str) -> PublishedTable:
+    """Return a bundled table, or that of a TOML file of the user's own; every setting in it is checked.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong: names the file, the cell and the key.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        if name_or_path not in (known := tables()):
+            raise ConfigError(choose_from("reproduce TABLE", name_or_path, known))
+        path = known[name_or_path]
+    top = read_toml(path)
+    _check(top, {**OF_THE_TABLE, **OF_A_CELL}, str(path))
+    for key in ("title", "paper"):
+        if key not in top:
+            raise ConfigError(f'{path}: key "{key}": expected it at the top of the file; got none')
+    shared = {key: value for key, value in top.items() if key not in OF_THE_TABLE}
+    cells = {
+        name: _cell(name, shared, own, f"{path}, cell {name}") for name, own in _tables(top, "cells", path)
+    }
+    if not cells:
+        raise ConfigError(f"{path}: expected a table [cells.NAME] for each published value; got none")
+    for key in flatten(top.get("keys", {})):
+        if not any(key in cell.keys for cell in cells.values()):
+            raise ConfigError(f'{path}: key "keys.{key}": expected one that a cell reads; no cell does')
+    claims = tuple(_claim(own, cells, f"{path}, claim {name}") for name, own in _tables(top, "claims", path))
+    texts = {key: top.get(key, "") for key in ("title", "paper", "url", "about")}
+    return PublishedTable(path.stem, path, **texts, group=top.get("group", 0), cells=cells, claims=claims)
+
+
+def _tables(top: Mapping[str, Any], key: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    found = list(top.get(key, {}).items())
+    for name, own in found:
+        if not isinstance(own, dict):
+            raise ConfigError(f"{path}: expected a table [{key}.{name}]; got {own!r}")
+    return found
+
+
+def _check(given: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]], where: str) -> None:
+    """Refuse keys that are unknown or of another type."""
+    for key, value in given.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f' Did you mean "{near[0]}"?' if near else f" Known are {', '.join(known)}."
+            raise ConfigError(f'{where}: key "{key}": there is no such key.{hint}')
+        wanted = known[key]
+        if isinstance(value, bool) or not isinstance(value, wanted):
+            kinds = " or ".join(
+                kind.__name__ for kind in (wanted if isinstance(wanted, tuple) else (wanted,))
+            )
+            raise ConfigError(f'{where}: key "{key}": expected {kinds}; got {value!r}')
+
+
+def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: str) -> Cell:
+    _check(own, OF_A_CELL, where)
+    common = flatten(shared.get("keys", {}))
+    given = {**shared, **own, "keys": flatten(own.get("keys", {}))}
+    for key in REQUIRED:
+        if key not in given:
+            raise ConfigError(f'{where}: key "{key}": expected it in the cell or at the top; got none')
+    if given["metric"] not in MEASURES:
+        raise ConfigError(choose_from(f'{where}: key "metric"', given["metric"], MEASURES))
+    if ("published" in given) == bool(given.get("unquoted")):
+        got = "both" if "published" in given else "neither"
+        raise ConfigError(
+            f'{where}: expected "published", a number, or "unquoted", why none is quoted; got {got}'
+        )
+    for key in OURS:
+        if key in {**common, **given["keys"]}:
+            raise ConfigError(f'{where}: key "keys.{key}": expected none, the command sets it; got it')
+    grid = given.get("grid", WALK)
+    if grid not in (WALK, FULL):
+        raise ConfigError(choose_from(f'{where}: key "grid"', grid, (WALK, FULL)))
+    rates = _numbers(given, "learning-rates", float, where)
+    if list(rates) != sorted(set(rates)) or rates[0] <= 0:
+        raise ConfigError(f'{where}: key "learning-rates": expected rising numbers > 0; got {list(rates)}')
+    start = float(given.get("start", rates[len(rates) // 2]))
+    if start not in rates:
+        raise ConfigError(f'{where}: key "start": expected one of the learning-rates; got {start:g}')
+    seeds = _numbers(given, "seeds", int, where)
+    if not (seconds := given["round-seconds"]) > 0:
+        raise ConfigError(f'{where}: key "round-seconds": expected a number > 0; got {seconds}')
+    cell = Cell(
+        name, given["setting"], given["where"], {}, MEASURES[given["metric"]],
+        given.get("published"), given.get("published-sd"), given.get("unquoted", ""),
+        given.get("fraction", ""), given.get("needs", ""), grid, rates, start, seeds,
+        float(seconds),
+    )  # fmt: skip
+    return _with_keys(cell, given, common, where)
+
+
+def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value], where: str) -> Cell:
+    """Return the cell with the keys of its recipe, of those of the table that it reads, and its own."""
+    try:
+        base = {**(read_recipe(given["recipe"]) if given.get("recipe") else {}), **shared}
+        base = {key: value for key, value in base.items() if key not in OURS}
+        keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, "seed": cell.seeds[0]})
+        config = read_config(keys)
+    except ConfigError as err:
+        raise ConfigError(f"{where}: {err}") from None
+    if cell.measure.to_target != (config.server.target_accuracy > 0):
+        wanted = "the target that rounds are counted to" if cell.measure.to_target else "0"
+        raise ConfigError(
+            f'{where}: key "keys.target-accuracy": expected {wanted}, as metric = "{cell.measure.name}"; '
+            f"got {config.server.target_accuracy:g}"
+        )
+    keys = {key: value for key, value in keys.items() if key not in OURS}
+    return replace(cell, keys=keys, rounds=config.server.num_server_rounds)
+
+
+def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tuple[Any, ...]:
+    values = given[key]
+    allowed = (int, float) if kind is float else int
+    if not values or any(isinstance(v, bool) or not isinstance(v, allowed) for v in values):
+        raise ConfigError(f'{where}: key "{key}": expected an array of {kind.__name__}; got {values!r}')
+    if len(set(values)) < len(values) or not all(map(math.isfinite, values)):
+        raise ConfigError(f'{where}: key "{key}": expected finite numbers, each once; got {values!r}')
+    return tuple(kind(value) for value in values)
+
+
+def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> Claim:
+    _check(own, OF_A_CLAIM, where)
+    for key in ("says", "where", "of", "cells", "base"):
+        if key not in own:
+            raise ConfigError(f'{where}: key "{key}": expected it; got none')
+    if own["of"] not in KINDS:
+        raise ConfigError(choose_from(f'{where}: key "of"', own["of"], KINDS))
+    for name in (*own["cells"], *own["base"]):
+        if name not in cells:
+            raise ConfigError(choose_from(f'{where}: keys "cells" and "base"', name, cells))
+    if not own["cells"] or (len(own["base"]) not in (1, len(own["cells"])) and own["of"] != OVER_BEST):
+        raise ConfigError(
+            f'{where}: key "base": expected one cell, or one for each of "cells"; got {own["base"]}'
+        )
+    low, high = float(own.get("low", -math.inf)), float(own.get("high", math.inf))
+    if low == -math.inf and high == math.inf:
+        raise ConfigError(
+            f'{where}: expected "low", "high" or both: what holds if the claim does; got neither'
+        )
+    return Claim(own["says"], own["where"], own["of"], tuple(own["cells"]), tuple(own["base"]), low, high)

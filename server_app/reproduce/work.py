@@ -1,0 +1,180 @@
+"""The queue of ``bouquet reproduce``: runs what the cells need, cheapest cell first, and records the results.
+
+Every run is a result folder below the runs' folder, named by its keys. One that has its result.json is
+finished and is only written down; one that has begun goes on from its checkpoint. A lock for each run lets
+several processes work on one table: each takes what no other does.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server_app.deploy.host.forks import Forks
+from server_app.reproduce.plan import Standing, Wanted, enough, standing
+from server_app.reproduce.records import SECONDS_AN_HOUR, Record, Records, record_of, results_of
+from server_app.reproduce.tables import Cell, PublishedTable
+from server_app.results.folder import ROUNDS, RunFolder
+from server_app.results.lines import last_rows
+from server_app.run.run_lock import is_held
+from server_app.sweep.scheduler import one_run, why_failed
+from task.storage.files import make_folder
+from task.storage.locks import HeldError, is_locked, locked
+
+LOOK_S = 0.5
+CHECKPOINT_S = 60.0  # between two checkpoints of a run, about
+LOGS = "logs"
+CLAIMS = ".claims"
+
+
+@dataclass
+class Left:
+    """What is not done when the queue ends."""
+
+    standings: list[Standing]
+    failed: dict[str, str] = field(default_factory=dict)  # by folder, why
+    busy: int = 0  # runs that other processes work on
+    over_budget: bool = False
+
+
+class Queue:
+    """The cells of some tables and their runs; use it in the main thread, with nothing done in torch."""
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[PublishedTable, Cell]],
+        runs_dir: Path,
+        nodes: int,
+        *,
+        began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
+        looked: Callable[[int], object] = lambda round_: None,
+        ended: Callable[[str, Wanted, Record | str], object] = lambda table, run, record: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            cells: Those to work on, with their tables.
+            runs_dir: Where result folders are.
+            nodes: Worker processes of a run; 0 = one for each core.
+            began: Called with each run that starts, and whether it is a resumed one.
+            looked: Called a few times a second with the last round of the run.
+            ended: Called with each run's record, or why it failed.
+        """
+        self.cells, self.runs_dir, self.nodes = cells, runs_dir, nodes
+        self._began, self._looked, self._ended = began, looked, ended
+        self.records = {table.path: Records(results_of(table.path)) for table, _ in cells}
+        self.failed: dict[str, str] = {}
+
+    def standings(self) -> list[tuple[PublishedTable, Standing]]:
+        """Return how far each cell is; those that cannot be run here are left out."""
+        for records in self.records.values():
+            records.read()
+        return [
+            (table, standing(cell, self.records[table.path].by_run))
+            for table, cell in self.cells
+            if not cell.needs
+        ]
+
+    def collect(self) -> None:
+        """Write down the finished runs that are in their folders and nowhere else."""
+        more = True
+        while more:
+            more = False
+            for table, at in self.standings():
+                for run in at.wanted:
+                    record = None if self._is_taken(run) else self._finished(table, run)
+                    if record is not None:
+                        self._record(table, run, record)
+                        more = True
+
+    def work(self, budget_s: float) -> Left:
+        """Run what fits into the budget; return what is left."""
+        started, forks = time.monotonic(), Forks()
+        while True:
+            self.collect()
+            found = self.standings()
+            ready = [(table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed]
+            free = [(table, run) for table, run in ready if not self._is_taken(run)]
+            spent = time.monotonic() - started
+            fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
+            if not fit:
+                return Left([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
+            self._one(forks, *fit[0])
+
+    def _one(self, forks: Forks, table: PublishedTable, run: Wanted) -> None:
+        """Run one run, unless another process has just taken or finished it."""
+        path = self.runs_dir / run.folder
+        with self._claimed(run) as mine:
+            if not mine or self._finished(table, run) is not None:
+                return
+            resumed = RunFolder(path).begun()
+            every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
+            # A run that was killed may be beyond a limit that has fallen since.
+            rounds = max(run.rounds, _last_round(path))
+            keys = {
+                **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
+                "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
+            }  # fmt: skip
+            log = self.runs_dir / LOGS / f"{run.folder}.log"
+            make_folder(log.parent)
+            self._began(table.name, run, resumed)
+            pid = forks.fork(lambda: one_run(keys, self.nodes, log))
+            code: int | None = None
+            try:
+                while code is None:
+                    code = dict(forks.wait(LOOK_S)).get(pid)
+                    self._looked(_last_round(path))
+            finally:
+                if code is None:
+                    forks.kill(pid)
+                    while forks.pids:
+                        forks.wait(LOOK_S)
+            record = self._finished(table, run)
+            if code or record is None:
+                self.failed[run.folder] = why = why_failed(code, log)
+                self._ended(table.name, run, why)
+            else:
+                self._record(table, run, record)
+
+    def _finished(self, table: PublishedTable, run: Wanted) -> Record | None:
+        """Return the record of a run whose folder has all that is wanted of it."""
+        folder = RunFolder(self.runs_dir / run.folder)
+        if not folder.finished():
+            return None
+        record = record_of(folder, run.keys, table.name, run.cell.name)
+        return record if enough(run.cell, record, run.rounds) else None
+
+    def _record(self, table: PublishedTable, run: Wanted, record: Record) -> None:
+        self.records[table.path].add(record)
+        self._ended(table.name, run, record)
+
+    def _is_taken(self, run: Wanted) -> bool:
+        return is_locked(self._claim(run)) or is_held(self.runs_dir / run.folder)
+
+    def _claim(self, run: Wanted) -> Path:
+        return self.runs_dir / CLAIMS / run.folder
+
+    @contextmanager
+    def _claimed(self, run: Wanted) -> Iterator[bool]:
+        try:
+            with locked(self._claim(run), f"{os.getpid()}\n"):
+                yield True
+        except HeldError:
+            yield False
+
+
+def _last_round(path: Path) -> int:
+    return next((int(row["round"]) for row in last_rows(path / ROUNDS)), 0)
+
+
+def _cheapest_first(
+    found: Sequence[tuple[PublishedTable, Standing]],
+) -> Iterator[tuple[PublishedTable, Wanted]]:
+    seen = set[str]()
+    for table, at in sorted(found, key=lambda pair: pair[1].hours_left):
+        for run in at.wanted:
+            if run.folder not in seen:
+                seen.add(run.folder)
+                yield table, run

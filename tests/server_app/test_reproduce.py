@@ -1,0 +1,400 @@
+"""Published tables: reading them, what a cell needs next, the queue without processes, and the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from server_app.cli.main import app
+from server_app.cli.reproduce import _seconds
+from server_app.reproduce import work
+from server_app.reproduce.measures import values_of
+from server_app.reproduce.pages import as_html, markdown, rows_of
+from server_app.reproduce.plan import standing
+from server_app.reproduce.records import RESULTS, Record, Records, folder_name, results_of, run_id
+from server_app.reproduce.tables import PublishedTable, read_table, tables
+from server_app.reproduce.work import Left, Queue
+from server_app.results.folder import RunFolder
+from server_app.results.summary import summarise
+from task.config.read import as_run_config, read_config
+from task.errors import ConfigError, StateError
+from task.storage.locks import locked
+
+TINY = """
+title = "A tiny table"
+paper = "Nobody 2026"
+where = "Table 7"
+metric = "rounds"
+seeds = [1, 2, 3]
+learning-rates = [0.01, 0.1, 1.0, 10.0]
+start = 0.1
+round-seconds = 3600
+
+[keys]
+dataset = "digits"
+model = "logistic"
+num-clients = 4
+local-test-fraction = 0.0
+num-server-rounds = 20
+target-accuracy = 0.9
+
+[cells.big]
+setting = "B = 10"
+published = 8
+
+[cells.small]
+setting = "B = 5"
+published = 4
+keys = {batch-size = 5}
+"""
+SPEED = {0.01: 0.02, 0.1: 0.1, 1.0: 0.2, 10.0: 0.0}  # accuracy gained in a round, by learning rate
+Play = Callable[[dict[str, Any]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, "utf-8")
+    return path
+
+
+def curve(keys: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return rounds in which the accuracy rises linearly, more slowly with a higher seed."""
+    rows = list[dict[str, Any]]()
+    for round_ in range(keys["num-server-rounds"] + 1):
+        accuracy = 0.1 + SPEED[keys["learning-rate"]] * round_ / keys["seed"]
+        rows.append({"round": round_, "accuracy": accuracy, "seconds": {"total": 1.0}})
+        if accuracy >= keys.get("target-accuracy", 2.0):
+            break
+    return rows
+
+
+class Instantly:
+    """Forks whose children end at once, in this process."""
+
+    def __init__(self) -> None:
+        self.pids: set[int] = set()
+        self.code = 0
+
+    def fork(self, start: Callable[[], int]) -> int:
+        self.code = start()
+        return 1
+
+    def wait(self, timeout_s: float) -> list[tuple[int, int]]:
+        return [(1, self.code)]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Replace runs by `curve`; return the keys of each that was started."""
+    seen = list[dict[str, Any]]()
+
+    def run(keys: dict[str, Any], nodes: int, log: Path) -> int:
+        seen.append(keys)
+        config = as_run_config(read_config(keys))
+        folder = RunFolder.create(Path(keys["runs-dir"]) / keys["run-name"], {"run": config}, resume=False)
+        rows = curve(keys)
+        for row in rows:
+            folder.append_round(row)
+        folder.finish(summarise(rows, [], config), {})
+        return 0
+
+    monkeypatch.setattr(work, "one_run", run)
+    monkeypatch.setattr(work, "Forks", Instantly)
+    return seen
+
+
+def worked(path: Path, budget_s: float = 1e9, runs: str = "runs") -> Left:
+    table = read_table(str(path))
+    return Queue([(table, cell) for cell in table.cells.values()], path.parent / runs, 1).work(budget_s)
+
+
+def tried(keys: list[dict[str, Any]], batch: int) -> list[tuple[float, int, int]]:
+    chosen = [k for k in keys if k.get("batch-size", 10) == batch]
+    return [(k["learning-rate"], k["seed"], k["num-server-rounds"]) for k in chosen]
+
+
+# the queue
+
+
+def test_the_rate_is_chosen_on_the_first_seed_and_a_run_that_cannot_be_best_ends_early(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    left = worked(tiny)
+    assert all(at.done for at in left.standings)
+    # From 0.1, 0.9 is crossed at round 8; the neighbours have as many; 1.0 needs 4; 10.0 ends after 4.
+    want = [(0.1, 1, 20), (0.01, 1, 8), (1.0, 1, 8), (10.0, 1, 4), (1.0, 2, 20), (1.0, 3, 20)]
+    assert tried(started, 10) == tried(started, 5) == want
+    at = next(at for at in left.standings if at.cell.name == "big")
+    assert at.values == pytest.approx([4, 8, 12])
+    assert (at.rate, at.mean, at.std) == pytest.approx((1.0, 8, 4))
+    assert len((tiny.parent / RESULTS).read_text().splitlines()) == len(started) == 12
+
+
+def test_nothing_is_run_twice_with_or_without_the_results_file(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    worked(tiny)
+    before, lines = len(started), sorted((tiny.parent / RESULTS).read_text().splitlines())
+    worked(tiny)
+    (tiny.parent / RESULTS).unlink()  # the run folders say the same
+    worked(tiny, budget_s=0)
+    assert len(started) == before
+    assert sorted((tiny.parent / RESULTS).read_text().splitlines()) == lines
+    worked(tiny, runs="elsewhere")  # and the results file alone does, too
+    assert len(started) == before
+
+
+def test_a_higher_limit_goes_on_with_the_runs_that_missed_the_target(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    text = TINY.replace("num-server-rounds = 20", "num-server-rounds = 10").replace(
+        "[0.01, 0.1, 1.0, 10.0]", "[0.1]"
+    )
+    tiny.write_text(text, "utf-8")
+    left = worked(tiny)
+    at = next(at for at in left.standings if at.cell.name == "big")
+    assert at.done
+    assert at.missed == 2
+    assert at.mean is None
+    row = next(row for row in rows_of(read_table(str(tiny))) if row.at.cell.name == "big")
+    assert (row.ours, row.seeds) == (">10 in 2 of 3 seeds", "1: 8.0, 2: >10, 3: >10")
+    tiny.write_text(text.replace("num-server-rounds = 10", "num-server-rounds = 30"), "utf-8")
+    del started[:]
+    worked(tiny)
+    assert tried(started, 10) == [(0.1, 2, 30), (0.1, 3, 30)]
+    assert all(keys["resume"] for keys in started)
+
+
+def test_a_budget_starts_no_run_that_does_not_fit(tiny: Path, started: list[dict[str, Any]]) -> None:
+    # `small` is estimated at 4 rounds of an hour, `big` at 8.
+    left = worked(tiny, budget_s=3.9 * 3600)
+    assert not started
+    assert left.over_budget
+    assert sorted(at.hours_left for at in left.standings) == pytest.approx([5 * 4, 5 * 8])
+    worked(tiny, budget_s=4.1 * 3600)  # the first run takes 8 s: further ones are cheap
+    assert tried(started, 5)[0] == (0.1, 1, 20)
+
+
+def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[str, Any]]) -> None:
+    table = read_table(str(tiny))
+    name = folder_name(table.cells["big"].keys_of(0.1, 1))
+    with locked(tiny.parent / "runs" / work.CLAIMS / name):
+        left = worked(tiny)
+    assert not tried(started, 10)
+    assert len(tried(started, 5)) == 6
+    assert left.busy == 1
+    assert not left.over_budget
+
+
+def test_a_failed_run_is_reported_and_the_others_go_on(
+    tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = work.one_run
+
+    def fail(keys: dict[str, Any], nodes: int, log: Path) -> Any:
+        if keys.get("batch-size") != 5:
+            return right(keys, nodes, log)  # type: ignore[func-returns-value]
+        log.write_text("error: no data\n")
+        return 1
+
+    monkeypatch.setattr(work, "one_run", fail)
+    left = worked(tiny)
+    assert list(left.failed.values()) == ["no data"]
+    assert len(tried(started, 10)) == 6
+
+
+@pytest.mark.system
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    path = tmp_path / "digits.toml"
+    rounds = ("num-server-rounds = 20\ntarget-accuracy = 0.9", "num-server-rounds = 150")
+    text = TINY.replace(*rounds).replace('"rounds"', '"accuracy"').replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]")
+    path.write_text(text.replace("[1, 2, 3]", "[1, 2]").replace("round-seconds = 3600", "round-seconds = 30"))
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "server_app.cli.main", "reproduce", str(path), "--runs-dir", str(runs)]
+
+    def lines() -> list[Record]:
+        return list(Records(tmp_path / RESULTS).by_run.values())
+
+    def at_work() -> list[Path]:
+        found = [p.parent for p in runs.glob("*/rounds.jsonl") if p.read_bytes().count(b"\n") > 20]
+        return [p for p in found if any((p / "checkpoint").iterdir()) and not (p / "result.json").exists()]
+
+    with subprocess.Popen([*command, "--nodes", "1"], stderr=subprocess.DEVNULL) as first:
+        try:
+            until = time.monotonic() + 120
+            while not (lines() and at_work()):
+                assert first.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        finally:
+            os.kill(first.pid, signal.SIGKILL)
+    done, begun = lines(), at_work()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "goes on" in again.stderr
+    assert all(json.loads((p / "config.json").read_text())["resumed"] for p in begun)
+    after = {record.run: record for record in lines()}
+    assert len(after) == 4
+    assert all(after[record.run] == record for record in done)
+    assert [row.status for row in rows_of(read_table(str(path)))] == ["full", "full"]
+    assert (runs / "digits.html").exists()
+    assert "| `big` |" in (runs / "digits.md").read_text()
+
+
+# what a cell counts, and which runs are one
+
+
+def test_rounds_to_the_target_by_hand() -> None:
+    accuracies = [0.10, 0.60, 0.55, 0.80]  # running maximum 0.10, 0.60, 0.60, 0.80
+    rows = [{"round": i, "accuracy": a} for i, a in enumerate(accuracies)]
+    assert values_of(summarise(rows, [], {"target-accuracy": 0.7}), 0.7)["rounds"] == pytest.approx(2.5)
+    assert values_of(summarise(rows, [], {"target-accuracy": 0.9}), 0.9) == {
+        "accuracy": 80.0,
+        "best-accuracy": 80.0,
+    }
+
+
+def test_clients_are_counted_in_points() -> None:
+    found = values_of({"clients": {"mean": 0.5, "worst_decile": 0.25, "std": 0.2}}, 0)
+    assert found == {"clients-mean": 50, "clients-worst": 25, "clients-variance": pytest.approx(400)}
+
+
+def test_which_runs_are_one() -> None:
+    keys = {"dataset": "digits", "seed": 1, "learning-rate": 0.1, "num-server-rounds": 20}
+    target = keys | {"target-accuracy": 0.9}
+    assert run_id(target) == run_id(target | {"num-server-rounds": 99})  # a limit
+    assert run_id(keys) != run_id(keys | {"num-server-rounds": 99})  # what is asked for
+    assert run_id(keys) == run_id(keys | {"checkpoint-every": 7, "runs-dir": "x"})
+    different = [{"seed": 2}, {"learning-rate": 0.2}, {"target-accuracy": 0.8}, {"batch-size": 5}]
+    assert len({run_id(target), *(run_id(target | one) for one in different)}) == 5
+    cosine = target | {"lr-schedule": "cosine"}  # the rates follow from the last round
+    assert run_id(cosine) != run_id(cosine | {"num-server-rounds": 99})
+
+
+# tables
+
+
+@pytest.mark.parametrize("name", sorted(tables()))
+def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: str) -> None:
+    table = read_table(name)
+    for record in Records(results_of(table.path)).by_run.values():
+        if record.table == name:
+            keys = table.cells[record.cell].keys_of(record.learning_rate, record.seed)
+            assert run_id(keys) == record.run, f"{record.cell}: a setting changed; run it again"
+
+
+@pytest.mark.parametrize(
+    ("change", "into", "said"),
+    [
+        ('metric = "rounds"', 'metric = "round"', 'cell big: key "metric".*Did you mean "rounds"'),
+        ("published = 8", "publishd = 8", 'cell big: key "publishd".*Did you mean "published"'),
+        ("published = 8", 'published = "8"', 'cell big: key "published": expected int or float'),
+        ("published = 8", "", 'cell big: expected "published".*got neither'),
+        ("start = 0.1", "start = 0.2", 'cell big: key "start": expected one of the learning-rates; got 0.2'),
+        ("[0.01, 0.1, 1.0, 10.0]", "[1.0, 0.1]", 'key "learning-rates": expected rising numbers'),
+        ("[1, 2, 3]", "[1, 1]", 'key "seeds": expected finite numbers, each once'),
+        ("[1, 2, 3]", "[true]", 'key "seeds": expected an array of int'),
+        ("batch-size = 5", "batch-sise = 5", 'cell small.*"batch-sise"'),
+        ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": expected none'),
+        ("batch-size = 5", "fedprox.mu = 5.0", "cell small.*nothing in this run reads it"),
+        ("target-accuracy = 0.9", "", 'key "keys.target-accuracy": expected the target'),
+        ("num-clients = 4", "num-clients = 4\nfedprox.mu = 1.0", 'key "keys.fedprox.mu".*no cell does'),
+        ('title = "A tiny table"', "", 'key "title": expected it at the top'),
+        ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a number > 0'),
+        ("start = 0.1", 'start = 0.1\ngrid = "line"', 'key "grid": expected one of full, walk'),
+        ("[cells.big]", '[claims.x]\nsays = "y"\n[cells.big]', 'claim x: key "where": expected it'),
+    ],
+)
+def test_mistakes_in_a_table(tiny: Path, change: str, into: str, said: str) -> None:
+    assert change in TINY
+    tiny.write_text(TINY.replace(change, into, 1), "utf-8")
+    with pytest.raises(ConfigError, match=f"(?s)tiny.toml.*{said}"):
+        read_table(str(tiny))
+
+
+def test_mistakes_on_the_command_line(tiny: Path) -> None:
+    def error(*words: str) -> str:
+        return str(CliRunner().invoke(app, ["reproduce", *words]).exception)
+
+    assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
+    assert "--cells: expected one of big, small; got 'bog'" in error(str(tiny), "--cells", "bog", "--list")
+    assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
+    for text in ("2", "h", "2 weeks", "-1h"):
+        assert "--budget: expected a number and s, min, h or d" in error(str(tiny), "--budget", text)
+    assert [_seconds(text) for text in ("90min", "2h", "0", "1.5 d")] == [5400, 7200, 0, 129600]
+
+
+def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
+    (tiny.parent / RESULTS).write_text('{"run": "x"}\n')
+    with pytest.raises(StateError, match=r"results.jsonl, line 1: damaged"):
+        rows_of(read_table(str(tiny)))
+
+
+# pages
+
+
+def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: Any) -> Record:
+    keys = table.cells[cell].keys_of(rate, seed)
+    given = {"rounds": 20, "ended_by": "num-server-rounds", "values": {}, **more}
+    return Record(
+        run_id(keys), table.name, cell, rate, seed, model_sha256="ab" * 32, hours=0.5,
+        machine="a machine", date="2026-11-24", version="1", commit="c0ffee", **given,
+    )  # fmt: skip
+
+
+def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
+    text = TINY.replace('metric = "rounds"', 'metric = "accuracy"').replace("target-accuracy = 0.9\n", "")
+    text = text.replace("published = 8", "published = 91\npublished-sd = 0.5")
+    text = text.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]")
+    text += 'fraction = "a tenth | of it"\n'
+    text += '[cells.none]\nsetting = "B = 2"\nunquoted = "a dash there"\nneeds = "data"\n'
+    text += "keys = {batch-size = 2}\n"
+    text += '[claims.more]\nsays = "big is better"\nwhere = "abstract"\nof = "difference"\n'
+    text += 'cells = ["big"]\nbase = ["small"]\nlow = 0\n'
+    tiny.write_text(text, "utf-8")
+    table = read_table(str(tiny))
+    rows = rows_of(table)
+    assert [row.status for row in rows] == ["not run", "not run", "not run: data"]
+    assert "open: 2 of 2 cells have no value" in markdown(table, rows)
+    records = Records(tiny.parent / RESULTS)
+    for seed, value in ((1, 90.0), (2, 92.0), (3, 94.0)):
+        records.add(measured(table, "big", seed, 0.1, values={"accuracy": value}))
+    records.add(measured(table, "small", 1, 0.1, values={"accuracy": 80.0}))
+    rows = rows_of(table)
+    assert (rows[0].published, rows[0].ours) == ("91.00 ± 0.50", "92.00 ± 2.00")
+    assert rows[0].difference == "+1.00 (+2.0 sd)"
+    assert rows[0].hours == "1.50"
+    assert [row.status for row in rows[:2]] == ["full", "fraction (a tenth | of it; 1 of 3 seeds)"]
+    page = markdown(table, rows)
+    assert "3 cells: 1 full, 1 a fraction, 1 not run" in page
+    assert "a tenth \\| of it" in page
+    assert "Not quoted for none: a dash there." in page
+    assert "| big is better | abstract | holds: 12 |" in page
+    html = as_html(table, rows)
+    assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
+
+
+def test_a_best_rate_at_the_edge_is_said(tiny: Path) -> None:
+    table = read_table(str(tiny))
+    runs = [
+        measured(table, "big", 1, 0.1, values={"best-accuracy": 50.0}),
+        measured(table, "big", 1, 0.01, values={"best-accuracy": 60.0}),
+        measured(table, "big", 1, 1.0, values={"best-accuracy": 40.0}),
+    ]
+    at = standing(table.cells["big"], {record.run: record for record in runs})
+    # No run reached the target, so the best accuracy decides, and every run has all rounds.
+    assert at.rate == 0.01
+    assert at.at_the_edge
+    assert [(run.rate, run.seed, run.rounds) for run in at.wanted] == [(0.01, 2, 20), (0.01, 3, 20)]
+    assert asdict(runs[0])["values"] == {"best-accuracy": 50.0}
