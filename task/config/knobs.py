@@ -6,6 +6,7 @@ into these objects.
 """
 
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from task.config.algorithm_sections import (
@@ -193,6 +194,18 @@ class Config:
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
+
+    def __hash__(self) -> int:
+        """Return the hash of all keys, computed once: caches ask for it dozens of times a message."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, f.name) for f in fields(self)))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the hash, which is another one in another process."""
+        return {key: value for key, value in vars(self).items() if key != "_hash"}
 
     @property
     def seeds(self) -> Seeds:

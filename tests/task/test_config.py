@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,14 @@ def test_defaults_are_valid_and_round_trip() -> None:
     config = read_config(in_pyproject())
     assert config == read_config({})
     assert as_run_config(config) == in_pyproject() | {"fraction-evaluate": 0.0}  # of FedAvg
+
+
+def test_the_hash_that_a_config_remembers_is_left_in_its_process() -> None:
+    """Texts have another hash in each process, so that caches would not find an equal config."""
+    config = read_config({"seed": 3})
+    assert hash(config) == hash(read_config({"seed": 3})) != hash(read_config({"seed": 4}))
+    assert "_hash" not in vars(pickle.loads(pickle.dumps(config)))
+    assert hash(dataclasses.replace(config, seed=4)) == hash(read_config({"seed": 4}))
 
 
 @pytest.mark.parametrize("name", sorted(recipes()))
