@@ -1,9 +1,15 @@
 """A level of the clients' models that no client has, which is said before round 1."""
 
-from strategies.engine.phases import PhaseEngine
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from task.models.family import Kinds, Levels, Widths
 from task.population import some
 from task.resolve.contract import levels_of
+
+if TYPE_CHECKING:
+    from strategies.engine.phases import PhaseEngine
 
 FEW = 10_000  # clients; among more than these each level that has a share has clients
 

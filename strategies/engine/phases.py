@@ -26,6 +26,7 @@ from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.expected import bytes_to_each, coder_for, limits_of, most_weight
 from strategies.engine.fold import Fold, Folded, most_bytes
 from strategies.engine.journal import Journal
+from strategies.engine.levels import warn_of_empty
 from strategies.engine.lost_replies import LostReplies
 from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
@@ -166,6 +167,7 @@ class PhaseEngine:
         """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
         self.registry.at(server_round)
         RegistrationPhase(self.registry, server_round, clients).run(grid)
+        warn_of_empty(self)
 
     def open(self, phase: Phase) -> Opened:
         """Write one message per node; what is for one client goes to its node alone."""

@@ -27,7 +27,6 @@ from strategies.engine.arguments import with_knobs
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.levels import warn_of_empty
 from strategies.engine.loop import EvaluateFn, Loop, measuring
 from strategies.engine.phases import Extra, Opened, PhaseEngine
 from strategies.engine.recovery import Kept
@@ -380,7 +379,6 @@ class Strategy(FlowerStrategy):
         """Register the clients that are online; wait if they are too few for the round."""
         self.engine.register(grid, server_round, self.config.server.min_replies)
         held_out.draw(self.config, self.registry)
-        warn_of_empty(self.engine)
         self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def _replies(self, grid: Grid) -> Iterable[Message]:
