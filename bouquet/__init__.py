@@ -43,6 +43,11 @@ def run(
     Raises:
         BouquetError: A key is wrong, or the run cannot start or go on.
     """
+    if keys.get("portable"):
+        claim("task")
+        from task import portable
+
+        portable.set_up()  # before NumPy and torch are loaded
     claim()
     from bouquet import api
 

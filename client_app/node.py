@@ -37,6 +37,8 @@ from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.kernels import check_kernels, kernels
+from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.changing import check_own_data
@@ -230,6 +232,8 @@ class Node:
         code = code_of(references_in(as_run_config(self.config)))
         if self.config.server.he:
             code[KEY_FILE] = self.key().id
+        if self.config.train.portable:
+            code[KERNELS] = kernels()
         if public := self.public():
             code[CODE] = public.sha256
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
@@ -303,9 +307,11 @@ def open_node(
 
 @lru_cache(maxsize=4)
 def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: Stamp) -> Node:
+    if config.train.portable:
+        check_kernels()
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    device = pick_device(config.train.device)
+    device = pick_device("cpu" if config.train.portable else config.train.device)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used

@@ -21,6 +21,7 @@ from server_app.cli.common import (
     remove,
     sigterm_is_ctrl_c,
 )
+from task import portable
 from task.errors import ConfigError
 
 DETACHED = 3  # exit code of a watch that ended before the run
@@ -81,6 +82,8 @@ def run(
             f"--nodes: expected a number of virtual nodes, or names of nodes with --link KIT; got {nodes!r}"
         )
     checked = check(keys)
+    if checked.train.portable:
+        portable.start_again()
     if checked.output.progress != "none":
         typer.echo("starting the simulation engine ...", err=True)
     with sigterm_is_ctrl_c():

@@ -14,6 +14,7 @@ import click
 import typer
 
 from server_app.cli.common import RunsDir, console, importing, sigterm_is_ctrl_c
+from task import portable
 from task.errors import BouquetError, ConfigError
 from task.text import plain
 
@@ -127,6 +128,14 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
     waiting = queue.count(WAITING)
     if not waiting:
         return
+    asked = {bool(entry.keys.get("portable")) for entry in queue.entries if entry.state == WAITING}
+    if asked == {True, False}:
+        raise ConfigError(
+            'run-config key "portable": the runs of a sweep share a process, whose kernels are fixed for all '
+            "or none; expected one value; got both. Make two sweeps"
+        )
+    if True in asked:
+        portable.start_again()
     with importing():
         from server_app.app import check_measured
         from server_app.sweep.progress import Shown

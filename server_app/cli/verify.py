@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from server_app.cli.common import console
+from task import portable
+from task.errors import ConfigError
 from task.text import plain
 
 app = typer.Typer()
@@ -33,16 +35,26 @@ def verify(
     """
     from rich.table import Table
 
+    from server_app.results.folder import RunFolder, machine_of, machine_words
+
+    folder = run if run.exists() else Path("runs") / run
+    config = RunFolder(folder).config()
+    if machine_of(config)["portable"]:
+        try:
+            portable.start_again()
+        except ConfigError as err:
+            typer.echo(plain(f"note: checked with other kernels than the run's: {err}"))
     from server_app.verify.check import proves
     from server_app.verify.check import verify as check
     from server_app.verify.findings import MOST
 
-    folder = run if run.exists() else Path("runs") / run
     chain, found = check(folder, kit, ca)
     table = Table("checked", "number", title=f"{folder.name}, {len(chain.lines) - 1} rounds")
     for what, number in found.counts.items():
         table.add_row(what, f"{number:,}")
     console().print(table)
+    if machine := machine_words(config):
+        found.note(f"computed by {machine}")
     for note in found.notes:
         typer.echo(plain(f"note: {note}"))
     typer.echo(f"last line of the transcript: SHA-256 {chain.head}")

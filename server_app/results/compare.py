@@ -193,6 +193,14 @@ def _unlike(curves: Groups) -> list[str]:
         seeds = [run.seed for run in runs]
         if len(set(seeds)) < len(seeds):
             found.append(f"Beware: two runs of {name} have the same seed.")
+    machines = {run.machine for runs in curves.values() for run in runs} - {""}
+    if len(machines) > 1:
+        found.append(
+            f"Computed by {' and '.join(sorted(machines))}: runs differ by that too, even with one seed; "
+            "portable = true gives the same bits on all."
+        )
+    elif machines:
+        found.append(f"Computed by {machines.pop()}.")
     last = sorted({run.rounds[-1]["round"] for runs in curves.values() for run in runs})
     if len(last) > 1:
         found.append(

@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from server_app.results.lines import Row, parse, split
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
+from task.portable import KERNELS, machine_class
 from task.storage.files import private, write_bytes, write_safetensors
 
 CONFIG = "config.json"
@@ -166,7 +167,8 @@ class RunFolder:
         """
         encrypted = sealed(arrays)
         write_safetensors(self.path / (ENCRYPTED if encrypted else MODEL), arrays, metadata)
-        self._write(RESULT, {**result, "encrypted": True} if encrypted else result)
+        about = {**result, **machine_of(self.config())}
+        self._write(RESULT, {**about, "encrypted": True} if encrypted else about)
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         write_bytes(self.path / name, to_json(value, indent=2))
@@ -260,6 +262,24 @@ def _changed(path: Path, length: int) -> StateError:
     )
 
 
+def machine_of(config: Row) -> Row:
+    """Return the processor's class and, of a portable run, what its kernels compute, as config.json has them.
+
+    "portable" is False where the bits are those of processors like this one.
+    """
+    kernels = config.get("code", {}).get(KERNELS)
+    processor = config.get("environment", {}).get("processor")
+    return {"processor": processor, "portable": kernels is not None, KERNELS: kernels}
+
+
+def machine_words(config: Row) -> str:
+    """Return in words what computed a run, by its config.json; "" where that does not say."""
+    found = machine_of(config)
+    if found[KERNELS]:
+        return f"portable kernels {found[KERNELS][:22]}..."
+    return f"kernels of a processor {found['processor']}" if found["processor"] else ""
+
+
 def environment() -> Row:
     """Return what a run's numbers may depend on: versions, machine, and the commit of the code.
 
@@ -276,6 +296,7 @@ def environment() -> Row:
     return {
         **versions(),
         "platform": platform.platform(),
+        "processor": machine_class(),
         "cpus": os.cpu_count(),
         "machine": machine(),
         "git_commit": commit,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.results.clients import ClientHistory, gather
-from server_app.results.folder import RunFolder
+from server_app.results.folder import RunFolder, machine_words
 from server_app.results.lines import Row, read_object
 from task.config.effective import unmet
 from task.config.knobs import CHANGE_NO_RESULT
@@ -39,6 +39,7 @@ class Run:
     rounds: list[Row]
     clients: ClientHistory
     config: Row  # every run-config key with its value
+    machine: str = ""  # what computed it, in words; "" = its folder does not say
 
     @property
     def stem(self) -> str:
@@ -135,7 +136,7 @@ def _read(path: Path, last_round: int | None) -> Run:
         clients = [row for row in clients if row["round"] <= last_round]
     if not rounds:
         raise ConfigError(f"compare: expected a result folder with rounds; got {path}")
-    return Run(path, rounds, gather(clients), config.get("run") or {})
+    return Run(path, rounds, gather(clients), config.get("run") or {}, machine_words(config))
 
 
 def configuration(config: Mapping[str, Value]) -> dict[str, Value]:

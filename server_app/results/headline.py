@@ -63,6 +63,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         *lines_of(result),
         ("Quarantined replies", str(result.get("quarantined", 0))),
         ("Clients without test examples", str(result.get("untested") or "")),
+        ("Portable", f"kernels {result['kernels'][:22]}..." if result.get("portable") else ""),
         ("Contribution", _contribution(result.get("contribution") or {})),
         ("Privacy", _promise(result.get("privacy") or {})),
     ]

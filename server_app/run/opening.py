@@ -30,7 +30,9 @@ from task.models.family import Kinds, Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.numerics.distil import Distiller
+from task.numerics.kernels import kernels
 from task.numerics.moments import from_dict
+from task.portable import KERNELS
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import (
     Parts,
@@ -128,6 +130,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
+    if config.train.portable:
+        code[KERNELS] = kernels()
     expected = code if entry.public else {name: it for name, it in code.items() if name != CODE}
     strategy.registry.membership.expect_code(expected)
     if dataset:

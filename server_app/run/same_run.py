@@ -8,6 +8,7 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.run_name import LENGTHEN
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
+from task.portable import KERNELS
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
@@ -33,6 +34,11 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
                 raise ConfigError(
                     f"--resume: {folder.path}: its checkpoint is under the key {was[:12]}...; got "
                     f"{digest[:12]}.... Put the former key back, or start a new run."
+                )
+            if package == KERNELS:
+                raise ConfigError(
+                    f"--resume: {folder.path} was begun with kernels {was[:22]}...; this machine's are "
+                    f"{digest[:22]}.... Resume it with the same torch and NumPy, or start a new run."
                 )
             raise ConfigError(
                 f'--resume: module "{package}": expected the code with which {folder.path} was started, '

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from task.datasets.public import CODE as PUBLIC
 from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
+from task.portable import KERNELS
 from task.wire.registration import Data, Registration
 
 
@@ -119,12 +120,19 @@ def admit(
 def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
     """Return which package of a node is not the run's own copy, "" if all are."""
     for package, digest in code.items():
-        if registered.foreign or (theirs := registered.code.get(package, "")) == digest:
+        theirs = registered.code.get(package, "")
+        if theirs == digest or (registered.foreign and package != KERNELS):
             continue
         if package == KEY_FILE:
             return (
                 f"encrypts with another key than the run's, known by {digest[:12]}...: got "
                 f"{theirs[:12] + '...' if theirs else 'none'}; copy {KEY_FILE} to its kit again"
+            )
+        if package == KERNELS:
+            return (
+                f"computes other bits: expected kernels {_short(digest)}, as this run's server has, got "
+                f"{_short(theirs) if theirs else 'none'}; install the same torch and NumPy on both, or leave "
+                '"portable" out: then results are those of these machines'
             )
         if package == PUBLIC:
             return (
@@ -137,6 +145,11 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
             f"{theirs[:12] + '...' if theirs else 'none'}; bring the same files to the node"
         )
     return ""
+
+
+def _short(kernels: str) -> str:
+    name, _, digest = kernels.partition(" ")
+    return f"{name} {digest[:12]}..."
 
 
 def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:

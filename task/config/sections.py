@@ -141,6 +141,9 @@ class TrainConfig(Section):
         choices=("float32", "bfloat16", "float16"),
     )
     threads: int = knob(1, "torch threads of one training process; 0 = torch's default", low=0)
+    portable: bool = knob(
+        False, "the same bits on every x86-64 processor with AVX2: kernels fixed, one thread, no GPU"
+    )
     stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
     dropout_width: float = knob(
         1.0, "r, share of each layer's units that a client gets, drawn each round; 1 = all", above=0, high=1

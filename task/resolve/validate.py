@@ -85,6 +85,7 @@ def check_names(config: Config) -> None:
             'run-config key "initial-model": with "ala" clients mix what they get with the model that the '
             "seed draws; set one of the two only"
         )
+    _check_portable(config)
     _check_structured(config)
     _check_schedule(config)
     _check_plateau(config)
@@ -165,6 +166,20 @@ def _check_columns(config: Config) -> None:
             f'run-config key "partition": "columns" gives clients the same rows and other columns, which '
             f'"{config.algorithm}" cannot train on; expected another partition, or algorithm = '
             f"{', '.join(fits)}"
+        )
+
+
+def _check_portable(config: Config) -> None:
+    """Refuse what has other bits on each machine, although they are to be the same."""
+    if config.train.portable and config.train.threads != 1:
+        raise ConfigError(
+            'run-config key "threads": with portable = true sums are split alike everywhere; expected 1; got '
+            f"{config.train.threads}"
+        )
+    if config.train.portable and config.train.device == "cuda":
+        raise ConfigError(
+            'run-config key "device": with portable = true clients train on processors; expected "cpu" or '
+            '"auto"; got "cuda"'
         )
 
 

@@ -80,7 +80,8 @@ def main(kits: Path, workers: int, shares: int, names: list[str]) -> None:
             make_folder(kit.state)
             client = FleetClient(kit.link, kit.ca_certificate, kit.key, place_of(kit.path))
             config = node_config(name, options, kit.policy)
-            loop = MessageLoop(client, shared, site(kit, options), config, 0, kit.state / "rounds.json")
+            owner, rounds = site(kit, options), kit.state / "rounds.json"
+            loop = MessageLoop(client, {False: shared}, owner, config, 0, rounds)
             loop.start()
             loops.append(loop)
         try:

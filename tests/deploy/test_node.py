@@ -456,7 +456,7 @@ def test_a_node_that_the_superlink_no_longer_knows_activates_itself_again(
 
     monkeypatch.setattr(timing, "BEAT_PAUSE_S", 0.05)
     monkeypatch.setattr(timing, "RETRY_FIRST_S", 0.05)
-    loop = MessageLoop(Link(), Tasks(), Site(), {}, 0, tmp_path / "rounds.json")  # type: ignore[arg-type]
+    loop = MessageLoop(Link(), {False: Tasks()}, Site(), {}, 0, tmp_path / "rounds.json")  # type: ignore[arg-type]
     loop.start()
     try:
         assert activated.acquire(timeout=10)

@@ -250,7 +250,7 @@ def running_runtime(folder: Path, bundle: bytes, max_memory: int = 0, **site: An
     link = FakeLink(bundle)
     memory = MemoryLimit(max_memory) if max_memory else None
     tasks = Tasks(memory)
-    loop = MessageLoop(link, tasks, Site(**site), {}, max_memory, folder / "rounds.json")  # type: ignore[arg-type]
+    loop = MessageLoop(link, {False: tasks}, Site(**site), {}, max_memory, folder / "rounds.json")  # type: ignore[arg-type]
     home = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", SUPERVISOR: str(os.getpid())}
     runtime = Runtime(link, tasks, loop, folder / "warm.log", os.environ | home)
     runtime.start()

@@ -34,11 +34,12 @@ from flwr.supercore.logger import mirror_output_to_queue
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from server_app.deploy.flower.portable_run import read_task, replace_if_portable
 from server_app.deploy.flower.retries import keep_connection, retry_soon
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from server_app.deploy.node.app_integrity import difference, installed
-from task import timing
+from task import portable, timing
 from task.errors import RefusedError
 from task.storage.files import make_folder, private
 from task.storage.locks import locked
@@ -168,6 +169,8 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
     Raises:
         SystemExit: When it is over; with 0 if Flower has reported how it ended.
     """
+    if not portable.in_force():
+        replace_if_portable((task.address, task.token, task.certificates), turn)
     importlib.import_module("flwr.superlink.runtime.run_serverapp")
     theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]
     install, push = theirs.install_from_fab, RuntimeHttpClient.PushTaskOutput
@@ -205,6 +208,9 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
 
 def main() -> None:
     """Start from the command line; see `server_app.deploy.link.serve`."""
+    if sys.argv[1:] == ["--portable"]:  # a fork that has replaced itself
+        task, turn = read_task()
+        server_task(AcquiredTask(*task), installed(), turn)
     end_with_parent()
     retry_soon()
     args = _arguments()

@@ -23,6 +23,7 @@ from server_app.deploy.flower.fleet_client import (
     error_reply,
     read_reply,
 )
+from server_app.deploy.flower.portable_run import wants_fixed_kernels
 from server_app.deploy.host.processes import say
 from server_app.deploy.node.policy import Site, trains
 from server_app.deploy.node.tasks import TaskFailedError, Tasks
@@ -40,6 +41,7 @@ class _KnownRun:
     description: bytes
     bundle: bytes
     series: int
+    portable: bool  # whether its tasks need fixed kernels
 
 
 class MessageLoop:
@@ -47,7 +49,7 @@ class MessageLoop:
 
     Args:
         client: The SuperLink's Fleet API.
-        tasks: Serve the messages.
+        tasks: Serve the messages: those with fixed kernels (`task.portable`) those of portable runs.
         site: What the owner of this machine allows.
         node_config: The node config that the app gets.
         max_memory: Most bytes of all processes of the node; 0 = no limit.
@@ -58,14 +60,16 @@ class MessageLoop:
     def __init__(
         self,
         client: FleetClient,
-        tasks: Tasks,
+        tasks: Mapping[bool, Tasks],
         site: Site,
         node_config: Mapping[str, Any],
         max_memory: int,
         rounds: Path,
         identity: Callable[[int], Mapping[str, str]] = lambda run: {},
     ) -> None:
-        self.client, self.tasks, self.site = client, tasks, site
+        self.client, self.site = client, site
+        self._by_kernels = tasks
+        self._tasks = tasks[False]  # those that serve, or served last
         self.refused = ""  # why the SuperLink does not let this node in, "" if it does
         self.held = False  # whether that may be because it holds an earlier process for online
         self._settings: dict[str, Any] = {
@@ -126,9 +130,10 @@ class MessageLoop:
 
     def _end_needless(self) -> None:
         """End the task of a run that has ended: the next one's message need not wait for it."""
-        task = self.tasks.number  # first: if another began since, this one is over
+        tasks = self._tasks
+        task = tasks.number  # first: if another began since, this one is over
         if task and self.client.has_ended(self._serving):
-            self.tasks.end(task, "its run has ended")
+            tasks.end(task, "its run has ended")
 
     def _pull(self) -> None:
         """Fetch messages and serve them, until the SuperLink no longer knows this node.
@@ -189,7 +194,8 @@ class MessageLoop:
         if run not in self._runs:
             found = self.client.run(run)
             bundle = self.client.bundle(found)
-            self._runs[run] = _KnownRun(found.SerializeToString(), bundle, found.series_id)
+            fixed = wants_fixed_kernels(found, bundle)
+            self._runs[run] = _KnownRun(found.SerializeToString(), bundle, found.series_id, fixed)
             while len(self._runs) > RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(run)
@@ -209,7 +215,8 @@ class MessageLoop:
         about = message.metadata
         self._serving = about.run_id
         try:
-            answer = self.tasks.run(order, about.ttl)
+            self._tasks = self._by_kernels[self._runs[about.run_id].portable]
+            answer = self._tasks.run(order, about.ttl)
             head, tree = read_reply(answer.head, answer.tree, answer.objects, message)
         except (TaskFailedError, ValueError) as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")

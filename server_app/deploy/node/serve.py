@@ -27,7 +27,7 @@ from server_app.deploy.node.policy import Site
 from server_app.deploy.node.probe import Probe
 from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
 from server_app.deploy.node.tasks import Tasks
-from task import timing
+from task import portable, timing
 from task.config.paths import state_in
 from task.encryption import ckks
 from task.errors import ConfigError
@@ -35,7 +35,7 @@ from task.privacy.noise_ledger import DELTA, MAX_EPSILON, NoiseLedger
 from task.secagg.identity import REQUIRED
 from task.storage.files import FILE, make_folder
 
-WARM, APP = "warm", "client_app.app"
+WARM, WARM_PORTABLE, APP = "warm", "warm-portable", "client_app.app"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ class _NodeProcess:
         self.kit, self.options, self.supervisor = kit, options, supervisor
         self.link = read_address(kit.link, "link")
         self.limit = MemoryLimit(options.max_memory, os.getpid()) if options.max_memory else None
-        self.tasks = Tasks(self.limit)
+        # The second have a parent with fixed kernels, which is started for the first portable run.
+        self.tasks = {fixed: Tasks(self.limit) for fixed in (False, True)}
         address, name = kit.link, ""
         if options.bandwidth:
             address, name = f"127.0.0.1:{SlowLink(self.link, options.bandwidth).port}", self.link[0]
@@ -170,10 +171,12 @@ class _NodeProcess:
         make_folder(self.kit.flwr_home)
         self.kit.alive.unlink(missing_ok=True)
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
-        command = [sys.executable, "-m", "server_app.deploy.node.warm", APP]
-        env = environment(self.kit, self.options)
-        self.supervisor.add(Child(WARM, command, env, stdin=self.tasks.stdin))
+        self._add_parent(WARM, self.tasks[False], environment(self.kit, self.options))
         self.loop.start()
+
+    def _add_parent(self, name: str, tasks: Tasks, env: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "server_app.deploy.node.warm", APP]
+        self.supervisor.add(Child(name, command, env, stdin=tasks.stdin))
 
     def look(self) -> None:
         """Say what has changed, and refuse to go on without enough memory.
@@ -182,6 +185,9 @@ class _NodeProcess:
             ConfigError: The node's processes alone use more than they may.
         """
         quiet_s = self._quiet_s()
+        if self.tasks[True].wanted and WARM_PORTABLE not in self.supervisor.children:
+            env = environment(self.kit, self.options) | portable.SETTINGS
+            self._add_parent(WARM_PORTABLE, self.tasks[True], env)
         if (heard := self.loop.client.heard) > self._touched:
             self.kit.alive.touch(FILE)
             self._touched = heard
@@ -202,7 +208,12 @@ class _NodeProcess:
         if self.loop.refused:
             self._tell(self._refusal())
         self._redial(quiet_s)
-        if not self._has_memory and self.limit is not None and self.connected and self.tasks.ready.is_set():
+        if (
+            not self._has_memory
+            and self.limit is not None
+            and self.connected
+            and self.tasks[False].ready.is_set()
+        ):
             self._has_memory = True
             self._check_memory(self.limit)
 

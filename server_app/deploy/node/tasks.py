@@ -76,6 +76,7 @@ class Tasks:
     def __init__(self, memory: MemoryLimit | None = None) -> None:
         self._memory = memory
         self.ready = threading.Event()
+        self.wanted = False  # whether there was a task for their parent
         self._control: socket.socket | None = None
         self._lock = threading.Lock()
         self._running: _Running | None = None
@@ -157,6 +158,7 @@ class Tasks:
             TaskFailedError: It gave none.
         """
         until = time.monotonic() + ttl + timing.TASK_LATE_S
+        self.wanted = True
         if not self.ready.wait(until - time.monotonic()):
             raise TaskFailedError("the node's parent of all tasks could not be started in time")
         ours, theirs = socket.socketpair()
