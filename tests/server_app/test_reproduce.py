@@ -298,7 +298,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
     ("change", "into", "said"),
     [
         ('metric = "rounds"', 'metric = "round"', 'cell big: key "metric".*Did you mean "rounds"'),
-        ("published = 8", "publishd = 8", 'cell big: key "publishd".*Did you mean "published"'),
+        ("published = 8", "publisher = 8", 'cell big: key "publisher".*Did you mean "published"'),
         ("published = 8", 'published = "8"', 'cell big: key "published": expected int or float'),
         ("published = 8", "", 'cell big: expected "published".*got neither'),
         ("start = 0.1", "start = 0.2", 'cell big: key "start": expected one of the learning-rates; got 0.2'),
