@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from server_app.reproduce.plan import Wanted
-    from server_app.reproduce.records import Record
+    from server_app.reproduce.records import RunRecord
     from server_app.reproduce.tables import Cell, PublishedTable
-    from server_app.reproduce.work import Left
+    from server_app.reproduce.work import Remaining
 
 STOPPED_BY_USER = 130
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -65,7 +65,7 @@ def reproduce(
         return
     with importing():
         from server_app.app import check_measured
-        from server_app.reproduce.work import Queue
+        from server_app.reproduce.work import TableQueue
     from task.config.read import read_config
 
     for table_, cell in chosen:
@@ -74,8 +74,8 @@ def reproduce(
         except ConfigError as err:
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
-    shown = _Shown()
-    queue = Queue(
+    shown = _Announcements()
+    queue = TableQueue(
         chosen, folder, nodes, began=shown.began, looked=shown.looked, ended=shown.ended
     )  # fmt: skip
     try:
@@ -143,7 +143,7 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
         typer.echo(plain(f"{folder / table.name}.md and .html"))
 
 
-def _say_left(left: Left) -> None:
+def _say_left(left: Remaining) -> None:
     from server_app.reproduce.pages import hours
 
     open_ = [at for at in left.standings if not at.done]
@@ -161,7 +161,7 @@ def _say_left(left: Left) -> None:
         )
 
 
-class _Shown:
+class _Announcements:
     """What a terminal shows: a line when a run starts and one when it ends; between them its rounds."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class _Shown:
             self._last = round_
             typer.echo(f"\r  round {round_} of at most {self._most} ", nl=False, err=True)
 
-    def ended(self, table: str, run: Wanted, record: Record | str) -> None:
+    def ended(self, table: str, run: Wanted, record: RunRecord | str) -> None:
         from server_app.reproduce.pages import hours, said
 
         words = f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"

@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element
 from rich.table import Table
 
 from server_app.reproduce.plan import Standing, standing
-from server_app.reproduce.records import Record, Records, results_of
-from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, Claim, PublishedTable
+from server_app.reproduce.records import RunRecord, RunRecords, results_of
+from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, PublishedClaim, PublishedTable
 from server_app.results.svg import element
 from server_app.sweep.report import html
 from server_app.sweep.report import table as html_table
@@ -25,7 +25,7 @@ SHORT_HASH = 8
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One cell with its numbers in words."""
 
     at: Standing
@@ -50,15 +50,15 @@ class Row:
         ]  # fmt: skip
 
 
-def rows_of(table: PublishedTable, cells: Iterable[Cell] | None = None) -> list[Row]:
+def rows_of(table: PublishedTable, cells: Iterable[Cell] | None = None) -> list[TableRow]:
     """Return the rows of a table, by default all, as its results file has them."""
-    runs = Records(results_of(table.path)).by_run
+    runs = RunRecords(results_of(table.path)).by_run
     return [_row(standing(cell, runs)) for cell in (cells or table.cells.values())]
 
 
-def _row(at: Standing) -> Row:
+def _row(at: Standing) -> TableRow:
     cell, records = at.cell, list(at.by_seed.values())
-    return Row(
+    return TableRow(
         at,
         published=_published(cell),
         ours=_ours(at),
@@ -82,7 +82,7 @@ def _published(cell: Cell) -> str:
     return f"{value:.{decimals}f}" + ("" if sd is None else f" ± {sd:.{decimals}f}")
 
 
-def said(cell: Cell, record: Record) -> str:
+def said(cell: Cell, record: RunRecord) -> str:
     """Return what a run got in words: its measure, or that it ended before the target."""
     value = record.values.get(cell.measure.name)
     if value is not None:
@@ -132,7 +132,7 @@ def status(at: Standing) -> str:
     return "full"
 
 
-def verdict(claim: Claim, rows: Sequence[Row]) -> str:
+def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
     """Return whether a claim holds here, with the numbers; every cell that it needs must be measured."""
     by_name = {row.at.cell.name: row.at for row in rows}
     means = {name: by_name[name].mean for name in (*claim.cells, *claim.base)}
@@ -151,14 +151,14 @@ def verdict(claim: Claim, rows: Sequence[Row]) -> str:
     return f"{word}: {numbers}" + (f"; mean {mean:.3g}" if len(found) > 1 else "")
 
 
-def counts(rows: Sequence[Row]) -> list[str]:
+def counts(rows: Sequence[TableRow]) -> list[str]:
     """Return how many cells there are, are full, a fraction and not run, and the hours that are left."""
     kinds = [row.status.split(" ")[0].rstrip(",:") for row in rows]
     left = math.fsum(row.at.hours_left for row in rows if not row.at.cell.needs)
     return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), _decimal_hours(left)]
 
 
-def counted(rows: Sequence[Row]) -> str:
+def counted(rows: Sequence[TableRow]) -> str:
     """Return the same as a sentence."""
     cells, full, fraction, not_run, left = counts(rows)
     return (
@@ -167,7 +167,7 @@ def counted(rows: Sequence[Row]) -> str:
     )
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[TableRow]) -> list[str]:
     """Return what stands under a table: where its values are from, and why some are not quoted."""
     places = dict.fromkeys(row.at.cell.where for row in rows)
     found = [f"Published: {'; '.join(places)}."]
@@ -179,7 +179,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def markdown(table: PublishedTable, rows: Sequence[Row], level: int = 1) -> str:
+def markdown(table: PublishedTable, rows: Sequence[TableRow], level: int = 1) -> str:
     """Return a table with its notes and claims as Markdown."""
     filled = [i for i, _ in enumerate(HEADS) if i < 8 or any(row.texts[i] for row in rows)]
     lines = [f"{'#' * level} {table.title}", "", _paper(table), ""]
@@ -201,7 +201,7 @@ def _paper(table: PublishedTable) -> str:
     return f"[{table.paper}]({table.url})" if table.url else table.paper
 
 
-def as_html(table: PublishedTable, rows: Sequence[Row]) -> str:
+def as_html(table: PublishedTable, rows: Sequence[TableRow]) -> str:
     """Return the same as a page."""
     link: Element | str = element("a", {"href": table.url}, table.paper) if table.url else table.paper
     inside = [element("h1", None, table.title), element("p", {"class": "soft"}, link)]

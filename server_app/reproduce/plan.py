@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from server_app.reproduce.records import SECONDS_AN_HOUR, Record, folder_name, run_id
+from server_app.reproduce.records import SECONDS_AN_HOUR, RunRecord, folder_name, run_id
 from server_app.reproduce.tables import FULL, Cell
 from task.config.sections import Value
 from task.numerics.metrics import mean_and_std
 
 NEIGHBOURS = 2
-Runs = Mapping[str, Record]
+Runs = Mapping[str, RunRecord]
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Standing:
     """How far a cell is."""
 
     cell: Cell
-    tried: Mapping[float, Record]  # by learning rate, on the first seed
+    tried: Mapping[float, RunRecord]  # by learning rate, on the first seed
     rate: float | None  # the best of them, once the grid is done
-    by_seed: Mapping[int, Record]  # at that rate
+    by_seed: Mapping[int, RunRecord]  # at that rate
     wanted: tuple[Wanted, ...]  # runs that can start now; none of them needs another one's result
     hours_left: float  # estimate, all further runs
 
@@ -115,19 +115,19 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     return Standing(cell, tried, best, there, tuple(wanted), math.fsum(run.hours for run in wanted))
 
 
-def _limit(cell: Cell, records: Iterable[Record]) -> int:
+def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
     """Return the rounds after which a run of the grid cannot be the best any more."""
     reached = [r.values.get("rounds") for r in records] if cell.measure.to_target else []
     return min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
 
 
-def enough(cell: Cell, record: Record, limit: int) -> bool:
+def enough(cell: Cell, record: RunRecord, limit: int) -> bool:
     """Return whether a run reached its target, did all rounds up to the limit, or ended by itself."""
     whole = not cell.measure.to_target or "rounds" in record.values or record.rounds >= limit
     return whole or record.ended_by not in (None, "num-server-rounds")
 
 
-def _rank(cell: Cell, record: Record) -> tuple[float, float]:
+def _rank(cell: Cell, record: RunRecord) -> tuple[float, float]:
     """Return what is smallest for the best run: the measure, and without one the best accuracy."""
     value = record.values.get(cell.measure.name)
     if value is not None:
@@ -135,7 +135,7 @@ def _rank(cell: Cell, record: Record) -> tuple[float, float]:
     return math.inf, -(record.values.get("best-accuracy") or 0.0)
 
 
-def _next_rates(cell: Cell, tried: Mapping[float, Record], best: float | None) -> list[float]:
+def _next_rates(cell: Cell, tried: Mapping[float, RunRecord], best: float | None) -> list[float]:
     if best is None:
         return [cell.start]
     if cell.grid == FULL:
@@ -144,7 +144,7 @@ def _next_rates(cell: Cell, tried: Mapping[float, Record], best: float | None) -
     return [rate for rate in cell.rates[max(at - 1, 0) : at + 2] if rate not in tried]
 
 
-def _round_seconds(cell: Cell, records: Iterable[Record]) -> float:
+def _round_seconds(cell: Cell, records: Iterable[RunRecord]) -> float:
     """Return the measured seconds of a round, before there are any the estimate."""
     done = [r for r in records if r.rounds]
     rounds = sum(r.rounds for r in done)

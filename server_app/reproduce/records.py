@@ -30,7 +30,7 @@ SECONDS_AN_HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """What is kept of one finished run."""
 
     run: str  # `run_id`
@@ -84,14 +84,14 @@ def folder_name(keys: Mapping[str, Value]) -> str:
     return f"{default_name(read_config(keys))}-{run_id(keys)}"
 
 
-def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> Record:
+def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> RunRecord:
     """Return what is kept of a finished run."""
     result, config = folder.result() or {}, folder.config()
     made: Mapping[str, Any] = config.get("environment") or {}
     target = read_config(keys).server.target_accuracy
     commit = (made.get("git_commit") or "")[:12]
     ended = datetime.datetime.fromtimestamp((folder.path / "result.json").stat().st_mtime, datetime.UTC)
-    return Record(
+    return RunRecord(
         run_id(keys), table, cell, float(keys["learning-rate"]), int(keys["seed"]), int(result["rounds"]),
         result.get("ended_by"), values_of(result, target), str(result.get("model_sha256")),
         round(float(result["seconds"]) / SECONDS_AN_HOUR, 5), str(made.get("machine") or "unknown"),
@@ -99,12 +99,12 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
     )  # fmt: skip
 
 
-class Records:
+class RunRecords:
     """The lines of a results file; `add` is safe among several processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.by_run: dict[str, Record] = {}
+        self.by_run: dict[str, RunRecord] = {}
         self.read()
 
     def read(self) -> None:
@@ -117,10 +117,10 @@ class Records:
             lines, rest = split(self.path.read_bytes())
         except FileNotFoundError:
             lines, rest = [], b""
-        found = dict[str, Record]()
+        found = dict[str, RunRecord]()
         for i, line in enumerate([*lines, rest] if rest else lines, start=1):
             try:
-                record = Record(**parse(line, strict=True))
+                record = RunRecord(**parse(line, strict=True))
             except (ValueError, TypeError) as err:
                 raise StateError(
                     f"{self.path}, line {i}: damaged: expected the record of a run, as `bouquet reproduce` "
@@ -129,7 +129,7 @@ class Records:
             found[record.run] = record
         self.by_run = found
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RunRecord) -> None:
         """Append a run, if another process has not, and read what others wrote."""
         with locked(self.path, wait_s=LOCK_WAIT_S):
             self.read()

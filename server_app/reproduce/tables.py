@@ -65,7 +65,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PublishedClaim:
     """A sentence of the paper that follows from cells: a ratio or a difference of means, within bounds."""
 
     says: str
@@ -89,7 +89,7 @@ class PublishedTable:
     about: str
     group: int  # its place among the tables
     cells: Mapping[str, Cell] = field(default_factory=dict)
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[PublishedClaim, ...] = ()
 
 
 def tables() -> dict[str, Path]:
@@ -217,7 +217,7 @@ def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tupl
     return tuple(kind(value) for value in values)
 
 
-def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> Claim:
+def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> PublishedClaim:
     _check(own, OF_A_CLAIM, where)
     for key in ("says", "where", "of", "cells", "base"):
         if key not in own:
@@ -236,4 +236,6 @@ def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> Cla
         raise ConfigError(
             f'{where}: expected "low", "high" or both: what holds if the claim does; got neither'
         )
-    return Claim(own["says"], own["where"], own["of"], tuple(own["cells"]), tuple(own["base"]), low, high)
+    return PublishedClaim(
+        own["says"], own["where"], own["of"], tuple(own["cells"]), tuple(own["base"]), low, high
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from server_app.deploy.host.forks import Forks
 from server_app.reproduce.plan import Standing, Wanted, enough, standing
-from server_app.reproduce.records import SECONDS_AN_HOUR, Record, Records, record_of, results_of
+from server_app.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, record_of, results_of
 from server_app.reproduce.tables import Cell, PublishedTable
 from server_app.results.folder import ROUNDS, RunFolder
 from server_app.results.lines import last_rows
@@ -30,7 +30,7 @@ CLAIMS = ".claims"
 
 
 @dataclass
-class Left:
+class Remaining:
     """What is not done when the queue ends."""
 
     standings: list[Standing]
@@ -39,7 +39,7 @@ class Left:
     over_budget: bool = False
 
 
-class Queue:
+class TableQueue:
     """The cells of some tables and their runs; use it in the main thread, with nothing done in torch."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Queue:
         *,
         began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
         looked: Callable[[int], object] = lambda round_: None,
-        ended: Callable[[str, Wanted, Record | str], object] = lambda table, run, record: None,
+        ended: Callable[[str, Wanted, RunRecord | str], object] = lambda table, run, record: None,
     ) -> None:
         """Prepare.
 
@@ -64,7 +64,7 @@ class Queue:
         """
         self.cells, self.runs_dir, self.nodes = cells, runs_dir, nodes
         self._began, self._looked, self._ended = began, looked, ended
-        self.records = {table.path: Records(results_of(table.path)) for table, _ in cells}
+        self.records = {table.path: RunRecords(results_of(table.path)) for table, _ in cells}
         self.failed: dict[str, str] = {}
 
     def standings(self) -> list[tuple[PublishedTable, Standing]]:
@@ -89,7 +89,7 @@ class Queue:
                         self._record(table, run, record)
                         more = True
 
-    def work(self, budget_s: float) -> Left:
+    def work(self, budget_s: float) -> Remaining:
         """Run what fits into the budget; return what is left."""
         started, forks = time.monotonic(), Forks()
         while True:
@@ -100,7 +100,7 @@ class Queue:
             spent = time.monotonic() - started
             fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
             if not fit:
-                return Left([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
+                return Remaining([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
             self._one(forks, *fit[0])
 
     def _one(self, forks: Forks, table: PublishedTable, run: Wanted) -> None:
@@ -138,7 +138,7 @@ class Queue:
             else:
                 self._record(table, run, record)
 
-    def _finished(self, table: PublishedTable, run: Wanted) -> Record | None:
+    def _finished(self, table: PublishedTable, run: Wanted) -> RunRecord | None:
         """Return the record of a run whose folder has all that is wanted of it."""
         folder = RunFolder(self.runs_dir / run.folder)
         if not folder.finished():
@@ -146,7 +146,7 @@ class Queue:
         record = record_of(folder, run.keys, table.name, run.cell.name)
         return record if enough(run.cell, record, run.rounds) else None
 
-    def _record(self, table: PublishedTable, run: Wanted, record: Record) -> None:
+    def _record(self, table: PublishedTable, run: Wanted, record: RunRecord) -> None:
         self.records[table.path].add(record)
         self._ended(table.name, run, record)
 

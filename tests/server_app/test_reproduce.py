@@ -22,9 +22,9 @@ from server_app.reproduce import work
 from server_app.reproduce.measures import values_of
 from server_app.reproduce.pages import as_html, markdown, rows_of
 from server_app.reproduce.plan import standing
-from server_app.reproduce.records import RESULTS, Record, Records, folder_name, results_of, run_id
+from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
 from server_app.reproduce.tables import PublishedTable, read_table, tables
-from server_app.reproduce.work import Left, Queue
+from server_app.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
 from task.config.read import as_run_config, read_config
@@ -115,9 +115,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def worked(path: Path, budget_s: float = 1e9, runs: str = "runs") -> Left:
+def worked(path: Path, budget_s: float = 1e9, runs: str = "runs") -> Remaining:
     table = read_table(str(path))
-    return Queue([(table, cell) for cell in table.cells.values()], path.parent / runs, 1).work(budget_s)
+    return TableQueue([(table, cell) for cell in table.cells.values()], path.parent / runs, 1).work(budget_s)
 
 
 def tried(keys: list[dict[str, Any]], batch: int) -> list[tuple[float, int, int]]:
@@ -224,8 +224,8 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     command = [sys.executable, "-m", "server_app.cli.main", "reproduce", str(path), "--runs-dir", str(runs)]
 
-    def lines() -> list[Record]:
-        return list(Records(tmp_path / RESULTS).by_run.values())
+    def lines() -> list[RunRecord]:
+        return list(RunRecords(tmp_path / RESULTS).by_run.values())
 
     def at_work() -> list[Path]:
         found = [p.parent for p in runs.glob("*/rounds.jsonl") if p.read_bytes().count(b"\n") > 20]
@@ -288,7 +288,7 @@ def test_which_runs_are_one() -> None:
 @pytest.mark.parametrize("name", sorted(tables()))
 def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: str) -> None:
     table = read_table(name)
-    for record in Records(results_of(table.path)).by_run.values():
+    for record in RunRecords(results_of(table.path)).by_run.values():
         if record.table == name:
             keys = table.cells[record.cell].keys_of(record.learning_rate, record.seed)
             assert run_id(keys) == record.run, f"{record.cell}: a setting changed; run it again"
@@ -298,7 +298,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
     ("change", "into", "said"),
     [
         ('metric = "rounds"', 'metric = "round"', 'cell big: key "metric".*Did you mean "rounds"'),
-        ("published = 8", "publishedd = 8", 'cell big: key "publishd".*Did you mean "published"'),
+        ("published = 8", "publisher = 8", 'cell big: key "publisher".*Did you mean "published"'),
         ("published = 8", 'published = "8"', 'cell big: key "published": expected int or float'),
         ("published = 8", "", 'cell big: expected "published".*got neither'),
         ("start = 0.1", "start = 0.2", 'cell big: key "start": expected one of the learning-rates; got 0.2'),
@@ -344,10 +344,10 @@ def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
 # pages
 
 
-def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: Any) -> Record:
+def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: Any) -> RunRecord:
     keys = table.cells[cell].keys_of(rate, seed)
     given = {"rounds": 20, "ended_by": "num-server-rounds", "values": {}, **more}
-    return Record(
+    return RunRecord(
         run_id(keys), table.name, cell, rate, seed, model_sha256="ab" * 32, hours=0.5,
         machine="a machine", date="2026-11-24", version="1", commit="c0ffee", **given,
     )  # fmt: skip
@@ -367,7 +367,7 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     rows = rows_of(table)
     assert [row.status for row in rows] == ["not run", "not run", "not run: data"]
     assert "open: 2 of 2 cells have no value" in markdown(table, rows)
-    records = Records(tiny.parent / RESULTS)
+    records = RunRecords(tiny.parent / RESULTS)
     for seed, value in ((1, 90.0), (2, 92.0), (3, 94.0)):
         records.add(measured(table, "big", seed, 0.1, values={"accuracy": value}))
     records.add(measured(table, "small", 1, 0.1, values={"accuracy": 80.0}))
