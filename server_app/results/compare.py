@@ -199,7 +199,7 @@ def _unlike(curves: Groups) -> list[str]:
             f"Computed by {' and '.join(sorted(machines))}: runs differ by that too, even with one seed; "
             "portable = true gives the same bits on all."
         )
-    elif machines:
+    elif any(run.config.get("portable") for runs in curves.values() for run in runs):
         found.append(f"Computed by {machines.pop()}.")
     last = sorted({run.rounds[-1]["round"] for runs in curves.values() for run in runs})
     if len(last) > 1:

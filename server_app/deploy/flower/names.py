@@ -269,10 +269,13 @@ SERVER_APPS = Use(
             from_server_address(server_address, insecure, ... 691fd656
             AcquireTask(self, request)
             PushTaskOutput(self, request)
+            PullTaskInput(self, request)
             _client: attribute
         flwr.proto.runtime_pb2
             AcquireTaskRequest: supported_task_types agentapp_fab_hashes
             AcquireTaskResponse: task token
+            PullTaskInputRequest: no fields
+            PullTaskInputResponse: context run fab federation_config task_id
             PushTaskOutputRequest: context sub_status details clientapp_runtime
         flwr.supercore.retry
             make_simple_http_retry_invoker()

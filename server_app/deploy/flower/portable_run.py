@@ -20,7 +20,6 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from task import portable
 from task.errors import ConfigError
 
-PROGRAM = ("-m", "server_app.deploy.flower.warm", "--portable")
 Task = tuple[str, str, bytes | None]  # address of the Runtime API, token, root certificates
 
 
@@ -37,30 +36,30 @@ def wants_fixed_kernels(run: Run, bundle: bytes) -> bool:
     return bool(get_fused_config_from_fab(fab.content, run_from_proto(run)).get("portable"))
 
 
-def replace_if_portable(task: Task, turn: Path) -> None:
+def replace_if_portable(task: Task, turn: Path, *program: str) -> None:
     """Have this process start again with fixed kernels when Flower hands it a portable run.
 
-    `task` and `turn` are what `read_task` returns there.
+    `program` are the arguments of Python for it; `task` and `turn` are what `read_task` returns there.
     """
     pull = RuntimeHttpClient.PullTaskInput
 
     def pulled(self: RuntimeHttpClient, request: PullTaskInputRequest) -> PullTaskInputResponse:
         response = pull(self, request)
         if wants_fixed_kernels(response.run, response.fab.SerializeToString()):
-            _hand_over(pickle.dumps((task, turn, response.SerializeToString())))
+            _hand_over(pickle.dumps((task, turn, response.SerializeToString())), program)
         return response
 
     RuntimeHttpClient.PullTaskInput = pulled  # type: ignore[method-assign]
 
 
-def _hand_over(order: bytes) -> None:
-    """Replace this process by one that reads `order` from its standard input."""
+def _hand_over(order: bytes, program: tuple[str, ...]) -> None:
+    """Replace this process by a program that reads `order` from its standard input."""
     held = os.memfd_create("bouquet-task")  # no other process sees what is in it, unlike a command line
     with os.fdopen(held, "wb", closefd=False) as file:
         file.write(order)
     os.lseek(held, 0, os.SEEK_SET)
     os.dup2(held, 0)
-    portable.replace_process([sys.executable, *PROGRAM])
+    portable.replace_process([sys.executable, *program])
 
 
 def read_task() -> tuple[Task, Path]:

@@ -170,7 +170,8 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
         SystemExit: When it is over; with 0 if Flower has reported how it ended.
     """
     if not portable.in_force():
-        replace_if_portable((task.address, task.token, task.certificates), turn)
+        order = task.address, task.token, task.certificates
+        replace_if_portable(order, turn, "-m", "server_app.deploy.flower.warm", "--portable")
     importlib.import_module("flwr.superlink.runtime.run_serverapp")
     theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]
     install, push = theirs.install_from_fab, RuntimeHttpClient.PushTaskOutput
