@@ -67,7 +67,8 @@ class Choice:
         if self.key in ("dp.noise", "dp.unit"):
             return config.dp.central if self.key == "dp.noise" else config.dp.local
         if self.key in ("dropout-width", "width.levels"):
-            return config.parted and config.part_key == self.key
+            named = "width.levels" if config.width.levels else "dropout-width"
+            return self.key == named and any(r < 1 for r, _ in config.widths)
         if self.key == "models.levels":
             return bool(config.models.levels)
         if self.key == "heldout-clients":
@@ -87,7 +88,7 @@ MODELS = "logistic,mlp"
 
 def _alike(entry: Algorithm) -> str:
     one = "its clients send models, or parts of one, that the server averages or compares"
-    return "" if entry.private == "all" or entry.distils else one
+    return "" if entry.private == "all" or ALGORITHMS.get(entry.name, entry).distils else one
 
 
 def _ala(entry: Algorithm) -> str:
