@@ -128,8 +128,9 @@ def load_dealt(config: Config) -> tuple[Dataset, Partition]:
     stream = stream_of(config)
     if stream:
         partition = StreamedPartition(partition, stream, stream.late(partition.names))
-    by_name = drift.clients < 1 or drift.examples == "new" or drift.pattern == "staggered"
-    drifts_by_client = drift.kind != "none" and by_name
+    drifts_by_client = drift.kind != "none" and (
+        drift.clients < 1 or drift.examples == "new" or drift.pattern == "staggered"
+    )
     of = "feature-skew" if kind != "none" else "drift.kind" if drifts_by_client else "condition"
     some = kind != "none" or drifts_by_client or by_client(config)
     clients = _clients_of(dataset, partition, config, of) if some else np.zeros(0, np.int64)

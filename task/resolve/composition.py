@@ -33,14 +33,19 @@ FILE = "FILE"  # stands for any path
 LEVELS = "1,0.5"
 MODELS = "logistic,mlp"
 
+
+def _narrow(config: Config) -> bool:
+    return any(share < 1 for share, _ in config.widths)
+
+
 # What a run config has of each key; "" and `EXACT` stand for nothing added.
 _VALUES: dict[str, Callable[[Config], bool | int | str]] = {
     "ala": lambda c: c.train.ala,
     "optimizer": lambda c: OWN if is_reference(c.train.optimizer) else c.train.optimizer,
     "clip-norm": lambda c: SOME if c.train.clip_norm else "",
     "sam.rho": lambda c: SOME if c.sam.rho > 0 else "",
-    "dropout-width": lambda c: BELOW_ONE if c.parted and c.part_key == "dropout-width" else "",
-    "width.levels": lambda c: LEVELS if c.parted and c.part_key == "width.levels" else "",
+    "dropout-width": lambda c: BELOW_ONE if not c.width.levels and _narrow(c) else "",
+    "width.levels": lambda c: LEVELS if c.width.levels and _narrow(c) else "",
     "models.levels": lambda c: MODELS if c.models.levels else "",
     "initial-model": lambda c: FILE if c.initial_model else "",
     "heldout-clients": lambda c: SOME if c.server.heldout_clients > 0 else "",
@@ -88,7 +93,7 @@ _REPEATS = "its clients train several times in a round"
 
 def _alike(entry: Algorithm) -> str:
     one = "its clients send models, or parts of one, that the server averages or compares"
-    return "" if entry.private == "all" or entry.distils else one
+    return "" if entry.private == "all" or ALGORITHMS.get(entry.name, entry).distils else one
 
 
 def _ala(entry: Algorithm) -> str:
