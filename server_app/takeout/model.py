@@ -183,10 +183,10 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
     held = checkpoint[0].arrays if checkpoint else {}
     if entry.models:
         order = replace(order, arrays=_several(entry, held, path))
-    for record in entry.down:
-        if record.to == "each":
+    for given in entry.down:
+        if given.to == "each":
             order = replace(
-                order, per_client={record.name: {client: {client: _of_cluster(held, client, path)}}}
+                order, per_client={given.name: {client: {client: _of_cluster(held, client, path)}}}
             )
     return _own_of(node, card, config, entry, order)
 
