@@ -69,7 +69,7 @@ class CFL(Reference):
     def round(self, r: Round) -> None:
         new = self.largest()
         self.home |= {k: new for k in r.cohort if k not in self.home}
-        starts = list(self.models)
+        starts, self.models = self.models, list(self.models)
         for c, theta in enumerate(starts):
             mine = [k for k in r.cohort if self.home[k] == c]
             if not mine:
@@ -90,7 +90,6 @@ class CFL(Reference):
                 self.models = [*self.models, theta]
             for part in parts:
                 self.models[self.home[part[0]]] = r.mean({k: trained[k] for k in part}, plain=True)
-        self.models = list(self.models)
         self.w = self.models[self.largest()]
 
     def personal(self, k: Client) -> Params:
