@@ -49,7 +49,7 @@ def test_the_order_of_another_run_or_none_is_refused(folder: RunFolder) -> None:
 
 def test_a_simulation_has_no_real_arrivals() -> None:
     real = read_config({"algorithm": "fedbuff", "order-of-arrival": "real"})
-    with pytest.raises(ConfigError, match='"virtual" in a simulation.*got "real".*bouquet replay RUN'):
+    with pytest.raises(ConfigError, match=r'"virtual" in a simulation.*got "real".*bouquet replay RUN'):
         check_deployed(real)
     with pytest.raises(ConfigError, match='"order-of-arrival": nothing in this run reads it'):
         read_config({"order-of-arrival": "real"})
