@@ -213,7 +213,8 @@ def _run(
     folder.finish(summary, arrays, opened.card)
     _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)
-    closing_table(summary, path.resolve())
+    if order is None:  # whoever replays a run says what came of it
+        closing_table(summary, path.resolve())
     if line := settle(config, str(folder.config()["id"])):
         Terminal().print(line, soft_wrap=True)
     return path
