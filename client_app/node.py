@@ -60,6 +60,7 @@ from task.wire import registration
 from task.wire.layouts import Forms
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+Shape = tuple[int, ...]
 
 
 class OneClient(Partition):
@@ -329,14 +330,12 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
 
 
 @lru_cache(maxsize=16)
-def _model(config: Config, shape: tuple[int, ...], classes: int, device: torch.device) -> torch.nn.Module:
+def _model(config: Config, shape: Shape, classes: int, device: torch.device) -> torch.nn.Module:
     return model_of(config, shape, classes).to(device)
 
 
 @lru_cache(maxsize=4)
-def _family(
-    config: Config, shape: tuple[int, ...], classes: int, width: float, named: str = ""
-) -> Widths | Kinds | None:
+def _family(config: Config, shape: Shape, classes: int, width: float, named: str) -> Widths | Kinds | None:
     if not config.parted:
         return None
     model = model_of(config, shape, classes)
@@ -345,16 +344,14 @@ def _family(
 
 @lru_cache(maxsize=16)
 def _smaller(
-    config: Config, shape: tuple[int, ...], classes: int, device: torch.device, width: float
+    config: Config, shape: Shape, classes: int, device: torch.device, width: float
 ) -> torch.nn.Module:
-    family, model = _family(config, shape, classes, 0.0), model_of(config, shape, classes)
+    family, model = _family(config, shape, classes, 0.0, ""), model_of(config, shape, classes)
     return (smaller(model, family.sized(width)) if isinstance(family, Widths) else model).to(device)
 
 
 @lru_cache(maxsize=16)
-def _of_kind(
-    config: Config, shape: tuple[int, ...], classes: int, device: torch.device, name: str
-) -> torch.nn.Module:
+def _of_kind(config: Config, shape: Shape, classes: int, device: torch.device, name: str) -> torch.nn.Module:
     return one_of(name, model_of(config.with_model(name), shape, classes)).to(device)
 
 
@@ -369,7 +366,7 @@ def _task(config: Config, found: str, classes: int) -> Task:
 
 
 @lru_cache(maxsize=16)
-def _initial(config: Config, shape: tuple[int, ...], classes: int) -> tuple[Arrays, Parts, Arrays]:
+def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts, Arrays]:
     model = model_of(config, shape, classes)
     return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
 
