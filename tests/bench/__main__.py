@@ -17,6 +17,7 @@ from tests.bench import (
     deployed,
     encryption,
     folding,
+    portable,
     readings,
     rounds,
     scale,
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         server_update.server_updates, tuple(f"server-update-{name}" for name in server_update.RULES)
     ),
     "threads": Benchmark(rounds.threads, tuple(f"threads-{a}x{t}" for a, t in rounds.ACTORS_THREADS)),
+    "portable": Benchmark(portable.cost, portable.ROWS),
     "stack": Benchmark(rounds.stack, tuple(f"stack-{n}" for n in rounds.STACKS)),
 }
 Name = StrEnum("Name", list(BENCHMARKS))  # type: ignore[misc]
