@@ -31,6 +31,22 @@ def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Update
     return replace(state, arrays=dict(sorted({**state.arrays, **found}.items()))), {}
 
 
+def _points(replies: AggregatedReplies) -> dict[str, np.ndarray]:
+    """Return the points that each party sent.
+
+    Raises:
+        NodesError: Some are none; the party that was to mask them would be blamed.
+    """
+    found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+    for client, points in found.items():
+        if psi.has_low_order(points):
+            raise NodesError(
+                f"every party is needed: client {client}: field 'points': expected points of Curve25519; got "
+                "one of low order. Correct the cause and start the run again."
+            )
+    return found
+
+
 class Parties(Rule):
     """A rule of parties."""
 
@@ -65,13 +81,13 @@ class Parties(Rule):
         about = zip(replies.clients, replies.scalars["columns"], strict=True)
         self.columns = {client: int(columns) for client, columns in about}
         self.warn(context)
-        sets = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+        sets = _points(replies)
         for hop in range(1, len(parties)):
             to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
             replies = yield from ask(
                 "mask", parties, {"points": {p: sets[to[p]] for p in parties}}, rows=points
             )
-            found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+            found = _points(replies)
             sets |= {to[party]: found[party] for party in parties}
         places = psi.common_places([sets[party] for party in parties])
         self._split(len(places[0]), examples, context)

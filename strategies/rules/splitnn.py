@@ -75,14 +75,12 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         """Go once over the common rows, window by window."""
         ask, others, width = Questions(context, {"lr": context.lr}), self.others, self.config.vertical.cut
         spans, gradients = windows(self.train, self.config), np.zeros((0, width * len(others)), np.float32)
-        losses: list[float] = []
         for w, (start, stop) in enumerate(spans):
             size = stop - start
             joint = yield from self._embedded(ask, w, gradients, size)
             rows = {"embeddings": joint.shape, "gradients": joint.shape, "digest": (1, psi.BYTES)}
             last = yield from ask(TRAIN, (self.label,), records={"embeddings": joint}, rows=rows, window=w)
             gradients = last.arrays["gradients"][ROWS][0]
-            losses.append(last.needed("train-loss") * size)
         state, _ = type(self).update(state, last, self.config)
         if others:
             done = yield from self._step(ask, len(spans), gradients, 0, books=TRAIN)

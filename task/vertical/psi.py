@@ -49,6 +49,24 @@ def point_of(value: bytes, salt: bytes) -> bytes:
     raise AssertionError
 
 
+# u of the points whose order divides 8, which any exponent takes to 0.
+_LOW_ORDER = frozenset(
+    {0, 1, P - 1}
+    | {
+        int.from_bytes(bytes.fromhex(text), "little")
+        for text in (
+            "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+            "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+        )
+    }
+)
+
+
+def has_low_order(points: np.ndarray) -> bool:
+    """Return whether one of some points, [N, 32], is of low order, as no honest party's is."""
+    return any(int.from_bytes(p.tobytes(), "little") % 2**255 % P in _LOW_ORDER for p in points)
+
+
 def new_secret() -> bytes:
     """Return a secret exponent."""
     return secrets.token_bytes(BYTES)

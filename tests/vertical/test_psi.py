@@ -75,3 +75,15 @@ def test_common_places_are_by_set() -> None:
     a = np.arange(96, dtype=np.uint8).reshape(3, 32)
     places = psi.common_places([a, a[[2, 0]]])
     assert [found.tolist() for found in places] == [[0, 2], [0, 1]]
+
+
+@pytest.mark.parametrize("more", [0, psi.P, 1 << 255])  # each u has other bytes, too
+def test_points_that_any_exponent_takes_to_zero_are_known(more: int) -> None:
+    for u in psi._LOW_ORDER:
+        if u + more < 1 << 256 and (more != psi.P or u < 19):
+            point = (u + more).to_bytes(32, "little")
+            with pytest.raises(WireError, match="low order"):
+                psi.masked([point], psi.new_secret())
+            assert psi.has_low_order(np.frombuffer(point, np.uint8).reshape(1, 32))
+    ids = psi.masked([psi.point_of(b"anna", b"salt")], psi.new_secret())
+    assert not psi.has_low_order(ids)
