@@ -5,6 +5,7 @@ benchmark              ratio                                                    
 =====================  ==================================================================  ========
 ``w1-round``           a round of ``bouquet run`` : the plainest loop on both cores, 2NN   0.6
 ``w2-round``           the same with the CNN                                               1.0
+``steps``              CPU time of a step of the CNN, of the character LSTM : plain PyTorch's  -, -
 ``w1-20-rounds``       a whole command of 20 rounds : the faster of plain loop and FedJAX  1.0
 ``first-round``        start of the command to the end of round 1, W1 and ``make demo`` :  0.4
                        Flower's stock quickstart

@@ -24,6 +24,7 @@ from tests.bench import (
     secagg,
     server_update,
     startup,
+    steps,
 )
 from tests.bench.data import mnist_folder
 from tests.bench.readings import Row
@@ -40,6 +41,7 @@ class Benchmark:
 BENCHMARKS: dict[str, Benchmark] = {
     "w1-round": Benchmark(rounds.w1_round, ("w1-round",)),
     "w2-round": Benchmark(rounds.w2_round, ("w2-round",)),
+    "steps": Benchmark(steps.steps, steps.ROWS),
     "w1-20-rounds": Benchmark(startup.whole_run, ("w1-20-rounds",)),
     "first-round": Benchmark(startup.first_round, ("first-round-w1", "first-round-demo")),
     "deployed": Benchmark(deployed.deployed, ("deployed-first-round", "deployed-round")),
