@@ -139,7 +139,7 @@ class PhaseEngine:
 
     def follow(self, grid: Grid) -> None:
         """Take updates in the order in which they really arrive, if the run is to."""
-        real = self.config.server.order_of_arrival == "real"
+        real = contract_of(self.config).asynchronous and self.config.server.order_of_arrival == "real"
         self.arrivals = RealArrivals(self, grid) if real else None
 
     def close_orders(self) -> None:
