@@ -30,7 +30,15 @@ clients train together, each from its own version. Where updates really arrive
 * Who goes offline while at work is forgotten, and replaced; so is a client whose update really does not
   come. An update that is refused is lost.
 
-Of the earlier versions those are held that clients at work were given.
+Of the earlier versions those are held that clients at work were given. One that began from version 0 is
+still at work when the server makes version 1, and is one version behind if it arrives now:
+
+>>> state = AsyncState({"w": np.zeros(1)}, flight=_packed({"slow": Start(2.5, version=0)}))
+>>> state = stepped(state, {"w": np.ones(1)})
+>>> state.version, list(state.versions)
+(1, ['0/w'])
+>>> given_to(replace(state, arriving=state.flight), "slow")
+({'w': array([0.])}, 1)
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ MODULES = [f"strategies.rules.{m.name}" for m in pkgutil.iter_modules(rules.__pa
 NAMES = {"np": np, "Config": Config, "AggregatedReplies": AggregatedReplies, "ServerState": ServerState}
 
 
-@pytest.mark.parametrize("name", ["strategies.engine.rule", *MODULES])
+@pytest.mark.parametrize("name", ["strategies.engine.rule", "strategies.engine.schedule", *MODULES])
 def test_the_example_is_there_and_right(name: str) -> None:
     found = doctest.testmod(import_module(name), extraglobs=NAMES)
     assert found.attempted > 0
