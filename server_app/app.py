@@ -109,9 +109,9 @@ def run(
 
     `rounds_over` is called when no message will be sent any more, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
-    folder is waited for up to `wait_s`. `order` is that in which updates arrived in a run that is done again.
-    With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
-    without it, whoever started this goes on with the run.
+    folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
+    without it, whoever started this goes on with the run. `order` is that in which updates arrived, of a run
+    that is done again.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.

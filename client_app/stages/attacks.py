@@ -166,12 +166,7 @@ class Attack(Stage):
         """Return the upload of a malicious client that needs to know nobody else's."""
         config, parameters = self.node.config, self.node.parts().trainable
         kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
-        gaussian = kind == "gaussian"
-        s = (
-            config.attack.std
-            if gaussian
-            else config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
-        )
+        s = config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
         for field, arrays in upload.arrays.items():
@@ -181,8 +176,8 @@ class Attack(Stage):
             for name in (n for n in parameters if n in arrays):
                 a = arrays[name]
                 base = bases[name].astype(np.float64) if name in bases else 0.0
-                if gaussian:
-                    sent = base + s * rng.standard_normal(a.shape)
+                if kind == "gaussian":
+                    sent = base + config.attack.std * rng.standard_normal(a.shape)
                 else:
                     sent = base + (-s if kind == "sign-flip" else s) * (a - base)
                 out[field][name] = sent.astype(a.dtype)

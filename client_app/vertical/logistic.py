@@ -194,9 +194,8 @@ class LogisticWork:
             "residuals": {ROWS: to_rows(ciphers, self.cipher_bytes)},
             "moduli": {ROWS: to_rows([modulus], self.plain_bytes)},
         }
-        up["proof"] = self._proofs(
-            "residuals", client, ("",), [[up[n][ROWS] for n in ("moduli", "residuals")]]
-        )
+        signed = [up[name][ROWS] for name in ("moduli", "residuals")]
+        up["proof"] = self._proofs("residuals", client, ("",), [signed])
         keep = {**held.keep(self.order.round), "key": key, "aligned": held.kept["aligned"]}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
@@ -207,12 +206,10 @@ class LogisticWork:
             raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
         rows = self._batch(held, self.step)
         given, others = self._given(client, "residuals"), self._others(client)
-        rows_of = [
-            [m[None], r]
-            for m, r in zip(self._given(client, "moduli"), np.split(given, len(others)), strict=True)
-        ]
-        self._check("residuals", client, others, ("",) * len(others), rows_of, self.step)
-        moduli = from_rows(self._given(client, "moduli"))
+        keys = self._given(client, "moduli")
+        said = [[m[None], r] for m, r in zip(keys, np.split(given, len(others)), strict=True)]
+        self._check("residuals", client, others, ("",) * len(others), said, self.step)
+        moduli = from_rows(keys)
         size, _ = self.order.rows["products"]
         packs = size // max(len(moduli), 1)
         columns = [[int(v) for v in column] for column in held.columns(rows).T]
@@ -222,24 +219,17 @@ class LogisticWork:
             ciphers = from_rows(given[k * len(rows) : (k + 1) * len(rows)])
             padded = columns + [[0] * len(rows)] * (packs * public.slots - len(columns))
             out += public.combined(ciphers, padded, self._masks(held, asked, k, public, packs))
-        about = {"digest": asked, "moduli": self._given(client, "moduli")}
+        about = {"digest": asked, "moduli": keys}
         keep = {**held.keep(self.order.round), "asked": about}
         made = to_rows(out, self.cipher_bytes)
-        signed = [
-            [m[None], a]
-            for m, a in zip(self._given(client, "moduli"), np.split(made, len(others)), strict=True)
-        ]
+        signed = [[m[None], a] for m, a in zip(keys, np.split(made, len(others)), strict=True)]
         up = {"products": {ROWS: made}, "proofs": self._proofs("products", client, others, signed)}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
     def open(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Decrypt what others made of the own residuals; their masks hide it."""
-        held = self._opened(client)
-        secret, given, others = (
-            _secret_key(held.kept["key"]),
-            self._given(client, "products"),
-            self._others(client),
-        )
+        held, others = self._opened(client), self._others(client)
+        secret, given = _secret_key(held.kept["key"]), self._given(client, "products")
         modulus = to_rows([0 if secret.primes is None else secret.public.modulus], self.plain_bytes)
         signed = [[modulus, part] for part in np.split(given, len(others))]
         self._check("products", client, others, (client,) * len(others), signed, self.step)

@@ -52,13 +52,7 @@ class RealArrivals:
         self._exchange: Exchange | None = None
         self._step: RealOrder | None = None  # whose updates the fold is to have
 
-    def schedule(
-        self,
-        flight: Mapping[str, Start],
-        begin: Begin,
-        order: Callable[[Mapping[str, Start]], Phase],
-        weight: Callable[[int], float],
-    ) -> RealOrder:
+    def schedule(self, flight: Mapping[str, Start], begin: Begin) -> RealOrder:
         """Return the schedule of a round; see `ArrivalSource`.
 
         Clients that the run no longer counts on are forgotten; those are asked again that are at work and
@@ -73,8 +67,8 @@ class RealArrivals:
         for client, start in missing.items():
             alike.setdefault((start.round, start.version), {})[client] = start
         for starts in alike.values():
-            self.send(starts, order)
-        self._step = RealOrder(self, begin, order, weight)
+            self.send(starts, begin.order)
+        self._step = RealOrder(self, begin)
         return self._step
 
     def send(self, starts: Mapping[str, Start], order: Callable[[Mapping[str, Start]], Phase]) -> None:
@@ -149,8 +143,6 @@ class RealOrder:
 
     arrivals: RealArrivals
     begins: Begin
-    order: Callable[[Mapping[str, Start]], Phase]
-    weight: Callable[[int], float]
     refused: dict[str, Line] = field(default_factory=dict)  # what is known of updates from the log
     lost: list[RejectedReply] = field(default_factory=list)
 
@@ -180,7 +172,7 @@ class RealOrder:
                 self.log.add({"event": "start", "round": self.round, "client": drawn[0], **entries})
                 new[drawn[0]] = self._start()
                 self._number += 1
-        self.arrivals.send(new, self.order)
+        self.arrivals.send(new, self.begins.order)
         return new
 
     @property
@@ -235,7 +227,7 @@ class RealOrder:
         if followed is None:
             tau = self.begins.version - start.version
             seconds = round(time.monotonic() - asked.asked_at, 3)
-            more = {"version": start.version, "staleness": tau, "weight": self.weight(tau)}
+            more = {"version": start.version, "staleness": tau, "weight": self.begins.weight(tau)}
             self.log.add({"event": "arrival", **entries, **more, "seconds": seconds})
         return client, True
 

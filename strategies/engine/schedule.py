@@ -152,23 +152,14 @@ class Begin:
     lr: float  # eta_t
     version: int  # of the model that clients are given who begin now
     buffer: int  # K, the updates of a step
+    order: Callable[[Mapping[str, Start]], Phase]
+    """Returns the phase that asks clients that begin in one round from one version."""
+    weight: Callable[[int], float]
+    """Returns what an update of a staleness counts, for the journal."""
 
 
 class ArrivalSource(Protocol):
     """Where updates really arrive (`strategies.engine.arrivals`)."""
 
-    def schedule(
-        self,
-        flight: Mapping[str, Start],
-        begin: Begin,
-        order: Callable[[Mapping[str, Start]], Phase],
-        weight: Callable[[int], float],
-    ) -> ArrivalSchedule:
-        """Return the schedule of a round.
-
-        Args:
-            flight: The clients at work when it begins.
-            begin: What its starts have in common.
-            order: Returns the phase that asks clients that begin in one round from one version.
-            weight: Returns what an update of a staleness counts, for the journal.
-        """
+    def schedule(self, flight: Mapping[str, Start], begin: Begin) -> ArrivalSchedule:
+        """Return the schedule of a round; `flight` are the clients at work when it begins."""

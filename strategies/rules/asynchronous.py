@@ -142,8 +142,8 @@ class Asynchronous(Rule, state=AsyncState):
             def order(starts: Mapping[str, Start]) -> Phase:
                 return self._order(state, context, starts)
 
-            begin = Begin(context.round, context.lr, state.version, K)
-            real = context.arrivals.schedule(work, begin, order, self.weight)
+            begin = Begin(context.round, context.lr, state.version, K, order, self.weight)
+            real = context.arrivals.schedule(work, begin)
             step = next_step(work, names, at_once, real)
         else:
             rng = seeds.rng_for(self.config.seeds.train, seeds.SELECTION, context.round)

@@ -154,7 +154,9 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
             f'at least two; got "{dataset.name}", whose targets are those of {dataset.task}'
         )
     drifts = born = images = None
-    some = [partition.index(name) for name in client_rounds(drift, partition.names, seed)]
+    some: list[int] = []
+    if drift.clients < 1 or drift.pattern == "staggered":
+        some = [partition.index(name) for name in client_rounds(drift, partition.names, seed)]
     if drift.clients < 1:
         drifts = np.isin(clients, some)
     if drift.examples == "new" and isinstance(partition, StreamedPartition):
