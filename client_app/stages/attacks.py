@@ -166,7 +166,6 @@ class Attack(Stage):
         """Return the upload of a malicious client that needs to know nobody else's."""
         config, parameters = self.node.config, self.node.parts().trainable
         kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
-        s = config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
         out: dict[str, Arrays] = {}
         records = {r.name: r for r in self.entry.up}
         for field, arrays in upload.arrays.items():
@@ -179,6 +178,7 @@ class Attack(Stage):
                 if kind == "gaussian":
                     sent = base + config.attack.std * rng.standard_normal(a.shape)
                 else:
+                    s = config.attack.scale or DEFAULT_SCALE.get(kind) or self._cohort()
                     sent = base + (-s if kind == "sign-flip" else s) * (a - base)
                 out[field][name] = sent.astype(a.dtype)
         return replace(upload, arrays=out, codes={})
