@@ -37,7 +37,7 @@ import torch
 from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, squared_norm
 from task.numerics.evaluate import measure
 
 
@@ -73,8 +73,8 @@ class FedFomoSolver(OwnModelSolver, name="fedfomo"):
 
         own, found = loss(theta), {}
         for name, other in models.items():
-            away = (other[n].astype(np.float64) - theta[n] for n in task.program.names)
-            distance = math.sqrt(math.fsum(float(np.square(a).sum()) for a in away))
+            away = {n: other[n].astype(np.float64) - theta[n] for n in task.program.names}
+            distance = math.sqrt(squared_norm(away))
             found[name] = max(0.0, (own - loss(other)) / distance) if distance else 0.0
         total = math.fsum(found.values())
         return {name: w / total for name, w in found.items()} if total else found

@@ -28,11 +28,24 @@ from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
 from client_app.training.programs import Batch, Dense, LossAndGradient
+from task.numerics.arrays import squared_norm
+from task.spec.gradients import SQUARE
 from task.wire import messages as wire
 
 
 class GradientSolver(FedSGDSolver, name="gradient", training=False):
     """The full local gradient, deterministic: the exchange before the training."""
+
+
+class SquaredGradientSolver(GradientSolver, name="gradient-square"):
+    """The same with its squared norm, for ``gradient-dissimilarity``."""
+
+    def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
+        """Return g_k, F_k and |g_k|^2."""
+        done = super().finish(task, stats)
+        for update, _ in done:
+            update.scalars[SQUARE.name] = squared_norm(update.arrays["gradient"])
+        return done
 
 
 class CountingSolver(GradientSolver, name="feature-counts"):

@@ -37,7 +37,7 @@ from server_app.run.initial_model import initial_model
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, NamedArrays, state_of
+from task.numerics.arrays import Arrays, NamedArrays, squared_norm, state_of
 from task.privacy.canaries import canary_names, direction, is_in
 from task.resolve.contract import model_of, parts_of
 from task.resolve.model_card import read_model
@@ -113,7 +113,8 @@ def judge(
         )
     along = _along(config, names, begin, [moved, apart])
     scores = [
-        math.sqrt(size) * found / norm_of(change) for found, change in zip(along, (moved, apart), strict=True)
+        math.sqrt(size) * found / math.sqrt(squared_norm(change))
+        for found, change in zip(along, (moved, apart), strict=True)
     ]
     promised = float(rows[0][-1]["epsilon"])
     # Those that are out are in the second run, which is subtracted.
@@ -128,7 +129,7 @@ def judge(
     for check in checks.values():
         check |= {"promised": promised, "holds": check["at_least"] <= promised}
     if config.algorithm in SUMS_UP:
-        checks |= _parameters(config, rows[0], along[0][inside], norm_of(apart), size)
+        checks |= _parameters(config, rows[0], along[0][inside], math.sqrt(squared_norm(apart)), size)
     if config.server.fraction_train < 1 and len(rows[0]) >= ENOUGH_ROUNDS:
         same = [row["asked"] for row in rows[0]] == [row["asked"] for row in rows[1]]
         checks["cohorts"] = {"same": same, "holds": not same}
@@ -168,11 +169,6 @@ def _parameters(
 
 def _minus(after: NamedArrays, before: NamedArrays) -> Arrays:
     return {n: np.subtract(after[n], a, dtype=np.float64) for n, a in before.items()}
-
-
-def norm_of(change: NamedArrays) -> float:
-    """Return the L2 norm of all arrays together."""
-    return math.sqrt(math.fsum(float(np.square(a).sum()) for a in change.values()))
 
 
 def _along(

@@ -18,6 +18,7 @@ from server_app.results.headline import scale_bytes
 from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
+    gradient_variance,
     has_accuracy,
     has_measure,
     measured_on,
@@ -33,6 +34,8 @@ from task.storage.files import make_folder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Value = Callable[[Row], float | None]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # What the x axis of a plot may be: how it is labelled, and what a round adds to it.
@@ -253,7 +256,9 @@ def plot(curves: Groups, on: str, path: Path, x: str = "rounds") -> None:
 
 
 def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
-    """Return accuracy, if there is one, and loss over `x`, and the sorted accuracies of single clients.
+    """Return what was measured over `x`, and the sorted accuracies of single clients.
+
+    That is the accuracy, if there is one, the loss, and how unlike the clients' gradients were, if that was.
 
     A curve is the mean over seeds at the rounds that all of them measured, the range as a band; a seed with
     more rounds goes on as a thin line. `x` is a key of `XS`, summed up over the rounds; where curves end more
@@ -263,39 +268,47 @@ def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
     from matplotlib.figure import Figure
 
     accuracy, loss = MEASURED[on]
-    single = any(run.clients.before for runs in curves.values() for run in runs)
-    rated = any(has_accuracy(run.rounds, on) for runs in curves.values() for run in runs)
-    out = Figure(figsize=(15 if single else 10, 4.4), layout="constrained")
-    panels: Any = out.subplots(1, 3 if single else 2) if rated else [None, out.subplots(1, 1)]
-    styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    every = [run for runs in curves.values() for run in runs]
+    rated = any(has_accuracy(run.rounds, on) for run in every)
+    single = rated and any(run.clients.before for run in every)
     where = "server's test set" if on == "server" else "clients' own test data"
-    ends = [max(_spent(run, x).values()) for runs in curves.values() for run in runs]
+    heads: list[tuple[str, Value]] = []
+    if rated:
+        heads.append((f"accuracy (%), {where}", lambda row: _times(row.get(accuracy), 100)))
+    heads.append((f"loss{' (nats)' if rated else ''}, {where}", lambda row: row.get(loss)))
+    if any(gradient_variance(row) is not None for run in every for row in run.rounds):
+        heads.append(("variance of the clients' gradients", gradient_variance))
+    count = len(heads) + single
+    out = Figure(figsize=(5 * max(count, 2), 4.4), layout="constrained")
+    panels = [*out.subplots(1, count, squeeze=False)[0]]
+    styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    ends = [max(_spent(run, x).values()) for run in every]
     log = x != "rounds" and min(ends) > 0 and max(ends) / min(ends) > DECADE
     for i, (name, runs) in enumerate(curves.items()):
         colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
         label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
-        if rated:
-            _curve(panels[0], runs, accuracy, 100, style, x, log)
-        _curve(panels[1], runs, loss, 1, style | {"label": label}, x, log)
-        seen = [run.clients.before for run in runs if run.clients.before]
-        if seen and rated:
+        for axes, (_, value) in zip(panels, heads, strict=False):
+            _curve(axes, runs, value, style | ({"label": label} if axes is panels[0] else {}), x, log)
+        if single and (seen := [run.clients.before for run in runs if run.clients.before]):
             values = 100 * np.sort(np.concatenate([rounds[max(rounds)].accuracy for rounds in seen]))
             share = 100 * (np.arange(len(values)) + 0.5) / len(values)
-            panels[2].plot(share, values, **style)
-    unit = " (nats)" if rated else ""
-    titles = [(XS[x][0], f"accuracy (%), {where}"), (XS[x][0], f"loss{unit}, {where}")]
-    titles.append(("clients, sorted (% of them)", "accuracy (%) of single clients, own test data"))
-    for axes, (across, up) in zip(panels, titles, strict=False):
-        if axes is None:  # the task has no accuracy
-            continue
-        axes.set(xlabel=across, ylabel=up)
-        axes.grid(alpha=0.3)
-    for axes in panels[:2]:
-        if axes is not None and x != "rounds":
+            panels[-1].plot(share, values, **style)
+    for axes, (up, _) in zip(panels, heads, strict=False):
+        axes.set(xlabel=XS[x][0], ylabel=up)
+        if x != "rounds":
             _scale(axes, x, log)
+    if single:
+        up = "accuracy (%) of single clients, own test data"
+        panels[-1].set(xlabel="clients, sorted (% of them)", ylabel=up)
+    for axes in panels:
+        axes.grid(alpha=0.3)
     out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)
     return out
+
+
+def _times(value: float | None, scale: float) -> float | None:
+    return None if value is None else scale * value
 
 
 def figure_of_run(path: Path) -> Figure:
@@ -325,22 +338,20 @@ def _scale(axes: Axes, x: str, log: bool) -> None:
     )
 
 
-def _curve(
-    axes: Axes, runs: Sequence[Run], key: str, scale: float, style: dict[str, Any], x: str, log: bool
-) -> None:
+def _curve(axes: Axes, runs: Sequence[Run], value: Value, style: dict[str, Any], x: str, log: bool) -> None:
     spent = [_spent(run, x) for run in runs]
     series = [
-        {r["round"]: r[key] for r in run.rounds if r.get(key) is not None and (where[r["round"]] or not log)}
+        {r["round"]: v for r in run.rounds if (v := value(r)) is not None and (where[r["round"]] or not log)}
         for run, where in zip(runs, spent, strict=True)
     ]
     rounds = sorted(set.intersection(*(set(s) for s in series)))
     at = np.array([[s[i] for i in rounds] for s in spent], dtype=np.float64).mean(0)
-    y = scale * np.array([[s[i] for i in rounds] for s in series], dtype=np.float64)
+    y = np.array([[s[i] for i in rounds] for s in series], dtype=np.float64)
     marker = "o" if len(rounds) <= 25 else ""  # a single point is no line
     axes.plot(at, y.mean(0), marker=marker, markersize=3.5, **style)
     for values, where in zip(series, spent, strict=True):
         rest = [i for i in sorted(values) if not rounds or i >= rounds[-1]]
         if len(rest) > 1 and len(series) > 1:
             thin = {k: v for k, v in style.items() if k != "label"} | {"linewidth": 0.8, "alpha": 0.6}
-            axes.plot([where[i] for i in rest], [scale * values[i] for i in rest], **thin)
+            axes.plot([where[i] for i in rest], [values[i] for i in rest], **thin)
     axes.fill_between(at, y.min(0), y.max(0), color=style["color"], alpha=0.15, linewidth=0)

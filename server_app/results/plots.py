@@ -19,7 +19,14 @@ from server_app.results.clients import ClientHistory, Scores
 from server_app.results.drift import turns
 from server_app.results.headline import human_bytes, human_seconds, short
 from server_app.results.lines import Row, number
-from server_app.results.summary import MEASURED, has_accuracy, measured_on, measures_of, scalars_of
+from server_app.results.summary import (
+    MEASURED,
+    gradient_variance,
+    has_accuracy,
+    measured_on,
+    measures_of,
+    scalars_of,
+)
 from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Cells, Plot, Point, Series
 from task.numerics.metrics import monotone, worst_decile
 
@@ -80,7 +87,8 @@ def by_round(
     plots = [_accuracy(rows, target, clients or ClientHistory()), loss, seconds, traffic, replies]
     measures, drifted = _further(rows), turns(keys, int(rows[-1]["round"]) if rows else 0)
     plots[:2] = [_with_drift(plot, drifted) for plot in plots[:2]]
-    return plots[:2] + ([measures] if measures.series else []) + plots[2:]
+    further = [plot for plot in (measures, _gradients(rows)) if plot.series]
+    return plots[:2] + further + plots[2:]
 
 
 def _with_drift(plot: Plot, drifted: Sequence[tuple[int, int]]) -> Plot:
@@ -166,6 +174,15 @@ def _further(rows: Sequence[Row]) -> Plot:
     names = dict.fromkeys(name for row in rows for name in scalars_of(measures_of([row], prefix)))
     columns: list[Column] = [(n, k, f"{prefix}{n}") for k, n in enumerate(list(names)[:MOST_MEASURES])]
     return _curves("metrics", "Further metrics", where, rows, columns, note=f"On the {where}.")
+
+
+def _gradients(rows: Sequence[Row]) -> Plot:
+    """Return how unlike the clients' gradients were, where the run measured it."""
+    return _curves(
+        "gradients", "Gradient variance", "mean square distance from their mean", rows,
+        [("all clients", BLUE, gradient_variance)],
+        note="How unlike the clients' gradients of the model are: FedProx's measure; 0 = all are alike.",
+    )  # fmt: skip
 
 
 def labels(card: Row) -> list[Plot]:

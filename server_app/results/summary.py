@@ -17,6 +17,7 @@ from server_app.results.lines import Row, number
 from task.config.effective import models_in
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
+from task.spec.gradients import VARIANCE
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -228,6 +229,11 @@ def _last(rounds: Sequence[Row], *keys: str) -> Row:
     return next(
         (row for row in reversed(rounds) if any(number(row.get(key)) is not None for key in keys)), {}
     )
+
+
+def gradient_variance(row: Row) -> float | None:
+    """Return how unlike the clients' gradients were, E_k |grad F_k - grad f|^2, if the round measured it."""
+    return number((row.get("metrics") or {}).get(VARIANCE))
 
 
 def seconds_of(row: Row) -> float:

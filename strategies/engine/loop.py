@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from strategies.engine import dissimilarity, held_out
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import RoundLog
 from task.config.attack_section import ATTACK_SUCCESS
@@ -141,14 +142,22 @@ class Loop:
 
     def _measure_held_out(self) -> None:
         """Report how the clients held out do; nodes that are gone by now cost no more than that."""
-        last = self._last if self._last is not None else self._begin - 1
+        rounds, last = self.rounds, self._last if self._last is not None else self._begin - 1
         try:
-            lines = self.rounds.measure_held_out(self.grid, last)
+            assert rounds.state is not None
+            lines = held_out.measure(rounds.engine, self.grid, last, rounds.lr, rounds.context, rounds.state)
         except NodesError as err:
             logger.warning("the clients held out are not measured: %s", err)
             return
         if lines:
             self.journal.held_out(last, lines)
+
+    def _measure_gradients(self, log: RoundLog) -> None:
+        """Measure how unlike the clients' gradients are, if the run asks for it and it is due."""
+        rounds, last = self.rounds, log.round == self.num_rounds
+        if self.server.gradient_dissimilarity and is_due(self.server, log.round, last):
+            assert rounds.state is not None
+            dissimilarity.measure(rounds.engine, self.grid, rounds.state, rounds.context(log.round), log)
 
     def _settle(self) -> None:
         """Wait for the end of the last round; what went wrong there is raised here."""
@@ -169,6 +178,7 @@ class Loop:
             seen = self.rounds.evaluate_round(self.grid, self.evaluate_config, log)
             if seen is not None:
                 self.result.evaluate_metrics_clientapp[server_round] = seen
+            self._measure_gradients(log)
             dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
             self._trained = self._trained or not log.values["skipped"] or dropped
             if server_round == self.num_rounds and not self._trained:

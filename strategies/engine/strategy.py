@@ -140,7 +140,7 @@ class Strategy(FlowerStrategy):
             self.registry.membership.count_whole_nodes(merges(self.entry))
         if not self._in_start:  # else `train_round` has
             self._register(grid, server_round)
-        context, run = self._context(server_round, lr), partial(self.engine.run, grid=grid)
+        context, run = self.context(server_round, lr), partial(self.engine.run, grid=grid)
         seconds = partial(self.cohorts.alone, state=state, context=context)
         state = self._take(self.rule.begin(state, context, seconds))
         plan = self._plan = self.cohorts.draw(state, context, run)
@@ -162,7 +162,8 @@ class Strategy(FlowerStrategy):
         """Whether another loop than `start`, or one that a subclass puts in its place, drives the rounds."""
         return not self._in_start and type(self).start is Strategy.start
 
-    def _context(self, server_round: int, lr: float = 0.0) -> RoundContext:
+    def context(self, server_round: int, lr: float = 0.0) -> RoundContext:
+        """Return what the rule knows of a round, without its cohort."""
         engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
@@ -234,7 +235,7 @@ class Strategy(FlowerStrategy):
         rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
         clients = self.registry.draw(server.fraction_evaluate, rng)
         self.engine.extra = cast(Extra, dict(config))
-        context = replace(self._context(server_round), cohort=tuple(clients))
+        context = replace(self.context(server_round), cohort=tuple(clients))
         phase = run_until(EVALUATE, self.rule.evaluation(self._sync(arrays), context), self.engine, grid)
         self._opened = self.engine.open(phase) if phase else None
         return self._opened.requests if self._opened else []
@@ -305,7 +306,7 @@ class Strategy(FlowerStrategy):
         self._in_start, self._evaluate_fn = True, evaluate_fn
         try:
             learn_columns(engine, self.entry, grid)
-            open_rule(self.rule, self._context, engine, grid)
+            open_rule(self.rule, self.context, engine, grid)
             what = engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap, engine.measures
             return Loop(self, self.config.server, *what).run()
         finally:
@@ -346,11 +347,6 @@ class Strategy(FlowerStrategy):
             log.evaluated(dict(seen), self.client_counts, self.client_metrics)
         log.clock.lap("evaluate-clients")
         return seen
-
-    def measure_held_out(self, grid: Grid, server_round: int) -> list[dict[str, Any]]:
-        """Measure the clients held out on the final model; return their lines of ``clients.jsonl``."""
-        assert self.state is not None
-        return held_out.measure(self.engine, grid, server_round, self.lr, self._context, self.state)
 
     def finished(self) -> bool:
         """Return whether the rule has nothing more to do, or the run may release nothing more."""

@@ -38,7 +38,6 @@ Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 2
 ([4.0], {'server-lr': 2.0})
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -47,13 +46,14 @@ import numpy as np
 from strategies.engine.rule import Limits, Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
+from task.numerics.arrays import squared_norm
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
     mean, norm = reduced.arrays["arrays"], reduced.needed("square-norm")
     moved = {n: mean[n].astype(np.float64) - state.arrays[n].astype(np.float64) for n in reduced.trainable}
-    square = math.fsum(float(np.square(a).sum()) for a in moved.values())
+    square = squared_norm(moved)
     lr = max(1.0, norm / (2.0 * (square + config.fedexp.epsilon)))
     if lr == 1.0:  # the mean itself, to the last bit
         return replace(state, arrays=mean), {"server-lr": lr}

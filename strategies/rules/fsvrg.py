@@ -48,7 +48,7 @@ import numpy as np
 from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, squared_norm
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ F = TypeVar("F", bound=FSVRGState)
 
 def server_update(state: F, reduced: AggregatedReplies, config: Config) -> Updated[F]:
     """Replace the model by the weighted mean and forget g."""
-    metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient)}
+    metrics: dict[str, Number] = {"gradient-norm": math.sqrt(squared_norm(state.gradient))}
     return replace(state, arrays=reduced.arrays["arrays"], gradient={}), metrics
 
 
@@ -86,13 +86,9 @@ def sparse_update(
     moved = w[name] + lengthened * (mean[name].astype(np.float64) - w[name])
     # where A = 1 the mean stays as it is, to the last bit
     mean[name] = np.where(lengthened == 1.0, mean[name], moved.astype(w[name].dtype))
-    metrics: dict[str, Number] = {"gradient-norm": norm(state.gradient), "largest-a": float(lengthened.max())}
+    length = math.sqrt(squared_norm(state.gradient))
+    metrics: dict[str, Number] = {"gradient-norm": length, "largest-a": float(lengthened.max())}
     return replace(state, arrays=mean, gradient={}, frequency={}, presence={}), metrics
-
-
-def norm(arrays: NamedArrays) -> float:
-    """Return the Euclidean norm over all arrays together."""
-    return math.sqrt(math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values()))
 
 
 class FSVRG(Rule, algorithm="fsvrg", update=server_update, state=FSVRGState):

@@ -169,6 +169,9 @@ class ServerConfig(Section):
         0.0, "share of the clients that never train and are measured at the end; 0 = none", low=0, below=1
     )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
+    gradient_dissimilarity: bool = knob(
+        False, "measure with each central evaluation how unlike the clients' gradients are; changes no model"
+    )
     client_evaluate_every: int = knob(1, "rounds between client-side evaluations", low=1)
     selection: str = knob("uniform", "who trains: uniform, proportional, power-of-choice, oort, fedcs, cycle")
     stragglers: float = knob(0.0, "share of the selected that are slow: x ~ U{1..E} epochs", low=0, high=1)

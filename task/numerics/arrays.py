@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +58,11 @@ def blocks(size: int, length: int = 1 << 13) -> Iterator[slice]:
 def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
     """Return the named subset, in the order of `names`."""
     return {name: arrays[name] for name in names}
+
+
+def squared_norm(arrays: NamedArrays) -> float:
+    """Return the squared L2 norm of all arrays together, added up in float64."""
+    return math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values())
 
 
 def sha256(arrays: NamedArrays) -> str:

@@ -13,7 +13,7 @@ from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.changing import check_changing
 from task.resolve.contract import entry_of
-from task.resolve.contribution import check_contribution
+from task.resolve.measurements import check_measurements
 from task.resolve.pairs import check_pairs
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
@@ -282,6 +282,5 @@ def check_composition(config: Config) -> None:
                 f'"{choice.key}"'
             )
     check_changing(config, entry)
-    if config.contribution.measure != "none":
-        check_contribution(config, entry)
+    check_measurements(config, entry)
     check_pairs(config)

@@ -25,6 +25,7 @@ from task.spec.brought import algorithm_of
 from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
+from task.spec.gradients import GRADIENTS, gradients_phase
 from task.spec.record import MODEL_UP, PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.several import with_models
@@ -66,6 +67,8 @@ def contract_of(config: Config) -> Algorithm:
         entry = replace(entry, up=tuple(up))
     if config.parted:
         entry = with_sub_models(entry, measured=config.by_kind)
+    if config.server.gradient_dissimilarity:
+        entry = replace(entry, phases={**entry.phases, GRADIENTS: gradients_phase()})
     if config.server.he:
         entry = with_encryption(entry)
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
