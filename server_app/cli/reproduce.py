@@ -93,7 +93,7 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
     """Return the cells that are asked for, with their tables."""
     from dataclasses import replace
 
-    from server_app.reproduce.tables import read_table, tables
+    from server_app.reproduce.tables import crossed, read_table, tables
 
     found = sorted((read_table(name) for name in ([table] if table else tables())), key=lambda t: t.group)
     numbers = tuple(int(word) for word in seeds.split(",")) if re.fullmatch(r"\d+(,\d+)*", seeds) else ()
@@ -104,7 +104,12 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
         if not fnmatch.filter(names, glob):
             raise ConfigError(choose_from("--cells", glob, dict.fromkeys(names)))
     return [
-        (t, replace(cell, seeds=numbers) if numbers else cell)
+        (
+            t,
+            replace(cell, seeds=crossed(numbers, [*dict.fromkeys(s.data for s in cell.seeds)]))
+            if numbers
+            else cell,
+        )
         for t in found
         for name, cell in t.cells.items()
         if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from server_app.reproduce.records import SECONDS_AN_HOUR, RunRecord, folder_name, run_id
-from server_app.reproduce.tables import FULL, Cell
+from server_app.reproduce.tables import FULL, Cell, RunSeed
 from task.config.sections import Value
 from task.numerics.metrics import mean_and_std
 
@@ -26,7 +26,7 @@ class Wanted:
 
     cell: Cell
     rate: float
-    seed: int
+    seed: RunSeed
     rounds: int  # its limit
     hours: float  # estimate
 
@@ -48,7 +48,7 @@ class Standing:
     cell: Cell
     tried: Mapping[float, RunRecord]  # by learning rate, on the first seed
     rate: float | None  # the best of them, once the grid is done
-    by_seed: Mapping[int, RunRecord]  # at that rate
+    by_seed: Mapping[RunSeed, RunRecord]  # at that rate
     wanted: tuple[Wanted, ...]  # runs that can start now; none of them needs another one's result
     hours_left: float  # estimate, all further runs
 

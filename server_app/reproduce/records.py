@@ -47,6 +47,7 @@ class RunRecord:
     date: str
     version: str
     commit: str  # with "+" if the code had changes that were not committed
+    data_seed: int = -1  # of the data; -1 = the seed
 
     @property
     def round_seconds(self) -> float:
@@ -96,6 +97,7 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
         result.get("ended_by"), values_of(result, target), str(result.get("model_sha256")),
         round(float(result["seconds"]) / SECONDS_AN_HOUR, 5), str(made.get("machine") or "unknown"),
         ended.date().isoformat(), str(made.get("bouquet") or ""), commit + "+" * bool(made.get("git_dirty")),
+        int(keys.get("data-seed", -1)),
     )  # fmt: skip
 
 

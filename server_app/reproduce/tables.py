@@ -6,11 +6,12 @@ What was measured does not stand here but in `server_app.reproduce.records`: nob
 """
 
 import difflib
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from server_app.reproduce.measures import MEASURES, Measure
 from task.config.read import RECIPES, flatten, fuse, read_config, read_recipe, read_toml
@@ -18,7 +19,16 @@ from task.config.sections import Value
 from task.errors import ConfigError, choose_from
 
 TABLES = RECIPES / "tables"
-OURS = ("learning-rate", "seed", "run-name", "runs-dir", "resume", "progress", "checkpoint-every")
+OURS = (
+    "learning-rate",
+    "seed",
+    "data-seed",
+    "run-name",
+    "runs-dir",
+    "resume",
+    "progress",
+    "checkpoint-every",
+)
 WALK, FULL = "walk", "full"
 # base / cell, cell - base, cell / the least base
 RATIO, DIFFERENCE, OVER_BEST = KINDS = ("ratio", "difference", "over-best")
@@ -29,13 +39,30 @@ OF_THE_TABLE: dict[str, type | tuple[type, ...]] = {
 OF_A_CELL: dict[str, type | tuple[type, ...]] = {
     "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
     "published-sd": (int, float), "unquoted": str, "fraction": str, "needs": str, "grid": str,
-    "learning-rates": list, "start": (int, float), "seeds": list, "round-seconds": (int, float),
+    "learning-rates": list, "start": (int, float), "seeds": list, "data-seeds": list,
+    "round-seconds": (int, float),
 }  # fmt: skip
 REQUIRED = ("setting", "where", "metric", "learning-rates", "seeds", "round-seconds")
 OF_A_CLAIM: dict[str, type | tuple[type, ...]] = {
     "says": str, "where": str, "of": str, "cells": list, "base": list,
     "low": (int, float), "high": (int, float),
 }  # fmt: skip
+
+
+class RunSeed(NamedTuple):
+    """The seed of one run; its data may have another one, so that a table can cross both."""
+
+    seed: int
+    data: int = -1  # -1 = the same
+
+    def __str__(self) -> str:
+        """Return for example "1", or "1/2" with a seed of the data."""
+        return f"{self.seed}" if self.data < 0 else f"{self.seed}/{self.data}"
+
+    @property
+    def keys(self) -> dict[str, Value]:
+        """Return the run-config keys."""
+        return {"seed": self.seed, **({} if self.data < 0 else {"data-seed": self.data})}
 
 
 @dataclass(frozen=True)
@@ -55,13 +82,13 @@ class Cell:
     grid: str  # WALK or FULL
     rates: tuple[float, ...]  # learning rates, ascending
     start: float  # the rate that is tried first
-    seeds: tuple[int, ...]
+    seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
     rounds: int = 0  # the most of a run
 
-    def keys_of(self, rate: float, seed: int) -> dict[str, Value]:
+    def keys_of(self, rate: float, seed: RunSeed) -> dict[str, Value]:
         """Return the keys of one run."""
-        return {**self.keys, "learning-rate": rate, "seed": seed}
+        return {**self.keys, "learning-rate": rate, **seed.keys}
 
 
 @dataclass(frozen=True)
@@ -176,7 +203,10 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
     start = float(given.get("start", rates[len(rates) // 2]))
     if start not in rates:
         raise ConfigError(f'{where}: key "start": expected one of the learning-rates; got {start:g}')
-    seeds = _numbers(given, "seeds", int, where)
+    seeds = crossed(
+        _numbers(given, "seeds", int, where),
+        _numbers(given, "data-seeds", int, where) if "data-seeds" in given else (-1,),
+    )
     if not (seconds := given["round-seconds"]) > 0:
         raise ConfigError(f'{where}: key "round-seconds": expected a number > 0; got {seconds}')
     cell = Cell(
@@ -193,7 +223,7 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
     try:
         base = {**(read_recipe(given["recipe"]) if given.get("recipe") else {}), **shared}
         base = {key: value for key, value in base.items() if key not in OURS}
-        keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, "seed": cell.seeds[0]})
+        keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, **cell.seeds[0].keys})
         config = read_config(keys)
     except ConfigError as err:
         raise ConfigError(f"{where}: {err}") from None
@@ -205,6 +235,11 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
         )
     keys = {key: value for key, value in keys.items() if key not in OURS}
     return replace(cell, keys=keys, rounds=config.server.num_server_rounds)
+
+
+def crossed(seeds: Sequence[int], data: Sequence[int]) -> tuple[RunSeed, ...]:
+    """Return every seed with every seed of the data."""
+    return tuple(RunSeed(*pair) for pair in itertools.product(seeds, data))
 
 
 def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tuple[Any, ...]:

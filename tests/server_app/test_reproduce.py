@@ -23,7 +23,7 @@ from server_app.reproduce.measures import values_of
 from server_app.reproduce.pages import as_html, markdown, rows_of
 from server_app.reproduce.plan import standing
 from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
-from server_app.reproduce.tables import PublishedTable, read_table, tables
+from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
 from server_app.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
@@ -126,6 +126,17 @@ def tried(keys: list[dict[str, Any]], batch: int) -> list[tuple[float, int, int]
 
 
 # the queue
+
+
+def test_seeds_of_the_data_are_crossed_with_the_seeds(tiny: Path, started: list[dict[str, Any]]) -> None:
+    text = TINY.replace("[1, 2, 3]", "[1, 2]\ndata-seeds = [5, 6]").replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]")
+    tiny.write_text(text, "utf-8")
+    worked(tiny)
+    assert [(k["seed"], k["data-seed"]) for k in started[:4]] == [(1, 5), (1, 6), (2, 5), (2, 6)]
+    row = rows_of(read_table(str(tiny)))[0]
+    assert (row.seeds, row.ours) == ("1/5: 8.0, 1/6: 8.0, 2/5: 16.0, 2/6: 16.0", "12.0 ± 4.6")
+    lines = results_of(tiny).read_text().splitlines()
+    assert [json.loads(line)["data_seed"] for line in lines[:4]] == [5, 6, 5, 6]
 
 
 def test_the_rate_is_chosen_on_the_first_seed_and_a_run_that_cannot_be_best_ends_early(
@@ -290,7 +301,8 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
     table = read_table(name)
     for record in RunRecords(results_of(table.path)).by_run.values():
         if record.table == name:
-            keys = table.cells[record.cell].keys_of(record.learning_rate, record.seed)
+            seed = RunSeed(record.seed, record.data_seed)
+            keys = table.cells[record.cell].keys_of(record.learning_rate, seed)
             assert run_id(keys) == record.run, f"{record.cell}: a setting changed; run it again"
 
 
@@ -345,7 +357,7 @@ def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
 
 
 def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: Any) -> RunRecord:
-    keys = table.cells[cell].keys_of(rate, seed)
+    keys = table.cells[cell].keys_of(rate, RunSeed(seed))
     given = {"rounds": 20, "ended_by": "num-server-rounds", "values": {}, **more}
     return RunRecord(
         run_id(keys), table.name, cell, rate, seed, model_sha256="ab" * 32, hours=0.5,
@@ -396,5 +408,5 @@ def test_a_best_rate_at_the_edge_is_said(tiny: Path) -> None:
     # No run reached the target, so the best accuracy decides, and every run has all rounds.
     assert at.rate == 0.01
     assert at.at_the_edge
-    assert [(run.rate, run.seed, run.rounds) for run in at.wanted] == [(0.01, 2, 20), (0.01, 3, 20)]
+    assert [(run.rate, run.seed.seed, run.rounds) for run in at.wanted] == [(0.01, 2, 20), (0.01, 3, 20)]
     assert asdict(runs[0])["values"] == {"best-accuracy": 50.0}

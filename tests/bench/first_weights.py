@@ -1,0 +1,68 @@
+"""Why does the 2NN need fewer rounds here than published? A model for each suspect.
+
+The paper does not say how it scaled inputs and drew first weights. Each model is ``2nn`` with one of these
+changed. They are models of a user's own, so that they need no code of the package; docs/numbers.md has the
+command and what it found.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+MEAN, STD = 0.1307, 0.3081  # of MNIST's pixels
+Draw = Callable[[nn.Linear], object]
+
+
+class Scaled(nn.Module):
+    """Scales the pixels, which arrive in [0, 1]."""
+
+    def __init__(self, shift: float, scale: float) -> None:
+        super().__init__()
+        self.shift, self.scale = shift, scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scale (x - shift)."""
+        return self.scale * (x - self.shift)
+
+
+def _two_hidden(shape: tuple[int, ...], classes: int, first: nn.Module, draw: Draw | None) -> nn.Module:
+    sizes = [torch.Size(shape).numel(), 200, 200, classes]
+    layers: list[nn.Module] = [nn.Flatten(), first]
+    for before, after in pairwise(sizes):
+        linear = nn.Linear(before, after)
+        if draw is not None:
+            draw(linear)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def standardised(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the 2NN of pixels of mean 0 and deviation 1."""
+    return _two_hidden(shape, classes, Scaled(MEAN, 1 / STD), None)
+
+
+def centred(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the 2NN of pixels in [-1, 1]."""
+    return _two_hidden(shape, classes, Scaled(0.5, 2.0), None)
+
+
+def glorot(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the 2NN with Glorot's uniform weights and biases of 0."""
+
+    def draw(layer: nn.Linear) -> None:
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+    return _two_hidden(shape, classes, nn.Identity(), draw)
+
+
+def normal(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the 2NN with weights of deviation 0.1, cut at two deviations, and biases of 0.1."""
+
+    def draw(layer: nn.Linear) -> None:
+        nn.init.trunc_normal_(layer.weight, 0.0, 0.1, -0.2, 0.2)
+        nn.init.constant_(layer.bias, 0.1)
+
+    return _two_hidden(shape, classes, nn.Identity(), draw)
