@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUNS   ?= runs
 
+# Images of containers set it; then each of the many processes that tests start compiles the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs clean
 
