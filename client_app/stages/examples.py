@@ -50,7 +50,7 @@ class PrivateExamples(Stage):
         taken = {**before, tag: steps}
         self.numbers = {DP_STEPS.name: sum(taken.values()), DP_SAMPLING.name: min(1.0, expected / n)}
         if dp.max_epsilon:
-            events = [(self.numbers[DP_SAMPLING.name], dp.noise)] * sum(taken.values())
+            events = {(self.numbers[DP_SAMPLING.name], dp.noise): sum(taken.values())}
             if (spent := epsilon(events, dp.delta)) > dp.max_epsilon:
                 raise FieldError(
                     "epsilon", f"at most {dp.max_epsilon:g} (run-config key dp.max-epsilon)", f"{spent:.4g}"

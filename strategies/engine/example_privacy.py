@@ -58,7 +58,7 @@ class ExamplePrivacy:
     def _epsilon(self, rounds: int) -> float:
         """Return the largest epsilon of a client, so many rounds later."""
         spent = self._steps.items()
-        found = (epsilon([(q, self.dp.noise)] * (n + rounds * more), self.dp.delta) for q, (n, more) in spent)
+        found = (epsilon({(q, self.dp.noise): n + rounds * more}, self.dp.delta) for q, (n, more) in spent)
         return max(found, default=0.0)
 
     def row(self) -> dict[str, Any]:

@@ -105,10 +105,19 @@ def _with_adaptive_dp(entry: Algorithm) -> Algorithm:
 
 
 DP_STEPS = Scalar(
-    "dp-steps", "private steps of the client in the run so far", low=1, whole=True, reduce="max"
+    "dp-steps",
+    "private steps of the client in the run so far",
+    low=1,
+    high=1e6,  # the server accounts for what a client says: a second and 0.1 GB at most
+    whole=True,
+    reduce="max",
 )
 DP_SAMPLING = Scalar(
-    "dp-sampling", "q_k = B / n_k, probability of an example to join a step", low=0, high=1, reduce="max"
+    "dp-sampling",
+    "q_k = B / n_k, probability of an example to join a step",
+    low=1e-12,  # of 0 there is no epsilon
+    high=1,
+    reduce="max",
 )
 
 

@@ -23,7 +23,7 @@ benchmark              ratio                                                    
                        what it keeps of 200 replies : of 10                                1.1
 ``codecs``             encoding an update of 1.66 M parameters : reading it once;          30
                        decoding, checking and folding it, 1/100 of the entries or fewer    3
-``secagg``             a mask of a node : one addition of its limbs; the server's round   2, -
+``secagg``             a mask of a node : adding its partial from the cache; the server   2, -
 ``he``                 encryption and decryption : a node's masks; the server's round      -, -
 ``coded``              a round with codec.up = stc : without; other codes likewise        1.1, -
 ``memory``             peak of all processes of a run : of the stock app's                 0.5

@@ -80,7 +80,10 @@ POPULATIONS = {
         AVERAGED | {"fraction-train": 0.03},
         {"dp.clip": 0.1, "dp.clip-quantile": 0.5, "dp.delta": 1e-6},
         "fedavgm.server-lr",
-        {"logistic": dict.fromkeys((0, 8, 4, 2), 1.0), "2nn": {}},
+        {
+            "logistic": dict.fromkeys((0, 8, 4, 2), 1.0),
+            "2nn": {0: 1.0, 8: 0.3, 4: 0.3, 2: 0.3},  # of 0.1, 0.3 and 1 on seed 101 for 2
+        },
     ),
 }
 CHUNK = 4096

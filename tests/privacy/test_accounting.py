@@ -62,6 +62,15 @@ def test_releases_of_one_cohort_count_as_one_of_less_noise() -> None:
     assert epsilon([(0.1, 1.0), (0.1, joined([1.0, 1.0]))], 1e-5) > epsilon([(0.1, 1.0)] * 2, 1e-5)
 
 
+def test_releases_are_counted_as_well_as_listed() -> None:
+    assert epsilon({(0.1, 1.0): 7, (1.0, 9.0): 2}, 1e-5) == epsilon([(1.0, 9.0)] * 2 + [(0.1, 1.0)] * 7, 1e-5)
+
+
+def test_a_million_strong_releases_get_a_bound_instead_of_gigabytes() -> None:
+    assert epsilon({(0.001, 1.0): 10**6}, 1e-5) == pytest.approx(6.38, abs=0.02)
+    assert 10**6 / 2 / 0.05**2 < epsilon({(1.0, 0.05): 10**6}, 1e-5) < 1.2 * 10**6 / 2 / 0.05**2
+
+
 def test_nothing_released_costs_nothing() -> None:
     assert epsilon([], 1e-5) == 0.0
 

@@ -19,14 +19,16 @@ from client_app.training.programs import Batch, Perceptron, Single
 from strategies.engine.example_privacy import ExamplePrivacy
 from task.config.read import read_config
 from task.datasets import Dataset
-from task.errors import ConfigError, StateError
+from task.errors import ConfigError, FieldError, StateError
 from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.privacy import noise
 from task.privacy.accounting import epsilon
 from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
+from task.resolve.contract import contract_of
 from task.resolve.validate import check_names
+from task.wire.checks import check_scalars
 from tests.privacy.test_central import Ledger
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 from tests.test_privacy import Recording
@@ -247,6 +249,16 @@ def test_half_a_line_is_of_steps_that_were_not_taken(tmp_path: Path) -> None:
     assert ledger.steps() == {"a": 5}
     ledger.charge(2, "b", 7)
     assert ledger.steps() == {"a": 5, "b": 7}
+
+
+@pytest.mark.parametrize(("field", "value"), [("dp-sampling", 0.0), ("dp-steps", 10**12), ("dp-steps", 0)])
+def test_what_cannot_be_accounted_for_is_no_reply(field: str, value: float, owners: Path) -> None:
+    contract = contract_of(read_config(keys_of(owners)))
+    said = {"num-examples": 7, "dp-steps": 2, "dp-sampling": 4 / 7}
+    check_scalars(contract, said)
+    with pytest.raises(FieldError) as refused:
+        check_scalars(contract, said | {field: value})
+    assert refused.value.field == field
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from server_app.engines.replay import replay
+from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
 from server_app.run.arrivals import FILE, check_deployed, finished_order_of, order_of
 from task.config.read import read_config
 from task.errors import ConfigError, StateError
+from tests.support.federation import write_owners
 
 START = {"event": "start", "round": 1, "client": "a", "version": 0, "lr": 0.1}
 
@@ -55,3 +58,34 @@ def test_a_simulation_has_no_real_arrivals() -> None:
         read_config({"order-of-arrival": "real"})
     with pytest.raises(ConfigError, match=r'"devices\.spread": nothing in this run reads it'):
         read_config({"algorithm": "fedbuff", "order-of-arrival": "real", "devices.spread": 2.0})
+
+
+def test_a_replay_on_other_data_than_the_run_s_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "owners.npz"
+    write_owners(data)
+    keys = {"algorithm": "fedbuff", "dataset": "npz", "data-path": str(data), "partition": "natural"}
+    keys |= {"num-clients": 0, "model": "logistic", "fedbuff.buffer": 2, "num-server-rounds": 1}
+    keys |= {"local-test-fraction": 0.0, "progress": "none", "runs-dir": str(tmp_path), "run-name": "ward"}
+    folder = RunFolder(simulate(keys, 1).path)
+    record = folder.config()
+    record["run"]["order-of-arrival"] = "real"
+    (folder.path / "config.json").write_text(json.dumps(record))
+    order = order_of(folder)
+    order.add({"event": "step", "round": 1, "updates": [], "refused": []})
+    data.with_suffix(".away").write_bytes(data.read_bytes())
+
+    def begin(line: str) -> None:
+        raise RuntimeError("the data are right")
+
+    with pytest.raises(RuntimeError, match="the data are right"):
+        replay(folder.path, 1, begin)
+    write_owners(data, seed=6)
+    was = record["data"]["fingerprint"][:12]
+    with pytest.raises(ConfigError, match=rf"ward: expected the data of the run, SHA-256 {was}.*; got .*npz"):
+        replay(folder.path, 1, begin)
+    data.with_suffix(".away").replace(data)
+    with pytest.raises(RuntimeError, match="the data are right"):
+        replay(folder.path, 1, begin)
+    (folder.path / "config.json").write_text(json.dumps(record | {"data": None}))
+    with pytest.raises(ConfigError, match="expected a run on data that are here; got one whose data stayed"):
+        replay(folder.path, 1, begin)

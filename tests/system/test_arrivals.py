@@ -25,15 +25,16 @@ KEYS: dict[str, Any] = {
     "fedbuff.buffer": 3, "num-server-rounds": 8, "learning-rate": 0.1, "progress": "none", "min-nodes": 3,
     "threads": 1, "device": "cpu",
 }  # fmt: skip
+SHARES = {f"node-{i + 1}": ["--partition", f"{i}/3"] for i in range(3)}
+SHARES["node-3"] += ["--bandwidth", "1mbit"]
+STEPS = 300  # take longer than it takes to give a node up
 
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """A link and three nodes, one of them behind a slow line."""
     runs = tmp_path_factory.mktemp("arrivals") / "runs"
-    shares = {f"node-{i + 1}": ["--partition", f"{i}/3"] for i in range(3)}
-    shares["node-3"] += ["--bandwidth", "1mbit"]
-    with federation(shares, runs) as fed:
+    with federation(SHARES, runs) as fed:
         yield fed
 
 
@@ -123,3 +124,53 @@ def test_a_run_in_virtual_time_survives_its_server_with_the_bytes_of_the_simulat
     refused = bouquet("replay", str(folder))
     assert refused.returncode == 2
     assert 'expected a run with order-of-arrival = "real"; got "virtual"' in refused.stderr
+
+
+@pytest.mark.full
+def test_fedasync_takes_real_arrivals_without_a_killed_node_and_replays_to_the_same_bytes(
+    fed: Federation,
+) -> None:
+    """Each update is a step; node-3 dies, its clients' starts are given up, and it comes back."""
+    jobs, folder = Jobs(fed.kit.jobs, fed.kit.runs), fed.kit.runs / "fedasync"
+    own = {
+        "algorithm": "fedasync",
+        "order-of-arrival": "real",
+        "num-server-rounds": STEPS,
+        "evaluate-every": 50,
+    }
+    own |= {"run-name": "fedasync", "fedasync.staleness": "polynomial"}
+    follow.submit(fed.kit, {k: v for k, v in KEYS.items() if k != "fedbuff.buffer"} | own)
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        path = folder / "arrivals.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+    def ended() -> bool:
+        job = jobs.read("fedasync")
+        return job is not None and job.ended
+
+    until(lambda: len(events("step")) >= 3)
+    node = fed.processes["node-3"]
+    node.kill()
+    node.wait()
+    until(lambda: events("lost") or ended())
+    lost = events("lost")
+    assert lost, "the run ended before the node was given up"
+    fed.start("node-3", "node", str(fed.kit.path.parent / "node-3"), *SHARES["node-3"])
+    until(ended)
+    job = jobs.read("fedasync")
+    assert job is not None
+    assert (job.state, job.attempts) == ("finished", 1), job.reason
+    assert {e["client"] for e in lost} <= {"client-2", "client-5", "client-8"}
+    arrivals = events("arrival")
+    assert [e["updates"] for e in events("step")] == [[e["client"]] for e in arrivals]
+    assert len(arrivals) == STEPS
+    assert any(e["staleness"] for e in arrivals)
+    assert [e["weight"] for e in arrivals] == pytest.approx(
+        [0.6 * (1 + e["staleness"]) ** -0.5 for e in arrivals]
+    )
+    done = bouquet("replay", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = rows(folder)[-1]["model_sha256"]
+    assert f"the same model after each round; after the last one SHA-256 {last}" in done.stdout
