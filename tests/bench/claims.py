@@ -140,6 +140,9 @@ CLAIMS: dict[str, Runs] = {
         **_each(("fedavg", "krum", "median", "centered-clipping"), STEPS),
         **_each(("krum", "median", "centered-clipping"), STEPS,
                 **{"robust.client-momentum": 0.9}),
+        **_each(("centered-clipping",), STEPS, **{"centered-clipping.radius": 0.1}),
+        **_each(("centered-clipping",), STEPS,
+                **{"centered-clipping.radius": 0.1, "robust.client-momentum": 0.9}),
     },
     "CFL, two planted clusters": {
         **_each(("fedavg", "local-only", "ifca", "cfl"), SWAPPED),
