@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from task.config.read import read_recipe
+from task.errors import ConfigError
 from tests.bench import claims, data, families, robustness
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -56,15 +58,67 @@ def test_a_run_gives_figures_and_is_not_done_twice(tmp_path: Path, monkeypatch: 
     assert out.read_text(encoding="utf-8") == first
 
 
-def test_a_table_of_attacks_says_how_far_a_backdoor_came() -> None:
-    accuracies = {"fedavg": {"none": 0.9, "backdoor": 0.8}, "krum": {"none": 0.85, "backdoor": 0.84}}
-    lines = robustness.as_markdown(accuracies, {"fedavg": {"backdoor": 0.996}}).splitlines()
-    assert lines == [
-        "| rule | none | backdoor |",
-        "|---|---|---|",
-        "| FedAvg | 90.0 | 80.0 (99.6) |",
-        "| Krum | 85.0 | 84.0 |",
+def test_a_table_of_attacks_says_how_far_a_backdoor_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robustness, "ATTACKS", {"none": {}, "label flip": {}, "backdoor": {}})
+    monkeypatch.setattr(robustness, "RULES", ["fedavg", "bulyan", "krum"])
+    found = robustness.Map(
+        {
+            "fedavg": {"none": 0.9, "label flip": 0.7, "backdoor": 0.8},
+            "bulyan": {},
+            "krum": {"none": 0.5, "label flip": 0.84},
+        },
+        {"fedavg": {"backdoor": 0.996}},
+        {"bulyan": 'run-config key "robust.byzantine": bulyan needs 27; with so many f is at most 4'},
+    )
+    assert robustness.as_markdown(found).splitlines() == [
+        "| rule | none | label flip | backdoor |",
+        "|---|---|---|---|",
+        "| FedAvg | 90.0 | 70.0 | 80.0 (99.6) |",
+        "| Bulyan | bulyan needs 27 |  |  |",
+        "| Krum | 50.0 | 84.0 |  |",
     ]
+    assert robustness.summary({0.1: found}).splitlines() == [
+        "| rule | 10%: least, under | 10%: mean | 10%: backdoor |",
+        "|---|---|---|---|",
+        "| FedAvg | 70.0, label flip | 75.0 | 99.6 |",
+        "| Bulyan | refused |  |  |",
+        "| Krum | 84.0, label flip (of 1 attacks) | 84.0 | 0.0 |",
+    ]
+    assert robustness.survivors({"IID": {0.1: found}}).splitlines()[2:] == [
+        "| FedAvg | 70.0 † |",
+        "| Bulyan | refused |",
+        "| Krum |  |",
+    ]
+
+
+def test_the_tables_of_attacks_are_those_of_the_figures() -> None:
+    text = (DOCS.parent / "task" / "recipes" / "README.md").read_text(encoding="utf-8")
+    kinds = robustness.read_all(DOCS / "robust-attacks.png")
+    for maps in kinds.values():
+        assert robustness.as_markdown(maps[0.2]) in text
+        assert len(maps) == 1 or robustness.summary(maps) in text
+    assert robustness.survivors(kinds) in (DOCS / "robust.md").read_text(encoding="utf-8")
+
+
+def test_a_rule_that_has_too_few_clients_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(keys: object) -> None:
+        asked.append(keys)
+        raise ConfigError('run-config key "robust.byzantine": expected 27 clients; got 20')
+
+    asked: list[object] = []
+    monkeypatch.setattr(robustness, "RULES", ["bulyan"])
+    monkeypatch.setattr(robustness, "measured", refuse)
+    threads = torch.get_num_threads()
+    try:
+        recipe = read_recipe(robustness.RECIPE)
+        found = [robustness.measure_all(recipe, {"seed": 1}, tmp_path / "map.json") for _ in range(2)]
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == robustness.Map({"bulyan": {}}, {}, found[0].refused)
+    assert "27 clients" in found[0].refused["bulyan"]
+    assert len(asked) == 1
 
 
 def test_a_claim_has_a_table_of_its_runs() -> None:
@@ -74,6 +128,14 @@ def test_a_claim_has_a_table_of_its_runs() -> None:
         "|---|---|---|---|",
         "| fedavg | 81.0 ± 1.4 | 10.0 ± 1.4 | 2 |",
         "| fedntd | 83.0 |  | 1 |",
+    ]
+    cut = {"accuracy": 90.0, "clusters": ["0 of 5", "5 of 5"], "cut": 31}
+    mixed = cut | {"clusters": ["1 of 5", "4 of 5"]}
+    whole = {"accuracy": 60.0, "clusters": ["5 of 10"], "cut": None}
+    assert claims.table("Who is apart", {"cfl": [cut, mixed, whole]}).splitlines()[2:] == [
+        "| run | accuracy (%) | first cut, in round | seeds |",
+        "|---|---|---|---|",
+        "| cfl | 80.0 ± 17.3 | 31; 31, mixed; never | 3 |",
     ]
 
 

@@ -3,15 +3,18 @@
 Plays the recipe ``mnist-2nn-attacked`` for each pair of rule and attack, with the real clients, rules and
 messages in one process, and writes a heat map, and the figures next to it as JSON. A cell is the accuracy of
 the last model on all test examples; with a backdoor there is the share of examples that its patch brings to
-the target, too. Pairs that the JSON file has are not played again. A rule that does not withstand as many
-attackers has no cells.
+the target, too. Pairs that the JSON file has are not played again. The row of a rule that does not withstand
+as many attackers is empty but for the reason. `--summary` has the least and the mean over attacks.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
@@ -47,6 +50,8 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "backdoor in four parts": {"attack.kind": "distributed-backdoor", "attack.scale": 0.0},
     "model replacement, s = 20": {"attack.kind": "model-replacement", "attack.scale": 20.0},
 }
+SHARES = {0.1: "-10", 0.2: "", 0.3: "-30"}  # of malicious clients, and what their file's name ends in
+KINDS = {"IID": "", "skewed": "-skewed"}
 Figures = dict[str, dict[str, float]]  # by rule and attack
 
 
@@ -66,8 +71,24 @@ def measured(keys: dict[str, Any]) -> tuple[float, float | None]:
     return accuracy, attack_success(model, x, y, attack.target, CLASSIFICATION, parts=attack.parts)
 
 
-def table(recipe: dict[str, Any], keys: dict[str, Any], out: Path) -> tuple[Figures, Figures]:
-    """Return accuracies and backdoors' successes by rule and attack; prints and writes each as it comes."""
+class Map(NamedTuple):
+    """What was measured at one share of malicious clients."""
+
+    accuracy: Figures
+    success: Figures  # of backdoors
+    refused: dict[str, str]  # why, by rule
+
+
+def read_map(path: Path) -> Map:
+    """Return a file's figures, rules and attacks in the order of this module; nothing without a file."""
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found = kept.get("accuracy", {})
+    rows = {r: {a: found[r][a] for a in ATTACKS if a in found[r]} for r in RULES if r in found}
+    return Map(rows, kept.get("attack-success", {}), kept.get("refused", {}))
+
+
+def measure_all(recipe: dict[str, Any], keys: dict[str, Any], out: Path) -> Map:
+    """Return the figures of each rule under each attack; prints and writes each as it comes."""
     torch.set_num_threads(1)
     kept = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     meant = {**keys, **({"attackers": recipe["attack.fraction"]} if recipe["attack.fraction"] != 0.2 else {})}
@@ -75,60 +96,116 @@ def table(recipe: dict[str, Any], keys: dict[str, Any], out: Path) -> tuple[Figu
         raise typer.BadParameter(
             f"expected the figures of {meant} in {out}, which has those of {kept['keys']}"
         )
-    accuracies: Figures = kept.get("accuracy", {})
-    successes: Figures = kept.get("attack-success", {})
+    accuracies, successes, refused = read_map(out)
     for rule in RULES:
         for attack, more in ATTACKS.items():
-            if attack in accuracies.setdefault(rule, {}):
+            if attack in accuracies.setdefault(rule, {}) or rule in refused:
                 continue
             own = {**more, "algorithm": rule, "device": "cpu", **keys}
             try:
                 got, success = measured(fuse(recipe, own)[0])
             except BouquetError as error:
                 print(f"{rule:<18} {error}", flush=True)
-                break
-            accuracies[rule][attack] = got
-            if success is not None:
-                successes.setdefault(rule, {})[attack] = success
-            print(f"{rule:<18} {attack:<26} {got:.4f} {'' if success is None else success}", flush=True)
-            found = {"keys": meant, "accuracy": accuracies, "attack-success": successes}
+                refused[rule] = str(error)
+            else:
+                accuracies[rule][attack] = got
+                if success is not None:
+                    successes.setdefault(rule, {})[attack] = success
+                print(f"{rule:<18} {attack:<26} {got:.4f} {'' if success is None else success}", flush=True)
+            found = {"keys": meant, "accuracy": accuracies, "attack-success": successes, "refused": refused}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    # In this order, whatever the file's is.
-    rows = {r: {a: accuracies[r][a] for a in ATTACKS if a in accuracies[r]} for r in RULES}
-    return {rule: row for rule, row in rows.items() if row}, successes
+    return read_map(out)
 
 
-def as_markdown(accuracies: Figures, successes: Figures) -> str:
+def reason(error: str) -> str:
+    """Return what a refusal says of the number of clients, without the key and the way out."""
+    return error.partition('": ')[2].partition(";")[0] or error
+
+
+def as_markdown(found: Map) -> str:
     """Return a table in per cent; of backdoors a second figure says how many examples reach the target."""
-    attacks = list(next(iter(accuracies.values())))
-    lines = ["| rule | " + " | ".join(attacks) + " |", "|---" * (len(attacks) + 1) + "|"]
-    for rule, row in accuracies.items():
-        also = successes.get(rule, {})
+    lines = ["| rule | " + " | ".join(ATTACKS) + " |", "|---" * (len(ATTACKS) + 1) + "|"]
+    for rule, row in found.accuracy.items():
+        also = found.success.get(rule, {})
         cells = [
-            f"{100 * value:.1f}" + (f" ({100 * also[attack]:.1f})" if attack in also else "")
-            for attack, value in row.items()
+            (f"{100 * row[attack]:.1f}" if attack in row else "")
+            + (f" ({100 * also[attack]:.1f})" if attack in also else "")
+            for attack in ATTACKS
         ]
+        if rule in found.refused:
+            cells[0] = reason(found.refused[rule])
         lines.append(f"| {ALGORITHMS[rule].title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def draw(found: Figures, path: Path, title: str) -> None:
+def summary(maps: Mapping[float, Map]) -> str:
+    """Return a table of each rule's least and mean accuracy over the attacks, by share of attackers.
+
+    Behind them is the largest share of examples that a backdoor brings to its target.
+    """
+    heads = [f"{share:.0%}: {what}" for share in maps for what in ("least, under", "mean", "backdoor")]
+    lines = [f"| rule | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for rule in RULES:
+        cells = []
+        for accuracy, success, refused in maps.values():
+            row = {a: v for a, v in accuracy.get(rule, {}).items() if a != "none"}
+            if rule in refused or not row:
+                cells += ["refused" if rule in refused else "", "", ""]
+                continue
+            least = min(row, key=lambda attack: row[attack])
+            few = f" (of {len(row)} attacks)" if len(row) < len(ATTACKS) - 1 else ""
+            cells += [
+                f"{100 * row[least]:.1f}, {least.partition(',')[0]}{few}",
+                f"{100 * fmean(row.values()):.1f}",
+                f"{100 * max(success.get(rule, {}).values(), default=0.0):.1f}",
+            ]
+        lines.append(f"| {ALGORITHMS[rule].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def survivors(kinds: Mapping[str, Mapping[float, Map]]) -> str:
+    """Return a table of each rule's least accuracy; a dagger says that some backdoor reaches a tenth."""
+    heads = [f"{kind} {share:.0%}" for kind, maps in kinds.items() for share in maps]
+    lines = [f"| rule | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for rule in RULES:
+        cells = []
+        for accuracy, success, refused in (found for maps in kinds.values() for found in maps.values()):
+            row = [v for a, v in accuracy.get(rule, {}).items() if a != "none"]
+            through = max(success.get(rule, {}).values(), default=0.0) >= 0.1
+            few = "refused" if rule in refused else ""
+            whole = len(row) == len(ATTACKS) - 1
+            cells.append(f"{100 * min(row):.1f}{' †' * through}" if whole else few)
+        lines.append(f"| {ALGORITHMS[rule].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def read_all(out: Path) -> dict[str, dict[float, Map]]:
+    """Return the maps that lie next to `out`, by how clients' data differ and share of attackers."""
+    found: dict[str, dict[float, Map]] = {}
+    for kind, middle in KINDS.items():
+        paths = {share: out.with_name(f"{out.stem}{middle}{end}.json") for share, end in SHARES.items()}
+        found[kind] = {share: read_map(path) for share, path in paths.items() if path.exists()}
+    return found
+
+
+def draw(found: Map, path: Path, title: str) -> None:
     """Write the heat map."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    attacks = list(next(iter(found.values())))
-    values = [[found[rule][attack] for attack in attacks] for rule in found]
+    values = [[row.get(attack, float("nan")) for attack in ATTACKS] for row in found.accuracy.values()]
     figure, axes = pyplot.subplots(figsize=(12.6, 5.4), layout="constrained")
     image = axes.imshow(values, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
-    for i, row in enumerate(values):
+    for i, (rule, row) in enumerate(zip(found.accuracy, values, strict=True)):
         for j, value in enumerate(row):
-            axes.text(j, i, f"{100 * value:.1f}", ha="center", va="center")
-    axes.set_xticks(range(len(attacks)), attacks, rotation=25, ha="right")
-    axes.set_yticks(range(len(found)), [ALGORITHMS[rule].title for rule in found])
+            axes.text(j, i, "" if math.isnan(value) else f"{100 * value:.1f}", ha="center", va="center")
+        if rule in found.refused:
+            axes.text((len(ATTACKS) - 1) / 2, i, reason(found.refused[rule]), ha="center", va="center")
+    axes.set_xticks(range(len(ATTACKS)), list(ATTACKS), rotation=25, ha="right")
+    axes.set_yticks(range(len(values)), [ALGORITHMS[rule].title for rule in found.accuracy])
     axes.set_title(title)
     figure.colorbar(image, label="test accuracy")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,23 +223,32 @@ def main(
         float, typer.Option(help="Share of malicious clients, which rules withstand or are left out.")
     ] = 0.2,
     data_dir: Annotated[str, typer.Option(help='MNIST; "" = $BOUQUET_DATA.')] = "",
+    tell: Annotated[
+        bool, typer.Option("--summary", help="Print the table of all shares of attackers; play nothing.")
+    ] = False,
     more: Annotated[
         str, typer.Option("--set", help="Further keys of all runs, as bouquet run -c takes them.")
     ] = "",
 ) -> None:
     """Play every rule under every attack, print the table and draw the heat map."""
+    if tell:
+        kinds = read_all(out)
+        for maps in kinds.values():
+            print(summary(maps), end="\n\n")
+        print(survivors(kinds))
+        return
     keys: dict[str, Any] = {"seed": seed, "data-dir": data_dir, **parse_options([more] if more else [])}
     if rounds:
         keys["num-server-rounds"] = rounds
     shares = dict.fromkeys(("attack.fraction", "robust.byzantine", "robust.trim"), attackers)
     recipe = read_recipe(RECIPE) | shares
     config = read_config(fuse(recipe, keys)[0])
-    accuracies, successes = table(recipe, keys, out.with_suffix(".json"))
+    found = measure_all(recipe, keys, out.with_suffix(".json"))
     K, bad = config.data.num_clients, round(config.attack.fraction * config.data.num_clients)
     what = f"MNIST {config.model}, {config.data.partition}"
     rounds = config.server.num_server_rounds
-    draw(accuracies, out, f"{what}, {bad} of {K} clients malicious: test accuracy after {rounds} rounds (%)")
-    print(as_markdown(accuracies, successes))
+    draw(found, out, f"{what}, {bad} of {K} clients malicious: test accuracy after {rounds} rounds (%)")
+    print(as_markdown(found))
 
 
 if __name__ == "__main__":
