@@ -162,12 +162,13 @@ class Training:
         """Return clients ready to train in a round: data and received model, solver, what each kept."""
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
         pool, sizes = np.concatenate(rows), [len(r) for r in rows]
-        x, y = (
-            node.dataset.inputs(pool).to(node.device),
-            node.task.targets(node.dataset, pool).to(node.device),
-        )
+
+        def read(numbers: np.ndarray) -> torch.Tensor:
+            return node.dataset.inputs(pool[numbers]).to(node.device)
+
+        examples = Examples(read, node.task.targets(node.dataset, pool).to(node.device), sizes)
         for stage in self.stages:
-            x, y = stage.examples(x, y, cohort, sizes)
+            examples = stage.examples(examples, cohort)
         kept = self.memory.load(cohort, server_round)
         if entry.pooled == "each":
             kept = [
@@ -179,7 +180,7 @@ class Training:
         task = LocalTask(
             program,
             initial | received if len(received) < len(initial) else received,
-            Examples(x, y, sizes),
+            examples,
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,

@@ -20,7 +20,7 @@ import os
 import platform
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,17 +42,18 @@ def version_of(path: Path, server_round: int) -> Path:
     return path.with_name(f"{path.stem}@{server_round}{SUFFIX}")  # safe names have no "@"
 
 
-def chain_of(path: Path, present: Header | None) -> tuple[list[int], int]:
+def chain_of(path: Path, present: Header | None, enough: Callable[[int], bool]) -> tuple[list[int], int]:
     """Return the rounds of the present file and of the versions that led to it, the newest first.
 
-    The second value is the round where the chain breaks off, 0 = nowhere. If that version is damaged and
-    a backup is put in its place, those before it count again.
+    It ends with the first one that is `enough`. The second value is the round where the chain breaks off
+    before that, 0 = nowhere. If that version is damaged and a backup is put in its place, those before it
+    count again.
     `path` is the present file and `present` its header, None if it is not there.
     """
     if present is None:
         return [], 0
     chain, previous = [present.round], present.previous
-    while previous:
+    while previous and not enough(chain[-1]):
         try:
             header = read_header(version_of(path, previous))
         except (OSError, ValueError, StateError):
@@ -193,7 +194,12 @@ class StateStore:
         path = self.path(client, run)
         found = _read(path, client, algorithm, run, whole=False)
         present = found[0] if found else None
-        chain, lost = chain_of(path, present)
+
+        def enough(r: int) -> bool:
+            """Return whether nobody can ask for a version before that of round r."""
+            return r < server_round and r not in void and (resumable is None or r <= resumable)
+
+        chain, lost = chain_of(path, present, enough)
         before = sorted(r for r in chain if r < server_round and r not in void)
         needed: set[int] = set()
         if resumable is not None:

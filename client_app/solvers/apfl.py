@@ -58,7 +58,7 @@ class APFLSolver(Solver, name="apfl"):
     def _alphas(self, task: LocalTask) -> torch.Tensor:
         start = {"one": np.full(1, self.config.apfl.alpha, np.float32)}
         found = np.concatenate([fields.get("alpha", start)["one"] for fields in self.kept])
-        return torch.tensor(found, device=task.examples.x.device)
+        return torch.tensor(found, device=task.examples.device)
 
     def _mixture(self, task: LocalTask, clients: int) -> Tensors:
         """Return alpha v + (1 - alpha) w of the first clients."""

@@ -48,7 +48,7 @@ class FedMDSolver(Solver, name="fedmd"):
             self._pretrain(task)
         consensus = self.arrays["consensus"]
         if consensus["clients"][0] > 0:
-            self._digest(task, torch.from_numpy(consensus["logits"]).to(task.examples.x.device))
+            self._digest(task, torch.from_numpy(consensus["logits"]).to(task.examples.device))
         return super().run(task)
 
     def _pretrain(self, task: LocalTask) -> None:
@@ -58,7 +58,7 @@ class FedMDSolver(Solver, name="fedmd"):
             return
         public, program = _public(task), task.program
         assert public.y is not None
-        device = task.examples.x.device
+        device = task.examples.device
         x, y, rows_of = public.x.to(device), public.y.to(device), torch.tensor(new, device=device)
         alone = len(new) == task.clients  # a program of one module knows only the tensors in place
         params = task.params if alone else [p[rows_of] for p in task.params]
@@ -78,7 +78,7 @@ class FedMDSolver(Solver, name="fedmd"):
 
     def _digest(self, task: LocalTask, consensus: torch.Tensor) -> None:
         """Move the models towards the consensus, all by batches of the same examples."""
-        x, program = _public(task).x.to(task.examples.x.device), task.program
+        x, program = _public(task).x.to(task.examples.device), task.program
         lr = self.config.fedmd.digest_lr or task.lr
         server_round = self.order.round if self.order else 0
         rng = seeds.rng_for(self.config.seeds.train, seeds.PUBLIC, server_round)
@@ -96,7 +96,7 @@ class FedMDSolver(Solver, name="fedmd"):
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return the trained models' logits of the public examples; the models stay."""
-        x, tables = _public(task).x.to(task.examples.x.device), list[Arrays]()
+        x, tables = _public(task).x.to(task.examples.device), list[Arrays]()
         task.program.train(False)
         for k in range(task.clients):
             params: Tensors = [p[k : k + 1] for p in task.params]

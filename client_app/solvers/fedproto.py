@@ -39,7 +39,7 @@ class FedProtoSolver(Solver, name="fedproto"):
 
     def begin(self, task: LocalTask) -> None:
         """Take the global prototypes."""
-        table, device = self.arrays["prototypes"], task.examples.x.device
+        table, device = self.arrays["prototypes"], task.examples.device
         self._global = torch.from_numpy(table[FEATURES]).to(device)
         self._has = torch.from_numpy(table[COUNTS] > 0).to(device)
         self._pulls = bool(self.config.fedproto.lambda_ and self._has.any())

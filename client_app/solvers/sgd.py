@@ -57,7 +57,7 @@ class Solver:
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
-        device, record = task.examples.x.device, self.arrays[name]
+        device, record = task.examples.device, self.arrays[name]
         return [torch.tensor(record[n], device=device).unsqueeze(0) for n in task.program.names]
 
     def routed(self, name: str) -> list[Arrays]:

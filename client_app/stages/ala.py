@@ -91,7 +91,7 @@ class AdaptiveAggregation:
         self, task: LocalTask, k: int, local: Arrays, weights: Arrays, started: bool
     ) -> tuple[Arrays, Arrays]:
         """Return W_i and the top layers of Theta^_i."""
-        device = task.examples.x.device
+        device = task.examples.device
         theta = dict(zip(task.program.names, (p[k : k + 1] for p in task.params), strict=True))
         new = [theta[n] for n in self.top]
         old = [torch.tensor(local[n], device=device).unsqueeze(0) for n in self.top]

@@ -54,6 +54,7 @@ import torch
 from client_app.node import Node
 from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
+from client_app.training.loop import Examples
 from task.config.attack_section import BACKDOORS, DEVIATING, INFORMED
 from task.config.knobs import Config
 from task.datasets.trigger import stamped
@@ -74,24 +75,23 @@ class Attack(Stage):
         super().__init__(node, entry, order)
         self._made: Vectors = {}  # what all malicious clients that know the benign ones send
 
-    def examples(
-        self, x: torch.Tensor, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def examples(self, examples: Examples, cohort: Sequence[str]) -> Examples:
         """Flip the labels of the malicious, or put the trigger into a share of their examples."""
         config, bad = self.node.config, self._malicious()
         attack, classes = config.attack, self.node.dataset.num_classes
+        y, sizes = examples.y, examples.sizes
         if attack.kind == "label-flip":
             flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], sizes))
             flipped = flipped.to(y.device).view(-1, *[1] * (y.dim() - 1))
-            return x, torch.where(flipped, flip_labels(y, classes), y)
+            return replace(examples, y=torch.where(flipped, flip_labels(y, classes), y))
         if attack.kind not in BACKDOORS or not bad.intersection(cohort):
-            return x, y
+            return examples
         drawn = []
         for client, n in zip(cohort, sizes, strict=True):
             order = rng_for(config.seeds.train, POISON, 0, client).permutation(n)
             drawn.append(order < round(attack.poison * n) if client in bad else np.zeros(n, bool))
         rows = torch.from_numpy(np.concatenate(drawn)).to(y.device)
-        x, y = x.clone(), y.clone()
+        x, y = examples.x.clone(), y.clone()
         if attack.parts == 1:
             x[rows] = stamped(x[rows])
         else:
@@ -100,7 +100,7 @@ class Attack(Stage):
                 mine = rows & (owner == part)
                 x[mine] = stamped(x[mine], attack.parts, part)
         y[rows] = attack.target
-        return x, y
+        return Examples(x, y, sizes)
 
     def _part(self, client: str) -> int:
         """Return which part of a trigger that is cut a client has; -1 = none, it is not malicious."""

@@ -7,11 +7,10 @@ client between rounds it declares as a record of the contract (`task.spec.stages
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import torch
 
 from client_app.node import Node
 from client_app.solvers.sgd import Finished
-from client_app.training.loop import LocalTask
+from client_app.training.loop import Examples, LocalTask
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.spec.entry import Algorithm
@@ -61,11 +60,9 @@ class Stage:
         """Return whether `send` makes the client's upload, so that it does not train."""
         return False
 
-    def examples(
-        self, x: torch.Tensor, y: torch.Tensor, cohort: Sequence[str], sizes: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what a cohort trains on, [N, ...], client after client, with `sizes` rows each."""
-        return x, y
+    def examples(self, examples: Examples, cohort: Sequence[str]) -> Examples:
+        """Return what a cohort trains on in the place of its clients' examples."""
+        return examples
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int

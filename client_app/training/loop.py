@@ -9,8 +9,9 @@ batch is one gather from the decoded examples.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +39,7 @@ Terms = list[tuple[float, Tensors]]
 class Examples:
     """The training examples of K clients, one client's after the other's."""
 
-    x: torch.Tensor  # inputs [n_1 + ... + n_K, ...]
+    given: torch.Tensor | Callable[[np.ndarray], torch.Tensor]  # inputs, or what reads those of some
     y: torch.Tensor  # targets [n_1 + ... + n_K, ...], int64 or float32
     sizes: Sequence[int]  # n_k, rows of each client
 
@@ -47,6 +48,22 @@ class Examples:
         text = self.y.dim() > 1 and not self.y.is_floating_point()
         self.targets = counted(self.y).cpu().numpy() if text else np.ones(len(self.y), np.int64)
         """Targets that count by row: 1, or of text the bytes that are predicted; padding does not count."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.y.device
+
+    @cached_property
+    def x(self) -> torch.Tensor:
+        """Inputs [n_1 + ... + n_K, ...]."""
+        return self.given(np.arange(len(self.y))) if callable(self.given) else self.given
+
+    def inputs(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of some rows; the others are not read for that."""
+        if callable(self.given) and "x" not in vars(self):
+            return self.given(rows.cpu().numpy())
+        return self.x.index_select(0, rows)
 
     def counted(self, k: int) -> int:
         """Return how many targets of client k count."""
@@ -83,7 +100,7 @@ class LocalTask:
     def start_from(self, own: Sequence[Arrays]) -> None:
         """Take these values in place of received ones, by client, and start from them."""
         self.own = own
-        device, names = self.examples.x.device, self.program.names
+        device, names = self.examples.device, self.program.names
         differ = {n for mine in own for n in mine} - self.private
         self.start: Tensors = [
             torch.stack([torch.tensor(mine.get(n, self.received[n]), device=device) for mine in own])
@@ -146,10 +163,12 @@ class _Schedule:
                 order[:n] = (np.arange(n) if width >= n else rng.permutation(n)) + self.data.offsets[k]
                 last = min(first + per_epoch, steps[k])
                 rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
+        if 2 * rows.size > len(self.data.y):  # fewer are read step by step, the others never
+            self.data.x  # noqa: B018 - reads them at once
         self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
         self.active = [sum(n > s for n in steps) for s in range(steps[0])]
         self.filled = (rows >= 0).sum(2).max(1) if not task.program.stacks else np.full(steps[0], width)
-        device = self.data.x.device
+        device = self.data.device
         training = np.arange(task.clients) < np.array(self.active)[:, None]  # [S, K]
         short = np.logical_and((rows < 0).any(axis=2), training).sum(axis=1)
         self.padded = [task.program.stacks and n > 0 for n in short.tolist()]
@@ -165,9 +184,8 @@ class _Schedule:
             rows, scale = rows[:k, :b], scale[:k]
         padded = self.padded[step]
         flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
-        x, y = self.data.x, self.data.y
-        x = x.index_select(0, flat).view(k, b, *x.shape[1:])
-        y = y.index_select(0, flat).view(k, b, *y.shape[1:])
+        x, y = self.data.inputs(flat), self.data.y.index_select(0, flat)
+        x, y = x.view(k, b, *x.shape[1:]), y.view(k, b, *y.shape[1:])
         if padded:
             fill(y, rows < 0)
         return Batch(x, y, scale, padded, flat.view(k, b))
@@ -332,7 +350,7 @@ def _chunks(task: LocalTask, group: range) -> list[Batch]:
     data, n = task.examples, task.examples.sizes[group.start]
     begin, end = int(data.offsets[group.start]), int(data.offsets[group.stop])
     counts = [max(task.num_examples[k], 1) for k in group]
-    scale = torch.tensor([1.0 / c for c in counts], device=data.x.device)
+    scale = torch.tensor([1.0 / c for c in counts], device=data.device)
     x = data.x[begin:end].view(len(group), n, *data.x.shape[1:])
     y = data.y[begin:end].view(len(group), n, *data.y.shape[1:])
     return [Batch(x[:, i : i + CHUNK], y[:, i : i + CHUNK], scale) for i in range(0, n, CHUNK)]

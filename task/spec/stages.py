@@ -10,6 +10,7 @@ What does not go together is refused before round 1 (`task.resolve.composition`)
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, ONE, PARAMETERS, SHARED, TOP, Record, Scalar
@@ -60,6 +61,7 @@ def coded_in(entry: Algorithm) -> tuple[Record, ...]:
     return tuple(r for r in entry.up if r.layout in (SHARED, PARAMETERS) and not (r.exact or r.code))
 
 
+@lru_cache(maxsize=64)
 def residual_of(record: Record) -> Record:
     """Return what a client keeps of a record under a code with error feedback."""
     return Record(f"residual-{record.name}", PARAMETERS, "A_k, what its codes have left out so far")

@@ -11,6 +11,7 @@ import torch
 
 from client_app.stages.attacks import Attack
 from client_app.stages.crafted import crafted, dot, hidden
+from client_app.training.loop import Examples
 from server_app.run.evaluate import attack_success
 from task.config.attack_section import AttackConfig
 from task.config.knobs import Config
@@ -93,7 +94,8 @@ def poisoned(kind: str, **attack: Any) -> tuple[torch.Tensor, torch.Tensor]:
     stage = Attack(node, ALGORITHMS["fedavg"], wire.TrainOrder(3, {}, {}, ("a", "b")))
     stage._malicious = lambda: frozenset("b")  # type: ignore[method-assign]
     x, y = torch.tensor([[5.0, 1, 1, 1]] * 14), torch.ones(14, dtype=torch.int64)
-    return stage.examples(x, y, ("a", "b"), (4, 10))
+    found = stage.examples(Examples(x, y, (4, 10)), ("a", "b"))
+    return found.x, found.y
 
 
 def test_a_share_of_the_malicious_clients_examples_has_trigger_and_target() -> None:
@@ -125,12 +127,11 @@ def test_malicious_clients_have_the_parts_of_a_trigger_in_turn() -> None:
     )
     stage = Attack(node, ALGORITHMS["fedavg"], wire.TrainOrder(3, {}, {}, names))
     stage._malicious = lambda: frozenset("bcdef")  # type: ignore[method-assign]
-    x, y = stage.examples(
-        torch.tensor([[5.0, 1, 1, 1, 1]] * 6), torch.ones(6, dtype=torch.int64), names, [1] * 6
-    )
-    where = [row.nonzero().flatten().tolist() for row in x[:, 1:] == 5]
+    x, y = torch.tensor([[5.0, 1, 1, 1, 1]] * 6), torch.ones(6, dtype=torch.int64)
+    found = stage.examples(Examples(x, y, [1] * 6), names)
+    where = [row.nonzero().flatten().tolist() for row in found.x[:, 1:] == 5]
     assert where == [[], [0], [1], [2], [3], [0]]
-    assert y.tolist() == [1, 2, 2, 2, 2, 2]
+    assert found.y.tolist() == [1, 2, 2, 2, 2, 2]
 
 
 def test_success_counts_examples_of_other_classes() -> None:

@@ -90,6 +90,28 @@ def test_the_order_depends_on_client_and_round_and_on_nothing_else() -> None:
     assert order("a", 1) != order("a", 2)
 
 
+@pytest.mark.parametrize(("n", "batch", "wanted"), [(13, 3, [3, 3]), (11, 3, [11]), (6, 0, [6])])
+def test_few_rows_are_read_alone_and_many_at_once(n: int, batch: int, wanted: list[int]) -> None:
+    (x, y), asked = numbered(n), list[int]()
+
+    def read(rows: np.ndarray) -> torch.Tensor:
+        asked.append(len(rows))
+        return x[rows]
+
+    found = []
+    for given in (x, read):
+        torch.manual_seed(1)
+        model = Seen()
+        task = task_on(model, x, y, epochs=1, lr=0.5, batch_size=batch, local_steps=2)
+        task.examples = Examples(given, y, [n])
+        train(task, plain())
+        found.append((model.batches, [p.tolist() for p in task.params]))
+    assert found[0] == found[1]
+    assert asked == wanted
+    assert torch.equal(task.examples.x, x)
+    assert torch.equal(task.examples.inputs(torch.tensor([4, 2])), x[[4, 2]])
+
+
 def test_one_step_by_hand() -> None:
     # w = 0, x = 2, y = 1: loss log 2, gradient -x sigmoid(0) = -1; w <- 0 + 0.5 * 1
     model = OneNumber()

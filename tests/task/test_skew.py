@@ -75,6 +75,16 @@ def test_a_client_has_its_skew_in_training_and_test_once_and_the_global_test_set
     assert (again.skew.client_of[data.test_rows] != of.client_of[data.test_rows]).any()
 
 
+@pytest.mark.parametrize("kind", ["none", "invert", "rotate", "noise", "contrast", "styles"])
+def test_an_example_is_the_same_whatever_is_read_with_it(kind: str) -> None:
+    keys = {"feature-skew": kind, "num-clients": 5, "drift.kind": "rotate", "drift.round": 2}
+    data = load_dealt(read_config(keys))[0].at(3)
+    rows = np.random.default_rng(1).permutation(1200)
+    together = data.inputs(rows)
+    for few in (slice(0, 1), slice(3, 40), slice(700, 1200)):
+        assert torch.equal(together[few], data.inputs(rows[few]))
+
+
 def test_without_the_key_nothing_changes() -> None:
     assert load_dealt(read_config({}))[0].skew is None
 
