@@ -164,7 +164,7 @@ class _Schedule:
                 last = min(first + per_epoch, steps[k])
                 rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
         if 2 * rows.size > len(self.data.y):  # fewer are read step by step, the others never
-            self.data.x  # noqa: B018 - reads them at once
+            _ = self.data.x  # reads them at once
         self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
         self.active = [sum(n > s for n in steps) for s in range(steps[0])]
         self.filled = (rows >= 0).sum(2).max(1) if not task.program.stacks else np.full(steps[0], width)

@@ -48,6 +48,11 @@ def centred(shape: tuple[int, ...], classes: int) -> nn.Module:
     return _two_hidden(shape, classes, Scaled(0.5, 2.0), None)
 
 
+def halves(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the 2NN of pixels in [-1/2, 1/2]."""
+    return _two_hidden(shape, classes, Scaled(0.5, 1.0), None)
+
+
 def glorot(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the 2NN with Glorot's uniform weights and biases of 0."""
 
