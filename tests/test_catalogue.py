@@ -19,6 +19,7 @@ from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
+from task.spec.gradients import gradients_phase
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
 from task.wire.registration import REGISTER
 from tests.reference.catalogue import KINDS
@@ -62,6 +63,7 @@ def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     contracts = [
         *ALGORITHMS.values(),
         *(phase for entry in ALGORITHMS.values() for phase in entry.phases.values()),
+        gradients_phase(),  # any algorithm's, by a run-config key
     ]
     assert {entry.rule for entry in contracts} == set(STRATEGIES)
     assert {entry.solver for entry in contracts} == set(SOLVERS)

@@ -200,7 +200,7 @@ def test_a_budget_starts_no_run_that_does_not_fit(tiny: Path, started: list[dict
 
 def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[str, Any]]) -> None:
     table = read_table(str(tiny))
-    name = folder_name(table.cells["big"].keys_of(0.1, 1))
+    name = folder_name(table.cells["big"].keys_of(0.1, RunSeed(1)))
     with locked(tiny.parent / "runs" / work.CLAIMS / name):
         left = worked(tiny)
     assert not tried(started, 10)
