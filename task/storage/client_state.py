@@ -19,15 +19,13 @@ from urllib.parse import quote
 import numpy as np
 import xxhash
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from task.errors import StateError, local
 from task.numerics.arrays import Arrays, NamedArrays, hash_into
 from task.storage.files import write_bytes
 
 FORMAT = 2
-# The kinds of numbers in a safetensors file, in the order in which it has its arrays.
-KINDS = {"<u8": "U64", "<i8": "I64", "<f8": "F64", "<f4": "F32", "<u4": "U32", "<i4": "I32", "<f2": "F16"}
-KINDS |= {"<u2": "U16", "<i2": "I16", "|i1": "I8", "|u1": "U8", "|b1": "BOOL"}
 SUFFIX = ".safetensors"
 REPLICA = "replica"  # folder of a run with the node's copies of the global model, which have no header
 NO_RUN = "no-run-id"  # folder for a strategy of another library, which gives no run id
@@ -65,33 +63,7 @@ def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, dura
     arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
     meta = {"format": FORMAT, **vars(header)}
     text = json.dumps({**meta, "xxh3": _checksum(meta, arrays)})
-    write_bytes(path, *_pieces(arrays, {"bouquet": text}), durable=durable)
-
-
-def _pieces(arrays: Arrays, metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """Return a safetensors file as its head and the arrays where they are.
-
-    The bytes are those of `safetensors.numpy.save`, which copies all arrays twice: half of the time of a
-    large state.
-
-    Raises:
-        SafetensorError: An array's numbers are of a kind that such files do not have.
-    """
-    for name, a in arrays.items():
-        if a.dtype.str not in KINDS:
-            raise SafetensorError(f"{name}: expected numbers of a kind in {[*KINDS]}; got {a.dtype.str}")
-    head: dict[str, Any] = {"__metadata__": metadata}
-    order, at = {kind: i for i, kind in enumerate(KINDS)}, 0
-    ordered = sorted(arrays.items(), key=lambda item: (order[item[1].dtype.str], item[0]))
-    for name, a in ordered:
-        head[name] = {
-            "dtype": KINDS[a.dtype.str], "shape": a.shape, "data_offsets": (at, at + a.nbytes)
-        }  # fmt: skip
-        at += a.nbytes
-    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    bodies = (a.reshape(-1).view(np.uint8).data for _, a in ordered)
-    return [len(text).to_bytes(8, "little"), text, *bodies]
+    write_bytes(path, save(arrays, {"bouquet": text}), durable=durable)
 
 
 def read_header(path: Path) -> Header:

@@ -21,8 +21,6 @@ from safetensors.numpy import save_file
 from task.numerics.arrays import NamedArrays
 
 FILE, FOLDER = 0o600, 0o700  # modes
-JOINED = 1 << 16  # bytes
-MOST_PIECES = 1000  # of one call; systems take 1024
 MOST_UNFREED = 64  # files that are gone and still open
 _unfreed: list[int] = []
 
@@ -104,8 +102,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_bytes(path: Path, *data: bytes | memoryview, durable: bool = True) -> None:
-    """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it; its pieces follow each other.
+def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it.
 
     One that is not `durable` is whole after its process was killed, but not after a power cut, unless
     somebody syncs it and its folder in between.
@@ -113,16 +111,11 @@ def write_bytes(path: Path, *data: bytes | memoryview, durable: bool = True) -> 
     make_folder(path.parent)
     handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "wb", buffering=0):
+        with open(handle, "wb", buffering=0) as file:
             os.fchmod(handle, FILE)  # a umask may take the owner's own rights
-            small = sum(map(len, data)) <= JOINED  # then one piece is written faster than several
-            left = [memoryview(piece) for piece in ([b"".join(data)] if small else data)]
+            left = memoryview(data)
             while left:
-                written = os.writev(handle, left[:MOST_PIECES])
-                while left and written >= len(left[0]):
-                    written -= len(left.pop(0))
-                if written:
-                    left[0] = left[0][written:]
+                left = left[file.write(left) :]
             if durable:
                 os.fsync(handle)
         os.replace(temp, path)
