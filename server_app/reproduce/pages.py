@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from server_app.reproduce.plan import Standing, standing
 from server_app.reproduce.records import RunRecord, RunRecords, results_of
@@ -161,6 +163,8 @@ def counts(rows: Sequence[TableRow]) -> list[str]:
 def counted(rows: Sequence[TableRow]) -> str:
     """Return the same as a sentence."""
     cells, full, fraction, not_run, left = counts(rows)
+    if full == cells:
+        return f"{cells} cells, all full."
     return (
         f"{cells} cells: {full} full, {fraction} a fraction, {not_run} not run; {left} hours estimated for "
         "the rest."
@@ -214,14 +218,17 @@ def as_html(table: PublishedTable, rows: Sequence[TableRow]) -> str:
     return html(table.title, inside)
 
 
-def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Table:
-    """Return the cells for a terminal, each with what is known of it and the hours that it still takes."""
-    shown = Table("table", "cell", "published", "ours", "status", "hours left", box=None)
+def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
+    """Return the cells by table for a terminal, with what is known of each and the hours it still takes."""
+    parts: list[Text | Table] = []
     for table in {t.path: t for t, _ in chosen}.values():
-        for row in rows_of(table, [cell for other, cell in chosen if other.path == table.path]):
-            left = "" if row.at.cell.needs else hours(row.at.hours_left) if not row.at.done else ""
-            shown.add_row(table.name, row.at.cell.name, row.published, row.ours, row.status, left)
-    return shown
+        rows = rows_of(table, [cell for other, cell in chosen if other.path == table.path])
+        shown = Table("cell", "published", "ours", "status", "hours left", box=None, pad_edge=False)
+        for row in rows:
+            left = "" if row.at.cell.needs or row.at.done else hours(row.at.hours_left)
+            shown.add_row(row.at.cell.name, row.published, row.ours, row.status, left)
+        parts += [Text.assemble((table.name, "bold"), f": {counted(rows)}"), shown, Text()]
+    return Group(*parts)
 
 
 def _decimal_hours(value: float) -> str:

@@ -347,6 +347,12 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
     assert [_seconds(text) for text in ("90min", "2h", "0", "1.5 d")] == [5400, 7200, 0, 129600]
 
 
+def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
+    lines = CliRunner().invoke(app, ["reproduce", str(tiny), "--list"]).stdout.splitlines()
+    assert lines[0].startswith("tiny: 2 cells: 0 full, 0 a fraction, 2 not run;")
+    assert [line.split()[0] for line in lines if "not run  " in line] == ["big", "small"]
+
+
 def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
     (tiny.parent / RESULTS).write_text('{"run": "x"}\n')
     with pytest.raises(StateError, match=r"results.jsonl, line 1: damaged"):
