@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from server_app.cli.main import app
 from server_app.sweep.points import read_axes
+from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes
 from tests.pages import reproduction, sent, with_table
 from tests.support.brought import imported_from
@@ -101,6 +102,12 @@ def test_linked_files_exist(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}, (
                 anchor
             )
+
+
+def test_every_key_of_a_round_is_explained() -> None:
+    table = PAGES[ROOT / "docs/runs.md"].partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
+    explained = [key for line in table.splitlines() for key in re.findall("`(.*?)`", line.split("|")[1])]
+    assert sorted(explained) == sorted(RoundLog(0).row({}))
 
 
 def test_every_page_is_two_links_from_the_readme() -> None:
