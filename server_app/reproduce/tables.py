@@ -1,7 +1,8 @@
 """Reads a table of a paper: a TOML file with a table ``[cells.NAME]`` for each published value.
 
 Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` join the table's, of
-which it takes those that its algorithm reads, as of a recipe.
+which it takes those that its algorithm reads, as of a recipe. A table that ``extends`` another one of its
+folder has all that stands there, but for what it sets itself, at its top for every cell.
 What was measured does not stand here but in `server_app.reproduce.records`: nobody types a result.
 """
 
@@ -35,6 +36,7 @@ RATIO, DIFFERENCE, OVER_BEST = KINDS = ("ratio", "difference", "over-best")
 # Keys of a table file with their types: those of the whole table, and those that a cell may set too.
 OF_THE_TABLE: dict[str, type | tuple[type, ...]] = {
     "title": str, "paper": str, "url": str, "about": str, "group": int, "cells": dict, "claims": dict,
+    "extends": str,
 }  # fmt: skip
 OF_A_CELL: dict[str, type | tuple[type, ...]] = {
     "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
@@ -135,8 +137,9 @@ def read_table(name_or_path: str) -> PublishedTable:
         if name_or_path not in (known := tables()):
             raise ConfigError(choose_from("reproduce TABLE", name_or_path, known))
         path = known[name_or_path]
-    top = read_toml(path)
-    _check(top, {**OF_THE_TABLE, **OF_A_CELL}, str(path))
+    top = _read(path)
+    if "extends" in top:
+        top = _extended(top, path)
     for key in ("title", "paper"):
         if key not in top:
             raise ConfigError(f'{path}: key "{key}": expected it at the top of the file; got none')
@@ -152,6 +155,34 @@ def read_table(name_or_path: str) -> PublishedTable:
     claims = tuple(_claim(own, cells, f"{path}, claim {name}") for name, own in _tables(top, "claims", path))
     texts = {key: top.get(key, "") for key in ("title", "paper", "url", "about")}
     return PublishedTable(path.stem, path, **texts, group=top.get("group", 0), cells=cells, claims=claims)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    top = read_toml(path)
+    _check(top, {**OF_THE_TABLE, **OF_A_CELL}, str(path))
+    return top
+
+
+def _extended(own: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a table with what it takes from another one."""
+    file = path.with_name(f"{own['extends']}.toml")
+    base = _read(file) if file.is_file() else None
+    if base is None or "extends" in base:
+        raise ConfigError(
+            f'{path}: key "extends": expected a table of the same folder that extends none itself; got '
+            f'"{own["extends"]}"'
+        )
+    for_all = {key: value for key, value in own.items() if key in OF_A_CELL and key != "keys"}
+    cells = {name: {**cell, **for_all} for name, cell in _tables(base, "cells", path)}
+    for name, cell in _tables(own, "cells", path):
+        if name not in cells:
+            raise ConfigError(choose_from(f'{path}: [cells.NAME] of "{own["extends"]}"', name, cells))
+        cells[name] = _joined(cells[name], cell)
+    return {**_joined(base, own), "cells": cells}
+
+
+def _joined(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    return {**base, **own, "keys": {**flatten(base.get("keys", {})), **flatten(own.get("keys", {}))}}
 
 
 def _tables(top: Mapping[str, Any], key: str, path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -69,6 +69,8 @@ _WAITING = When("algorithm", _ASYNCHRONOUS, but=True)
 _VIRTUAL = When("order-of-arrival", ("virtual",))
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
 _TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
+_TEXTS = tuple(name for name, spec in DATASETS.items() if spec.text)
+_IMAGES = When("dataset", tuple(sorted((*_TEXTS, "breast-cancer", "csv", "synthetic"))), but=True)
 _MOMENTS = _algorithm("fedadam", "fedyogi")
 _MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
@@ -100,6 +102,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # single keys; all conditions must hold, those of the section too
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
+    "pixels": (_IMAGES,),
     "stream.per-round": (When("stream.start", (1.0,), but=True),),
     "stream.order": (When("stream.start", (1.0,), but=True, other=When("stream.window")),),
     **dict.fromkeys((f"drift.{k}" for k in ("round", "pattern", "clients", "examples")), (_DRIFTS,)),

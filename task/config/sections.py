@@ -63,6 +63,11 @@ class DataConfig(Section):
     shards_per_client: int = knob(2, "shards a client gets with partition=shards", low=1)
     size_skew: float = knob(1.0, "exponent of partition=quantity; 0 = equal sizes", low=0)
     examples_per_client: int = knob(600, "examples a client draws with partition=bootstrap", low=1)
+    pixels: str = knob(
+        "auto",
+        "inputs of images: unit = [0, 1], centred = [-1, 1]; auto = as the data set has it (docs/data.md)",
+        choices=("auto", "unit", "centred"),
+    )
     feature_skew: str = knob(
         "none",
         "how clients' images differ, by the client's number (task/datasets/skew.py)",

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.sections import SyntheticConfig
+from task.errors import ConfigError
 
 if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     from task.datasets.skew import Skew
 
 Rows = npt.NDArray[np.int64]
+# By the run-config key "pixels": what is subtracted from pixels of 0 to 1, and what divides them then.
+PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
 
 
@@ -221,6 +224,23 @@ class Dataset(Decoded):
     def at(self, server_round: int) -> Dataset:
         """Return the data set as it is in a round."""
         return replace(self, round=server_round) if self.drift else self
+
+    def with_pixels(self, pixels: str) -> Dataset:
+        """Return the images with pixels in the range that a run names, a key of `PIXELS`, or "auto".
+
+        Raises:
+            ConfigError: The examples are no images.
+        """
+        if pixels == "auto":
+            return self
+        if self.kind != "image":
+            raise ConfigError(
+                f'run-config key "pixels": expected images; got {self.kind} of shape {self.input_shape} in '
+                f'"{self.name}". Leave the key out.'
+            )
+        shift, divisor = PIXELS[pixels]
+        channels = self.input_shape[0]
+        return replace(self, mean=(shift,) * channels, std=(divisor,) * channels)
 
     @functools.cached_property
     def task(self) -> str:

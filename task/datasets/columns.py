@@ -109,11 +109,12 @@ class Preparation:
 
 
 def prepared(dataset: Dataset, config: DataConfig) -> Dataset:
-    """Return a data set whose columns are prepared as the run says; one that needs nothing stays as it is.
+    """Return a data set whose columns or pixels are prepared as the run says.
 
     Raises:
-        ConfigError: It is no table of columns.
+        ConfigError: It is no table of columns, or has no pixels, that the run's keys could be about.
     """
+    dataset = dataset.with_pixels(config.pixels)
     if config.missing == "refuse" and not config.standardise:
         return dataset
     if dataset.kind != "features" or dataset.x.ndim != 2:

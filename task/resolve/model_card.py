@@ -28,6 +28,7 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_config
 from task.config.sections import Value
 from task.datasets import Dataset, natural_task
+from task.datasets.base import PIXELS
 from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
@@ -120,8 +121,9 @@ def card_of(
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:
         if config.data.dataset == "imagefolder":
-            half = (0.5,) * shape[0]  # as every node scales pictures of its own
-            return replace(card, kind="image", mean=half, std=half)
+            # As every node scales pictures of its own.
+            shift, divisor = PIXELS.get(config.data.pixels, PIXELS["centred"])
+            return replace(card, kind="image", mean=(shift,) * shape[0], std=(divisor,) * shape[0])
         return replace(card, kind="features" if config.data.dataset == "csv" else "")
     of_data = ("kind", "scale", "mean", "std", "classes", "columns")
     return replace(card, **{k: getattr(dataset, k) for k in of_data})

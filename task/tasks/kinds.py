@@ -167,7 +167,7 @@ class Inputs(Numbers):
         if self.title in ("bce", "elbo") and (float(y.min()) < 0 or float(y.max()) > 1):
             raise ConfigError(
                 f'run-config key "loss": "{self.title}" reconstructs inputs from 0 to 1; the data set has '
-                'others. Choose "mse", or scale the data.'
+                'others. Choose "mse", set pixels = "unit" for images, or scale the data.'
             )
         super()._check(model, x, y, classes)
         with torch.no_grad():

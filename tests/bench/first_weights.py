@@ -1,8 +1,8 @@
 """Why does the 2NN need fewer rounds here than published? A model for each suspect.
 
 The paper does not say how it scaled inputs and drew first weights. Each model is ``2nn`` with one of these
-changed. They are models of a user's own, so that they need no code of the package; docs/numbers.md has the
-command and what it found.
+changed. They are models of a user's own, so that they need no code of the package; pixels in [-1, 1] are the
+key ``pixels``. docs/numbers.md has the commands and what they found.
 """
 
 from collections.abc import Callable
@@ -41,11 +41,6 @@ def _two_hidden(shape: tuple[int, ...], classes: int, first: nn.Module, draw: Dr
 def standardised(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the 2NN of pixels of mean 0 and deviation 1."""
     return _two_hidden(shape, classes, Scaled(MEAN, 1 / STD), None)
-
-
-def centred(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return the 2NN of pixels in [-1, 1]."""
-    return _two_hidden(shape, classes, Scaled(0.5, 2.0), None)
 
 
 def halves(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -335,6 +335,41 @@ def test_mistakes_in_a_table(tiny: Path, change: str, into: str, said: str) -> N
         read_table(str(tiny))
 
 
+def extending(tiny: Path, text: str) -> PublishedTable:
+    path = tiny.with_name("more.toml")
+    path.write_text('extends = "tiny"\n' + text, "utf-8")
+    return read_table(str(path))
+
+
+def test_a_table_that_extends_another_has_its_cells_but_for_what_it_sets_itself(tiny: Path) -> None:
+    text = TINY.replace("published = 8", "published = 8\nstart = 0.01\nkeys = {size-skew = 2.0}", 1)
+    tiny.write_text(text.replace("num-clients", 'partition = "quantity"\nnum-clients', 1), "utf-8")
+    own = 'title = "Another"\nkeys.pixels = "centred"\nstart = 1.0\n'
+    base, table = (
+        read_table(str(tiny)),
+        extending(tiny, own + "[cells]\nbig.keys.batch-size = 2\nbig.start = 10.0"),
+    )
+    assert (table.name, table.title, table.paper) == ("more", "Another", base.paper)
+    assert list(table.cells) == ["big", "small"]
+    big, small = table.cells["big"], table.cells["small"]
+    assert big.keys == {**base.cells["big"].keys, "pixels": "centred", "batch-size": 2}
+    assert small.keys == {**base.cells["small"].keys, "pixels": "centred"}
+    assert (big.start, small.start, base.cells["big"].start) == (10.0, 1.0, 0.01)
+    assert (big.published, small.published, small.where) == (8, 4, "Table 7")
+    assert run_id(small.keys_of(0.1, RunSeed(1))) != run_id(base.cells["small"].keys_of(0.1, RunSeed(1)))
+
+
+def test_mistakes_in_a_table_that_extends_another(tiny: Path) -> None:
+    with pytest.raises(ConfigError, match=r"more.toml: .cells.NAME. of \"tiny\".*Did you mean \"big\""):
+        extending(tiny, "[cells]\nbigg.start = 10.0")
+    extending(tiny, 'title = "Another"')
+    for base in ("more", "nothing"):
+        path = tiny.with_name("third.toml")
+        path.write_text(f'extends = "{base}"', "utf-8")
+        with pytest.raises(ConfigError, match=rf'third.toml: key "extends": expected a table.*got "{base}"'):
+            read_table(str(path))
+
+
 def test_mistakes_on_the_command_line(tiny: Path) -> None:
     def error(*words: str) -> str:
         return str(CliRunner().invoke(app, ["reproduce", *words]).exception)

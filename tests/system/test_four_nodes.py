@@ -50,7 +50,7 @@ NOISE: dict[str, Any] = {
     "dp.noise-by": "nodes",
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
-    "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8"},
+    "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8", "pixels": "centred"},
     "fedprox": {"algorithm": "fedprox", "fedprox.mu": 0.1, "fedprox.adaptive": True, "stragglers": 0.5},
     "peers": {"algorithm": "d-psgd", "d-psgd.route": "directed-ring", "fraction-train": 0.8},
     "asynchronous": {"algorithm": "fedbuff", "fraction-train": 0.5},
