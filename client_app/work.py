@@ -1,7 +1,7 @@
 """What a node does for the clients that a message names: train them, or measure models on their test data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby
 
@@ -111,9 +111,8 @@ class Training:
         self.stages = stages_of(node, entry, order)
         self.memory = Memory(node, entry, order)
         self.config = _train_config(node, order)
-        self.number = int(
-            order.scalars.get(wire.TRAINING, 0)
-        )  # of a training that is not its round's only one
+        # Of a training that is not its round's only one.
+        self.number = int(order.scalars.get(wire.TRAINING, 0))
 
     def run(self) -> Iterator[Outcome]:
         """Yield each client with its upload, or with what went wrong."""
@@ -200,17 +199,12 @@ class Training:
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together and keep what the entry says they keep."""
         node, entry, order, program = self.node, self.entry, self.order, self.program
-        devices = [node.device] if node.device.type == "cuda" else []
         with ExitStack() as stack:
             stack.enter_context(self.memory.locked(cohort))
             rows, epochs = [self.rows[c] for c in cohort], [self.epochs[c] for c in cohort]
             task, solver, kept = self.task(program, cohort, rows, epochs, order.round)
-            # What trains together draws nothing; dropout and the like are of clients that train alone.
-            stack.enter_context(nullcontext() if program.stacks else torch.random.fork_rng(devices=devices))
-            if not program.stacks:
-                number = self.number or order.round
-                drawn = seeds.seed_for(node.config.seeds.train, seeds.TORCH, number, cohort[0])
-                torch.manual_seed(drawn)
+            if not program.stacks:  # what trains together draws nothing
+                stack.enter_context(self._drawing(self.number or order.round, cohort[0]))
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)
             solver.begin(task)
@@ -226,6 +220,27 @@ class Training:
                 return [(client, upload) for client, (upload, _) in zip(cohort, finished, strict=True)]
             pairs = zip(cohort, finished, strict=True)
             return [(client, self.memory.keep(client, *made)) for client, made in pairs]
+
+    @contextmanager
+    def _drawing(self, number: int, client: str) -> Iterator[None]:
+        """Have dropout and the like drawn by seed, number of the training and client, for the block."""
+        device = self.node.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seeds.seed_for(self.node.config.seeds.train, seeds.TORCH, number, client))
+            yield
+
+    @contextmanager
+    def alone(
+        self, client: str, rows: np.ndarray, server_round: int
+    ) -> Iterator[tuple[torch.nn.Module, LocalTask, Solver]]:
+        """Give a client's model, task and solver, as before its training of a round; nothing is kept."""
+        model = self.node.model(client)
+        program = in_precision(Single(model, self.node.task), self.config.precision)
+        task, solver, kept = self.task(program, [client], [rows], [self.config.local_epochs], server_round)
+        with self._drawing(server_round, client):
+            for stage in self.stages:
+                stage.start(task, [client], kept, server_round)
+            yield model, task, solver
 
 
 def _add_tests(
@@ -280,19 +295,12 @@ def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure, on its own test data, each client's own model after a round of training; nothing is kept."""
-    training, server_round = Training(node, entry, order), order.round + 1
-    devices = [node.device] if node.device.type == "cuda" else []
+    training = Training(node, entry, order)
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
         x, y = _test_data(node, client)
-        model, rows = node.model(client), _rows(node, entry, client)
-        program = in_precision(Single(model, node.task), training.config.precision)
-        epochs = [training.config.local_epochs]
-        task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seeds.seed_for(node.config.seeds.train, seeds.TORCH, server_round, client))
-            for stage in training.stages:
-                stage.start(task, [client], kept, server_round)
+        rows = _rows(node, entry, client)
+        with training.alone(client, rows, order.round + 1) as (model, task, solver):
             solver.begin(task)
             if solver.trains:
                 solver.run(task)
@@ -319,19 +327,11 @@ def own_model(
     The model is the one that the client has before its training of the round after `order.round`; nothing is
     kept.
     """
-    model, server_round = node.model(client), order.round + 1
-    train = node.config.train
-    eta = {"lr": learning_rate(train, server_round, node.config.server.num_server_rounds)}
+    server_round = order.round + 1
+    eta = {"lr": learning_rate(node.config.train, server_round, node.config.server.num_server_rounds)}
     training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
     adapts = solver_of(entry.solver).adapts or any(stage.adapts for stage in training.stages)
     rows = _rows(node, replace(entry, pooled=""), client)[: None if adapts else 0]
-    epochs = [train.local_epochs]
-    program = in_precision(Single(model, node.task), train.precision)
-    task, solver, kept = training.task(program, [client], [rows], epochs, server_round)
-    devices = [node.device] if node.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seeds.seed_for(node.config.seeds.train, seeds.TORCH, server_round, client))
-        for stage in training.stages:
-            stage.start(task, [client], kept, server_round)
+    with training.alone(client, rows, server_round) as (model, task, solver):
         solver.personalise(task)
         return solver.predictor(model, task, 0), solver

@@ -33,7 +33,6 @@ from task import timing
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import read_config
-from task.datasets.drift import client_rounds
 from task.datasets.partition import load_partition
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
@@ -207,9 +206,8 @@ def _run(
         if isinstance(model, SideBySide):
             found = of_kinds(model, dataset, opened.task, arrays)
         summary["levels"] = by_model(levels_of(config, of), opened.sizes, folder.clients(), names, found)
-    if opened.dataset and config.drift.kind != "none" and config.drift.pattern == "staggered":
-        names = load_partition(opened.dataset, config.data, config.seeds.data).names
-        summary["drift_clients"] = client_rounds(config.drift, names, config.seeds.data)
+    if dataset is not None and dataset.drift and config.drift.pattern == "staggered":
+        summary["drift_clients"] = dict(dataset.drift.begins)
     folder.finish(summary, arrays, opened.card)
     _report(path, opened, {} if ckks.sealed(arrays) else arrays)
     trackers.finish(summary, path)

@@ -77,6 +77,11 @@ def in_force() -> bool:
     return _set_here or {f"{name}={value}".encode() for name, value in SETTINGS.items()} <= set(lines)
 
 
+def cache_key() -> dict[str, str]:
+    """Return what the key of a cached computation has of this process's kernels."""
+    return {KERNELS: CLASS} if in_force() else {}
+
+
 def check_in_force() -> None:
     """Refuse to compute a portable run in this process unless it was started for one.
 

@@ -14,13 +14,14 @@ w~_k       ``arrays``      what goes up; buffers are neither clipped nor noised 
 The noise follows from seed, round and name. It protects nobody, see `strategies.rules.nbafl`.
 """
 
+import math
+
 import numpy as np
 
 from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
-from task.privacy.grid import norm_of
+from task.numerics.arrays import Arrays, squared_norm
 from task.wire import messages as wire
 
 
@@ -43,7 +44,7 @@ class NbAFLSolver(Solver, name="nbafl"):
     def _noised(self, client: str, w: Arrays, like: Arrays) -> Arrays:
         assert self.order is not None
         rng = seeds.rng_for(self.config.seeds.train, seeds.NOISE, self.order.round, client)
-        clip = max(1.0, norm_of(w.values()) / self.config.nbafl.clip)
+        clip = max(1.0, math.sqrt(squared_norm(w)) / self.config.nbafl.clip)
         sigma = self.scalars["sigma-up"]
         return {
             n: (a / clip + sigma * rng.standard_normal(a.shape)).astype(like[n].dtype) for n, a in w.items()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from server_app.results.clients import ClientHistory, Scores
+from server_app.results.clients import ClientHistory, Scores, last_evaluation
 from server_app.results.drift import turns
 from server_app.results.headline import human_bytes, human_seconds, short
 from server_app.results.lines import Row, number
@@ -297,20 +297,12 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 0.995 else human_seconds(seconds)
 
 
-def _last_evaluation(clients: Sequence[Row], phase: str = "evaluate", metric: str = "accuracy") -> list[Row]:
-    """Return the rows of the last round in which clients reported this metric in this phase."""
-    rows = [row for row in clients if row.get("phase") == phase]
-    rows = [row for row in rows if number(row.get("metrics", {}).get(metric)) is not None]
-    last = max((row["round"] for row in rows), default=None)
-    return [row for row in rows if row["round"] == last]
-
-
 def _clients(lines: Sequence[Row]) -> Plot:
     """Return the clients' accuracies in ascending order, else their training losses."""
-    key, what, rows = "accuracy", "own test accuracy", _last_evaluation(lines)
+    key, what, rows = "accuracy", "own test accuracy", last_evaluation(lines)
     if not rows:
         key, what = "train-loss", "training loss (nats)"
-        rows = _last_evaluation(lines, "train", key)
+        rows = last_evaluation(lines, "train", key)
     if not rows:
         return Plot("clients", "Clients", "", "No client reported numbers of its own.", [])
     rows = sorted(rows, key=lambda row: (row["metrics"][key], row["name"]))

@@ -158,7 +158,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
     if found != expected:
         differs = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))
         raise StateError(
-            f'{path}: expected the arrays of model "{card.config.model}"; got others: {some(differs)}. '
+            f'{path}: expected the arrays of model "{card.model}"; got others: {some(differs)}. '
             "The model's code has changed since, or the file is another run's."
         )
     with torch.no_grad():

@@ -80,7 +80,7 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
             outputs = taken.model(examples.data.inputs(examples.rows[i : i + batch]))
             if not isinstance(outputs, torch.Tensor | Posterior):
                 raise ConfigError(
-                    f'run-config key "model": expected a tensor as outputs of "{taken.config.model}"; got '
+                    f'run-config key "model": expected a tensor as outputs of "{taken.card.model}"; got '
                     f"{type(outputs).__name__}, which only its loss can read"
                 )
             answers.append(answer(outputs, task.name))

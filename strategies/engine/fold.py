@@ -22,6 +22,7 @@ from task.wire import checks, traffic
 from task.wire import messages as wire
 from task.wire.coding import Coder
 from task.wire.folding import Folding
+from task.wire.layouts import as_integers
 from task.wire.messages import NodeReply, RejectedReply
 from task.wire.norms import NormBound
 
@@ -318,10 +319,9 @@ def check_partial(
         want = {c: {**(form(c) if form else like), "": np.array(0, np.int64)} for c in weights}
     else:
         floats = {k: a for k, a in like.items() if a.dtype.kind == "f"}
-        got = records.get("high", {})
-        wide = {k: np.int64 if a.dtype == np.int64 else np.int32 for k, a in got.items()}
-        high = {k: _as(a, wide.get(k, np.int32) if k in floats else np.int64) for k, a in like.items()}
-        want = {"high": high, "low": {k: _as(a, np.int32) for k, a in floats.items()}}
+        got = {k: np.int64 if a.dtype == np.int64 else np.int32 for k, a in records.get("high", {}).items()}
+        high = {k: as_integers(a, got.get(k, np.int32) if k in floats else np.int64) for k, a in like.items()}
+        want = {"high": high, "low": {k: as_integers(a, np.int32) for k, a in floats.items()}}
         if records.keys() - want.keys() or (floats and "low" not in records):
             raise FieldError(name, f"the records {sorted(want)}", f"{sorted(records)[:20]}")
     for part, arrays in want.items():
@@ -376,8 +376,3 @@ def most_bytes(
         each = clients * (sum(a.nbytes for a in arrays.values()) + around)
         most += max(each, sums) if f.carry == "each" else sums
     return most
-
-
-def _as(a: np.ndarray, dtype: type) -> np.ndarray:
-    """Return an array of a's shape and another dtype that takes no memory."""
-    return np.broadcast_to(np.zeros((), dtype), a.shape)

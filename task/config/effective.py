@@ -17,6 +17,7 @@ from task.errors import ConfigError
 from task.population import listed
 from task.references import is_reference
 from task.spec.algorithms import ALGORITHMS
+from task.spec.entry import Algorithm
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class When:
     values: tuple[Value, ...] = ()  # those that satisfy the condition; none = any but 0, false and ""
     but: bool = False  # whether all other values satisfy it instead
     other: "When | None" = None  # a second condition that is enough by itself
+    why: str = ""  # what is true of the values, where they do not say it themselves
 
     def holds(self, run: Mapping[str, Value]) -> bool:
         """Return whether a run, given by all its keys, satisfies the condition."""
@@ -38,7 +40,7 @@ class When:
     def __str__(self) -> str:
         how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
         words = f"{self.key} {how} {', '.join(_toml(v) for v in self.values)}"
-        words = words if self.values else f'"{self.key}" set'
+        words = f"{words}{self.why and ', '}{self.why}" if self.values else f'"{self.key}" set'
         return f"{words}, or {self.other}" if self.other else words
 
 
@@ -54,15 +56,22 @@ def _codec(*names: str) -> When:
     return When("codec.up", names, other=When("codec.down", names))
 
 
+def _is_bounded(entry: Algorithm) -> bool:
+    """Return whether a norm bounds all that is summed, which is changes of the model."""
+    sent = [r for contract in (entry, *entry.phases.values()) for r in contract.up]
+    changes = [r.layout.kind == "part" for r in sent if r.layout.kind == "part" or r.reduce != "collect"]
+    return bool(changes) and all(changes)
+
+
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
 _VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
 _PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.reads_public))
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
-# It bounds changes of the model, of which these send none: tables by class or example, or nothing.
 _UPDATES = When(
     "algorithm",
-    tuple(sorted(a for a, e in ALGORITHMS.items() if not any(r.layout.kind == "part" for r in e.up))),
+    tuple(sorted(a for a, e in ALGORITHMS.items() if not _is_bounded(e))),
     but=True,
+    why="whose clients send nothing, or sums that no norm of a change bounds",
 )
 _ASYNCHRONOUS = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.asynchronous))
 _WAITING = When("algorithm", _ASYNCHRONOUS, but=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from task import portable
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
@@ -32,7 +33,7 @@ _FORMS = (
 def locate(request: Request) -> Source:
     """Return what the data depend on: the code, the data folder, and what every user's own data do."""
     keys = {"code": code_of([request.name]), "data-dir": str(request.data_dir), "task": request.task}
-    return Source(keys=keys_of(request) | keys)
+    return Source(keys=keys_of(request) | keys | portable.cache_key())
 
 
 def decode(request: Request, source: Source) -> Decoded:

@@ -27,8 +27,8 @@ the set is the union of what all clients see in that round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,6 +97,9 @@ class Drift:
     born: Rows | None = None  # the round in which a row arrived, 0 of those that always follow the round
     # Returns images [B, C, H, W], pixels from 0 to 1, of rows by their numbers, under the new concept.
     images: Callable[[torch.Tensor, Rows], torch.Tensor] | None = None
+    begins: Mapping[str, int] = field(
+        default_factory=dict
+    )  # as `client_rounds`; empty = all at `config.round`
 
     def changed(self, rows: Rows | slice, server_round: int) -> npt.NDArray[np.bool_]:
         """Return which rows have the new concept in a round."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from task import portable
 from task.datasets.base import Decoded, Request, Source, by_owner, decoded_images
 from task.numerics import seeds
 
@@ -69,7 +70,7 @@ def locate_synthetic(request: Request) -> Source:
     keys = {"alpha": s.alpha, "beta": s.beta, "iid": s.iid, "seed": request.seed}
     if s.size_spread != 2.0:
         keys["size_spread"] = s.size_spread
-    return Source(keys=keys | {"devices": request.num_clients or DEVICES})
+    return Source(keys=keys | {"devices": request.num_clients or DEVICES} | portable.cache_key())
 
 
 def devices(request: Request) -> list[Device]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from task import portable
 from task.config.paths import cache_dir
 from task.config.sections import DataConfig
 from task.datasets import PADDING, Dataset, cache
@@ -200,7 +201,7 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
         _check_sizes(partition.names, partition.num_train()[:1], config)
         return partition
     keys = {name: getattr(config, name) for name in (*_COMMON, *_spec(config.partition).keys)}
-    keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint}
+    keys |= {"version": _VERSION, "seed": seed, "data": dataset.fingerprint, **portable.cache_key()}
     if is_reference(config.partition):
         keys["code"] = code_of([config.partition])
     named = folder_name(f"{dataset.name}-{config.partition}")

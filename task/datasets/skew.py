@@ -154,9 +154,10 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
             f'at least two; got "{dataset.name}", whose targets are those of {dataset.task}'
         )
     drifts = born = images = None
-    some: list[int] = []
+    begins: dict[str, int] = {}
     if drift.clients < 1 or drift.pattern == "staggered":
-        some = [partition.index(name) for name in client_rounds(drift, partition.names, seed)]
+        begins = client_rounds(drift, partition.names, seed)
+    some = [partition.index(name) for name in begins]
     if drift.clients < 1:
         drifts = np.isin(clients, some)
     if drift.examples == "new" and isinstance(partition, StreamedPartition):
@@ -176,7 +177,7 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
         turn = np.zeros(partition.num_clients)
         turn[some] = np.arange(len(some)) / len(some)
         place = turn[clients]
-    return Drift(drift, dataset.num_classes, place, drifts, born, images)
+    return Drift(drift, dataset.num_classes, place, drifts, born, images, begins)
 
 
 def _check(dataset: Dataset, config: Config, key: str, kind: str) -> None:

@@ -90,11 +90,8 @@ class Ciphertexts:
             raise FieldError(CIPHERTEXT, "a ciphertext of the run's model", str(err)[:200]) from None
         return {CIPHERTEXT: found}
 
-    def merge(
-        self, records: object, weight: int, count: int, checked: Mapping[str, Any] | None = None
-    ) -> None:
+    def merge(self, records: object, weight: int, count: int, checked: Mapping[str, Any]) -> None:
         """Add a node's ciphertext, as `check_merge` returned it."""
-        assert checked is not None
         found = checked[CIPHERTEXT]
         self._sum = found if self._sum is None else self._sum.add_(found)
 

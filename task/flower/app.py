@@ -8,8 +8,8 @@ from pathlib import Path
 def build_bundle(folder: Path) -> bytes:
     """Return an app's folder as the bundle that `flwr build` makes, compressed.
 
-    Flower stores the files as they are. Every node downloads the bundle before its first message: at
-    256 kbit/s the stored one takes more than a minute.
+    Flower stores the files as they are. A node that may run any app downloads the bundle before its first
+    message: at 256 kbit/s the stored one takes more than a minute.
     """
     from flwr.cli.build import build_fab_from_disk
 

@@ -61,7 +61,10 @@ def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
 
 
 def squared_norm(arrays: NamedArrays) -> float:
-    """Return the squared L2 norm of all arrays together, added up in float64."""
+    """Return the squared L2 norm of all arrays together, added up in float64.
+
+    Without BLAS, whose threads wait for each other.
+    """
     return math.fsum(float(np.square(a, dtype=np.float64).sum()) for a in arrays.values())
 
 

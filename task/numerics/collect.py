@@ -158,15 +158,9 @@ class Collect:
         return {}
 
     def merge(
-        self,
-        records: Mapping[str, NamedArrays],
-        weight: int,
-        count: int,
-        checked: Mapping[str, float] | None = None,
+        self, records: Mapping[str, NamedArrays], weight: int, count: int, checked: Mapping[str, float]
     ) -> None:
         """Take over another node's rows."""
-        if checked is None:
-            self.check_merge(records, count)
         for client, row in records.items():
             self.add({k: v for k, v in row.items() if k}, int(row[""]), client, {})
 

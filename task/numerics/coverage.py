@@ -63,13 +63,9 @@ class CoverageMean(Sum):
         return {**super().partial(), "held": self._coverage}
 
     def merge(
-        self,
-        records: Mapping[str, NamedArrays],
-        weight: int,
-        count: int,
-        checked: Mapping[str, float] | None = None,
+        self, records: Mapping[str, NamedArrays], weight: int, count: int, checked: Mapping[str, float]
     ) -> None:
-        """Fold in another `partial`; raises what `Sum.merge` does."""
+        """Fold in another `partial`."""
         super().merge(records, weight, count, checked)
         for name, held in self._coverage.items():
             held += records["held"][name]

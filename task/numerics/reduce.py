@@ -228,18 +228,10 @@ class Sum:
         return found
 
     def merge(
-        self,
-        records: Mapping[str, NamedArrays],
-        weight: int,
-        count: int,
-        checked: Mapping[str, float] | None = None,
+        self, records: Mapping[str, NamedArrays], weight: int, count: int, checked: Mapping[str, float]
     ) -> None:
-        """Fold in another node's `partial`.
-
-        Raises:
-            FieldError: The sums leave the exact range; nothing was folded then.
-        """
-        for name, bound in (checked or self.check_merge(records, count)).items():
+        """Fold in another node's `partial`; `checked` is what `check_merge` returned."""
+        for name, bound in checked.items():
             self._bound[name] += bound
             self._high[name] += records["high"][name]
             if name in self._low:

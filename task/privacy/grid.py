@@ -14,13 +14,13 @@ g            ``exponent``                   the grid's unit is 2^-g             
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from task.errors import FieldError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, squared_norm
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.spec.stages import UNCLIPPED
@@ -53,9 +53,9 @@ def clipped(
         FieldError: The norm is beyond the range of a float64.
     """
     wide = {r: {n: a.astype(np.float64) for n, a in arrays.items()} for r, arrays in changes.items()}
-    flat = [a.reshape(-1) for arrays in wide.values() for a in arrays.values()]
+    flat = {f"{r}/{n}": a for r, arrays in wide.items() for n, a in arrays.items()}
     with np.errstate(over="ignore"):  # of float64 models alone; infinity is refused
-        norm = norm_of(flat)
+        norm = math.sqrt(squared_norm(flat))
     if not math.isfinite(norm):
         raise FieldError("", "an update of a finite norm", f"{norm}")
     factor = min(1.0, bound / norm) if norm else 1.0
@@ -73,11 +73,6 @@ def clipped(
     return {r: {n: a.astype(np.int32) for n, a in arrays.items()} for r, arrays in found.items()}, (
         norm <= bound
     )
-
-
-def norm_of(arrays: Iterable[np.ndarray]) -> float:
-    """Return the L2 norm over floating arrays; without BLAS, whose threads wait for each other."""
-    return math.sqrt(math.fsum(float(np.square(a).sum()) for a in arrays))
 
 
 def square(records: Mapping[str, NamedArrays]) -> int:
@@ -113,7 +108,7 @@ class ClipBound(NormBound):
             FieldError: It is.
         """
         most = (BIT if field == UNCLIPPED else self.most) * len(rows)
-        norm = norm_of(a.astype(np.float64) for a in arrays.values())
+        norm = math.sqrt(squared_norm(arrays))
         if not norm <= most * (1 + 1e-9):
             raise FieldError(
                 field.name,

@@ -24,6 +24,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from task.config.effective import models_in
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_config
 from task.config.sections import Value
@@ -74,6 +75,11 @@ class ModelCard:
         return with_task(self.config, natural_task(self.config.data)).data.task
 
     @property
+    def model(self) -> str:
+        """Name of the model; where the run has several kinds, all of them; "" where its algorithm has one."""
+        return models_in(as_run_config(self.config))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the classes, their numbers where they have none."""
         return self.classes or tuple(str(i) for i in range(self.num_classes))
@@ -84,7 +90,7 @@ class ModelCard:
         value: dict[str, Any] = {
             "format": FORMAT,
             "algorithm": config.algorithm,
-            "model": config.model,
+            "model": self.model,
             "dataset": config.data.dataset,
             "seed": config.seed,
             "task": self.task,

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 from task.errors import SecureAggregationError
 
 KEY_BYTES = 32
-TAG_BYTES = 16  # by which a ciphertext is longer than its text
 _ONCE = bytes(12)  # the nonce of a key that encrypts one text
 _FIRST = bytes(16)  # counter block at which a key's one keystream begins
 

@@ -20,7 +20,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from flwr.proto.fab_pb2 import GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
+from flwr.proto.run_pb2 import Run
 
 from server_app.deploy.flower.fleet_client import (
     TRIES,
@@ -30,6 +32,7 @@ from server_app.deploy.flower.fleet_client import (
     _is_answer,
 )
 from server_app.deploy.flower.fleet_transport import CallError, S
+from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.host.processes import Supervisor
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_link_kit, read_node_kit
@@ -287,6 +290,17 @@ def test_a_refusal_is_said_with_its_reason(made: Any, said: list[str]) -> None:
     made.loop.refused = "this machine's clock, 12:00 UTC, differs"
     made.look()
     assert said == ["was refused by 127.0.0.1: this machine's clock, 12:00 UTC, differs"]
+
+
+@pytest.mark.parametrize("app", ["", "1.0 01234567 1.42.0"])
+def test_only_a_node_that_runs_no_other_app_fetches_less_of_one(
+    app: str, kit: NodeKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FleetClient(kit.link, kit.ca_certificate, kit.key, "here", app=app)
+    said: list[Any] = []
+    monkeypatch.setattr(client, "_call", lambda *call: said.append(call[2]) or GetFabResponse())
+    client.bundle(Run(fab_hash="0"))
+    assert said == [{APP_HEADER: app} if app else {}]
 
 
 def test_a_refused_time_is_explained() -> None:

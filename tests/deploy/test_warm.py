@@ -8,13 +8,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from flwr.common.config import get_fused_config_from_fab
+from flwr.proto.fab_pb2 import GetFabRequest
 
+from server_app.deploy.flower.limits import Limits
 from server_app.deploy.flower.warm import AcquiredTask
+from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.node import policy
-from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, difference, installed
+from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, difference, installed, own_app
 from server_app.deploy.node.policy import Site
 from task import timing
 from task.errors import PACKAGES, RefusedError
+from tests.support.fleet import served
 from tests.support.runtime import own_bundle
 
 
@@ -55,6 +60,20 @@ def test_a_bundle_differs_by_each_file_that_would_run(files: dict[str, bytes], w
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
     assert "cannot be read" in difference(content, HERE)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as Flower sets up its database
+def test_a_node_with_the_installed_app_fetches_no_more_than_its_list_of_files(tmp_path: Path) -> None:
+    whole = own_bundle()
+    with served(tmp_path, Limits(300_000, 600), fab=whole) as link:
+        node, run = link.peer(), link.state.get_run_info(run_ids=[link.run])[0]
+        request = GetFabRequest(node=node.node, hash_str=run.fab_hash, run_id=run.run_id)
+        assert node.stub.GetFab(request).fab.content == whole  # of a node that may have to unpack it
+        part = node.stub.GetFab(request, metadata=[(APP_HEADER, " ".join(own_app()))]).fab.content
+    assert difference(part, installed()) == ""
+    assert "files differ" in difference(part, HERE)
+    assert get_fused_config_from_fab(part, run) == get_fused_config_from_fab(whole, run)
+    assert len(part) < len(whole) / 10
 
 
 @pytest.mark.parametrize(("kind", "yes"), [("train", True), ("train.gradient", True), ("evaluate", False)])

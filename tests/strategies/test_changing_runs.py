@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from task.config.read import read_config
+from task.datasets.drift import client_rounds
 from task.datasets.skew import load_dealt
 from task.datasets.stream import stream_of
 from tests.server_app.test_app import go
@@ -125,3 +126,19 @@ def test_the_test_set_follows_the_concept_and_the_result_says_what_it_cost(tmp_p
     assert "new concept" in (folder / "plots" / "accuracy.svg").read_text()
     plain = go(tmp_path / "plain", num_server_rounds=1)
     assert "drift" not in json.loads((plain / "result.json").read_text())
+
+
+def test_the_result_says_when_each_client_changes_as_it_was_dealt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(*args: object) -> None:
+        raise AssertionError("the clients are dealt a second time")
+
+    monkeypatch.setattr("server_app.app.load_partition", again)
+    keys = {"drift.kind": "labels-rotate", "drift.round": 2, "drift.pattern": "staggered", "drift.span": 4}
+    folder = go(tmp_path, num_server_rounds=1, **keys)
+    given = read_config(json.loads((folder / "config.json").read_text())["run"])
+    names = load_dealt(given)[1].names
+    found = json.loads((folder / "result.json").read_text())["drift_clients"]
+    assert found == client_rounds(given.drift, names, given.seeds.data)
+    assert next(iter(found.values())) == 2 < list(found.values())[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,11 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     order = replace(_order(2, played.arrays(2), entry, client, "", ()), run=played.strategy.engine.run_id)
     assert set(order.arrays) == {"prototypes"}
     taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order)
-    assert taken.card.config.model == "2nn"
+    whole = card_of(given, (4,), 3, node.dataset)
+    assert [json.loads(c.metadata()["bouquet"])["model"] for c in (whole, taken.card)] == [
+        "logistic, mlp, 2nn",
+        "2nn",
+    ]
     assert taken.card.config.models.levels == ""
     kept = kept_by(keys, played, "personal")[client]
     assert all(np.array_equal(t.numpy(), kept[n]) for n, t in taken.model.state_dict().items())

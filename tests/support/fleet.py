@@ -32,6 +32,7 @@ from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.date import now
+from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -323,15 +324,22 @@ def empty_database() -> Path:
 
 
 @contextmanager
-def served(folder: Path, limits: Limits, code: str = "") -> Iterator[Served]:
-    """Serve a Fleet API on loopback, with a run that runs; of an app with this code."""
+def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") -> Iterator[Served]:
+    """Serve a Fleet API on loopback, with a run that runs, of the app `fab`; of an app with this code."""
     database = str(folder / "link.db")
     shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
     state = factory.state()
     assert isinstance(state, SqlLinkState)
     run = state.create_run(
-        "a/b", "1", "0" * 64, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+        "a/b",
+        "1",
+        state.store_fab(Fab("", fab, {})),
+        {},
+        NOOP_FEDERATION_ID,
+        None,
+        NOOP_FLWR_AID,
+        TaskType.SERVER_APP,
     )
     task_id = state.get_run_info(run_ids=[run])[0].primary_task_id
     assert task_id is not None

@@ -37,8 +37,8 @@ def read(content: RecordDict, asked: list[str]) -> wire.NodeReply:
 
 def mean_of(node: Node, reply: wire.NodeReply) -> Arrays:
     """Return the weighted mean that a merged reply stands for."""
-    mean = Mean(start(node))
-    mean.merge(reply.partials["arrays"], int(sum(reply.scalars["num-examples"])), len(reply.clients))
+    mean, sent, count = Mean(start(node)), reply.partials["arrays"], len(reply.clients)
+    mean.merge(sent, int(sum(reply.scalars["num-examples"])), count, mean.check_merge(sent, count))
     return mean.result()
 
 

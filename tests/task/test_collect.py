@@ -12,6 +12,7 @@ import pytest
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.numerics.collect import Collect, release
+from tests.task.test_reduce import merge
 
 
 def rows(count: int, seed: int = 0) -> dict[str, Arrays]:
@@ -68,7 +69,7 @@ def test_spooled_parts_merge_as_those_in_memory() -> None:
     whole = Collect(given[names[0]], 0)
     for part in (names[:3], names[3:]):
         one = filled({c: given[c] for c in part}, 0)
-        whole.merge(one.partial(), one.weight, one.count)
+        merge(whole, one)
     assert np.array_equal(whole.result()["w"], filled(given, 1 << 30).result()["w"])
     assert whole.weights.sum() == sum(range(1, 4)) + sum(range(1, 6))
 

@@ -10,6 +10,7 @@ from task.models.family import Axis, Levels, SubModel, SubModels, UnitGroup, Uni
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import Mean
+from tests.task.test_reduce import merge
 
 UNITS = Units((UnitGroup(3),), {"in": (Axis(0),), "out": (None, Axis(0))})
 KEPT = {"a": [0, 1], "b": [1], "c": [0, 1]}
@@ -84,7 +85,7 @@ def test_neither_order_nor_the_spread_over_partial_sums_changes_a_bit(scale: flo
             some = CoverageMean(parts)
             for client in group.split():
                 some.add(uploads[client], CLIENTS[client], client)
-            total.merge(some.partial(), some.weight, some.count)
+            merge(total, some)
         hashes.add(sha256(total.result()))
     assert len(hashes) == 1
 

@@ -49,7 +49,10 @@ CHECKS = tuple(
         ({"data-path": "mine.csv"}, '"data-path".*dataset one of "csv", "imagefolder", "npz"'),
         ({"select.pace": 0.1, "selection": "fedcs"}, '"select.pace".*selection = "oort".*"fedcs"'),
         ({"attack.scale": 3.0, "attack.kind": "min-max"}, '"attack.scale".*attack.kind = "min-max"'),
-        ({"max-update-norm": 3.0, "algorithm": "fedproto"}, '"max-update-norm".*algorithm other than'),
+        *(
+            ({"max-update-norm": 3.0, "algorithm": a}, '"max-update-norm".*algorithm other than .*no norm of')
+            for a in ("feddbe", "fedproto", "fsvrg-sparse", "local-only")
+        ),
         ({"attack.scale": 3.0}, '"attack.scale".*attack.kind one of'),
         ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),

@@ -13,6 +13,7 @@ from task.numerics.collect import Collect
 from task.numerics.held import Base, Held, dense, peak
 from task.numerics.reduce import Mean, Sum
 from task.wire.checks import check_arrays
+from tests.task.test_reduce import merge
 
 WEIGHTS = (1, 3, 600, 59_999, 2**20)
 SCALES = (2.0**-55, 1e-9, 1e-3, 0.7, 1.0, 3.0, 900.0, 2.0**14)
@@ -73,7 +74,7 @@ def test_a_sum_of_held_arrays_is_that_of_their_dense_forms(seed: int, monkeypatc
             assert state(sparse[node]) == state(whole[node])
     if all(m.count for m in whole):
         for one, two in (sparse, whole):
-            two.merge(one.partial(), one.weight, one.count)
+            merge(two, one)
         assert state(sparse[1]) == state(whole[1])
 
 

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from task.config.effective import unmet
+from task.config.read import defaults
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Sum
 from task.spec.algorithms import ALGORITHMS
 from task.spec.record import MODEL_UP, PARAMETERS, Record
+from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners
-from tests.support.horizontal import HORIZONTAL
 from tests.support.liar import liar, times
 from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE
@@ -122,13 +124,26 @@ def keys(owners: Path, name: str, **more: Any) -> dict[str, Any]:
 VOTES = {n for n, a in ALGORITHMS.items() if any(r.code for r in a.up)}
 
 
+BOUNDED = {n for n in ALGORITHMS if unmet("max-update-norm", {**defaults(), "algorithm": n}) is None}
 # Not of clients that train several times in a round, or when they are there: each time another node may have
-# a client. Nor of what is no part of a model.
-ONCE = {
-    n
-    for n, a in HORIZONTAL.items()
-    if any(r.layout.kind == "part" for r in a.up) and not (a.pooled or a.repeats or a.asynchronous)
-}
+# a client.
+ONCE = {n for n in BOUNDED if not ((a := ALGORITHMS[n]).pooled or a.repeats or a.asynchronous)}
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_each_record_that_is_summed_or_a_model_is_held_to_the_bound(name: str) -> None:
+    """A record that no norm bounds would let one client move the others' sum as far as it likes."""
+    entry = ALGORITHMS[name]
+    assert entry.up
+    for contract in (entry, *entry.phases.values()):
+        received = dict.fromkeys((r.name for r in contract.down), MODEL)
+        bound = NormBound(5.0, MODEL, frozenset({"w"}), others=received)
+        for r in contract.up:
+            if r.reduce == "collect" and r.layout.kind != "part":
+                continue  # as FedFomo's affinities, by which a client chooses what it gets itself
+            sent = {n: a + a.dtype.type(100) for n, a in Forms(MODEL, ("w",)).of_record(r).items()}
+            with pytest.raises(FieldError, match="max-update-norm"):
+                bound.check(r, sent, [{"num-examples": 1, r.per: 1.0}])
 
 
 @pytest.mark.parametrize("name", by_shape((n,) for n in sorted(ONCE - VOTES)))

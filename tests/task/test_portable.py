@@ -14,8 +14,11 @@ from server_app.results.folder import machine_of, machine_words
 from strategies.membership.client_identity import Claim, OnlineNode, admit
 from task import portable
 from task.config.read import read_config
+from task.datasets import load_dataset
+from task.datasets.partition import load_partition
 from task.errors import ConfigError
 from task.wire.registration import Registration
+from tests.support.brought import imported_from
 
 ROOT = Path(__file__).resolve().parents[2]
 SAY = "from task.numerics.kernels import kernels; print(kernels())"
@@ -95,3 +98,29 @@ def test_results_say_what_computed_them() -> None:
     assert machine_words(plain) == "kernels of a processor aarch64"
     assert machine_words(fixed) == "portable kernels x86-64-v3 0123456789ab..."
     assert machine_words({}) == ""  # of an earlier version
+
+
+def test_what_other_kernels_computed_is_not_taken_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = "import numpy as np\ndef data():\n    return np.eye(40), np.arange(40) % 4, None, None\n"
+    (tmp_path / "computed.py").write_text(code)
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+
+    def made(dataset: str, **keys: str | int) -> set[str]:
+        before = {path.name for path in (tmp_path / "cache").glob("*/*")}
+        config = read_config({"dataset": dataset, "num-clients": 2, **keys})
+        load_partition(load_dataset(config.data, config.synthetic, 1), config.data, 1)
+        return {path.name for path in (tmp_path / "cache").glob("*/*")} - before
+
+    runs = {
+        "synthetic": {"partition": "natural"},
+        "computed:data": {"partition": "quantity"},
+        "digits": {"partition": "quantity"},
+    }
+    with imported_from(tmp_path):
+        for fixed in (False, True):
+            monkeypatch.setattr(portable, "in_force", lambda fixed=fixed: fixed)
+            found = {name: made(name, **keys) for name, keys in runs.items()}
+            assert [len(new) for new in found.values()] == [2, 2, 1 if fixed else 2]  # pixels are only read
+            assert not any(made(name, **keys) for name, keys in runs.items())

@@ -12,11 +12,17 @@ import pytest
 from task.errors import FieldError, WireError
 from task.numerics.arrays import BLOCK
 from task.numerics.collect import Collect
-from task.numerics.reduce import REDUCTIONS, Mean, Sum
+from task.numerics.reduce import REDUCTIONS, Mean, Reduction, Sum
 
 
 def arrays(*values: float, dtype: type = np.float32) -> dict[str, np.ndarray]:
     return {"w": np.array(values, dtype)}
+
+
+def merge(whole: Reduction, part: Reduction) -> None:
+    """Fold a part in as the server does: checked, then merged."""
+    records = part.partial()
+    whole.merge(records, part.weight, part.count, whole.check_merge(records, part.count))
 
 
 def test_mean_is_weighted_by_examples_of_those_who_answered() -> None:
@@ -119,7 +125,7 @@ def test_neither_order_nor_spread_changes_a_bit(name: str) -> None:
             parts[place % nodes].add({"w": xs[i]}, weights[i], names[i])
         whole = REDUCTIONS[name](like)
         for part in parts:
-            whole.merge(part.partial(), part.weight, part.count)
+            merge(whole, part)
         return whole.result()["w"]
 
     want = reduce((0, 1, 2, 3, 4, 5), 1)
@@ -188,7 +194,7 @@ def test_nobody_is_refused_for_the_size_of_what_others_sent(dtype: Any, value: A
         if merged:
             node = Mean(like)
             node.add(arrays(value, dtype=dtype), 1, str(i))
-            mean.merge(node.partial(), 1, 1)
+            merge(mean, node)
         else:
             mean.add(arrays(value, dtype=dtype), 1, str(i))
     mean.add(arrays(1, dtype=dtype), 1, "honest")
@@ -257,7 +263,7 @@ def test_a_partial_is_two_int32_a_parameter_where_the_sum_allows_and_loses_nothi
         direct.add(arrays(x), 3000, str(i))
     records = part.partial()
     assert (records["high"]["w"].dtype, records["low"]["w"].dtype) == (dtype, np.int32)
-    merged.merge(records, part.weight, part.count)
+    merge(merged, part)
     for more in (merged, direct):
         more.add(arrays(value / 11), 17, "later")
     assert merged.result()["w"].tobytes() == direct.result()["w"].tobytes()

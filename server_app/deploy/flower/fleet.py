@@ -3,10 +3,13 @@
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+from zipfile import BadZipFile
 
 import grpc
 from flwr.common.constant import PUBLIC_KEY_HEADER
+from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     PullMessagesRequest,
@@ -31,7 +34,7 @@ from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
-from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, read_app
+from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from task import timing
 from task.flower.parts import MOST, PARTS_HEADER, pack
 
@@ -113,6 +116,14 @@ class Fleet(FleetServicer):
                 "machines the same version; the node joins by itself then",
                 grpc.StatusCode.PERMISSION_DENIED,
             )
+
+    def GetFab(self, request: GetFabRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """Give a node a run's app: no more than its list of files if it runs the installed app only."""
+        response = super().GetFab(request, context)
+        if get_metadata_str(context.invocation_metadata(), APP_HEADER):
+            with suppress(KeyError, BadZipFile):  # the node says what is wrong with it
+                response.fab.content = listing(response.fab.content)
+        return response
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node what it shall do, also if it was given it before and has not done it.

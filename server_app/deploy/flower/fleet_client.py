@@ -104,7 +104,7 @@ class FleetClient:
         transport: str = "grpc",
         app: str = "",
     ) -> None:
-        self._place, self._app = place, app
+        self._place, self._app = place, {APP_HEADER: app} if app else {}
         self._dial = partial(TRANSPORTS[transport], address, authority.read_bytes(), name)
         self._key = _read_key(key)
         self._public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -144,8 +144,7 @@ class FleetClient:
         """
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=timing.BEAT_INTERVAL_S)
         try:
-            more = {APP_HEADER: self._app} if self._app else {}
-            self._node = Node(node_id=self._call("ActivateNode", request, more).node_id)
+            self._node = Node(node_id=self._call("ActivateNode", request, self._app).node_id)
         except RefusedMessageError as err:
             raise NotLetInError(str(err), held=S.FAILED_PRECONDITION.name in str(err)) from err
         return self._node.node_id
@@ -196,9 +195,9 @@ class FleetClient:
         return False
 
     def bundle(self, run: Run) -> bytes:
-        """Return the app of a run, as Flower's protobuf `Fab`."""
+        """Return the app of a run, or of it what a node needs with an app of its own, as protobuf `Fab`."""
         request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
-        return bytes(self._call("GetFab", request).fab.SerializeToString())
+        return bytes(self._call("GetFab", request, self._app).fab.SerializeToString())
 
     def objects(self, run: int, tree: ObjectTree) -> list[tuple[str, bytes]]:
         """Return the content of a message: ids and contents.

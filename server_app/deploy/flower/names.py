@@ -142,6 +142,7 @@ FLEET = Use(
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
             ActivateNode(self, request, context)
             SendNodeHeartbeat(self, request, context)
+            GetFab(self, request, context)
             PullMessages(self, request, context)
             PushMessages(self, request, context)
             PullObject(self, request, context)

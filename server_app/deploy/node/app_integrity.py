@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from server_app.deploy.host.host import PROJECT
 from task.errors import PACKAGES
 
 CONTENT = ".info/CONTENT"
@@ -87,6 +88,22 @@ def difference(bundle: bytes, here: Mapping[str, str]) -> str:
         return ""
     more = f" and {len(differ) - 1} more files" if len(differ) > 1 else ""
     return f"{differ[0]}{more} differ"
+
+
+def listing(bundle: bytes) -> bytes:
+    """Return of a bundle its list of files and its run-config keys: what a node reads that never unpacks one.
+
+    At 128 kbit/s the whole bundle takes 76 s, in which a run waits for the node.
+
+    Raises:
+        KeyError: One of the two is missing.
+        zipfile.BadZipFile: It is no bundle.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(bundle)) as whole, zipfile.ZipFile(packed, "w") as archive:
+        for name in (CONTENT, PROJECT):
+            archive.writestr(name, whole.read(name), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 def forget(packages: Iterable[str] = PACKAGES) -> None:
