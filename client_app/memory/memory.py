@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 
-from client_app.memory.state import StateStore, listed, oldest_resumable
+from client_app.memory.state import StateStore, listed
 from client_app.node import Node
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
@@ -119,14 +119,13 @@ class Memory:
                     checks.check_arrays(name, arrays, arrays)
         except FieldError as err:
             return err
-        resumable = oldest_resumable(order.round, self.node.config.output.checkpoint_every)
         for scope, names in self.scopes.items():
             store, mine = self._stores[scope], {n: a for n, a in keep.items() if n in names}
             if scope == "start" and not mine:
                 continue  # a later phase, which reads it only
             if scope == "run":
                 names = self._names
-                store.save(client, entry.name, order.round, mine, order.run, resumable, order.void, names)
+                store.save(client, entry.name, order.round, mine, order.run, order.oldest, order.void, names)
             else:
                 store.save(NODE if scope == "node" else client, entry.name, order.round, mine, order.run)
         return upload

@@ -348,14 +348,3 @@ def _refuse_what_was_refused(path: Path, client: str) -> None:
             f"client {client}: kept state was refused before and is at {local(path.with_name(aside[-1]))}. "
             f"Put a backup at {local(path)}, or delete the damaged file to let this client start over."
         )
-
-
-def oldest_resumable(server_round: int, every: int) -> int:
-    """Return the oldest round from whose end a run may be resumed while it trains a round.
-
-    The checkpoint of round t - 1 may still be in the making while round t trains, so that of round t - 2
-    counts, or the one before it that was due.
-    `every` is the run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
-    """
-    last = max(server_round - 2, 0)
-    return last - last % every if every else last

@@ -87,7 +87,7 @@ class PhaseEngine:
         examples = ExamplePrivacy(config) if config.dp.local else None
         self.accounts: Privacy | ExamplePrivacy | None = self.privacy or examples
         self.sum_grid = SumGrid(config, registry)
-        self.last_good = LastGood(private=config.dp.central)
+        self.last_good = LastGood(private=config.dp.central, every=config.output.checkpoint_every)
         self.lost = LostReplies()
         self.download = Download(config)
         self.journal = Journal()
@@ -216,7 +216,8 @@ class PhaseEngine:
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
         named = phase.to if phase.contract.vertical else self.registry.names
         names = tuple(sorted(named)) if phase.contract.individual else ()
-        void = self.last_good.void if phase.contract.keeps else ()
+        good = self.last_good if phase.contract.keeps else None
+        void, oldest = (good.void, good.oldest()) if good else ((), None)
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
         if self.moments:
@@ -227,7 +228,7 @@ class PhaseEngine:
                 phase.round or self.round, {}, phase.scalars, tuple(clients),
                 tuple(phase.epochs.get(c, 0) for c in clients), self.run_id,
                 population=names, void=void, lost=lost, rows=phase.rows,
-                whole=self.registry.membership.claims[node].registration.whole,
+                whole=self.registry.membership.claims[node].registration.whole, oldest=oldest,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)

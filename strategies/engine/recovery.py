@@ -25,19 +25,47 @@ class Kept:
     state: ServerState
 
 
-class LastGood:
-    """What to go back to."""
+def oldest_checkpoint(server_round: int, every: int) -> int:
+    """Return the round of the oldest checkpoint from which a run may be resumed while it trains a round.
 
-    def __init__(self, *, private: bool = False) -> None:
-        self.private = private  # how many clients diverged must not show: the run never goes back
+    That of round t - 1 may still be in the making while round t trains, so that that of round t - 2 counts,
+    or the one before it that was due.
+    `every` is the run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
+    """
+    last = max(server_round - 2, 0)
+    return last - last % every if every else last
+
+
+class LastGood:
+    """What to go back to.
+
+    Args:
+        private: How many clients diverged must not show: the run never goes back.
+        every: Rounds between checkpoints; 0 = only at the end.
+    """
+
+    def __init__(self, *, private: bool = False, every: int = 1) -> None:
+        self.private, self.every = private, every
         self.kept: Kept | None = None  # the last proved state, while the present one is not proved
         self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
         self._start: Kept | None = None
         self._proved = False
+        self._backs: dict[int, int] = {}  # by round, what the run may go back to from its end
 
     def begin(self, server_round: int, state: ServerState) -> None:
         """Take note of the state that a round sends."""
         self._start, self._proved = Kept(server_round - 1, state), False
+        oldest = oldest_checkpoint(server_round, self.every)
+        self._backs = {t: back for t, back in self._backs.items() if t >= oldest}
+        self._backs[server_round - 1] = self.kept.round if self.kept else server_round - 1
+
+    def oldest(self) -> int | None:
+        """Return the round before which nobody can need what a client kept; None before the first round.
+
+        It is that to which the run may go back from the state at hand, or from a checkpoint that it is
+        resumed from: the rounds after that need not go as they went, as other clients may be online.
+        """
+        return min(self._backs.values(), default=None)
 
     def judge(self, folds: Sequence[Folded], asked: int) -> Kept | None:
         """Return what to go back to, or None.

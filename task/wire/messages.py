@@ -42,6 +42,7 @@ from task.wire.layouts import Forms, row_entries, rows_in
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
+ROUNDS = ("server-round", "oldest-round")  # entries of a training message that are no scalars of it
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
@@ -80,23 +81,19 @@ class TrainOrder:
     round: int  # server round, from 1
     arrays: dict[str, Arrays]  # downward array records by field name
     scalars: Mapping[str, float] = field(default_factory=dict)  # ``lr`` and the entry's downward scalars
-    # Names of the clients to train; empty from another strategy, which means all.
-    clients: tuple[str, ...] = ()
-    # Epochs per client, parallel to `clients`; 0 = as configured. Stragglers have fewer.
-    epochs: tuple[int, ...] = ()
+    clients: tuple[str, ...] = ()  # to train; empty from another strategy, which means all
+    epochs: tuple[int, ...] = ()  # parallel to `clients`; 0 = as configured. Stragglers have fewer.
     run: str = ""  # identity of the run: what a client kept of another run is not for this one
     # Of the records that differ by client: by record and client, what it gets, by name.
     per_client: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
-    # Names of all clients, the order of records that hold one number for each of them.
-    population: tuple[str, ...] = ()
-    # Rounds that the server has gone back from: what a client kept in them does not count.
-    void: tuple[int, ...] = ()
-    # By client, rounds of which the server did not use its reply.
-    lost: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    population: tuple[str, ...] = ()  # all clients, in the order of records with a number for each
+    void: tuple[int, ...] = ()  # rounds gone back from: what a client kept in them does not count
+    lost: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by client, rounds of unused replies
     # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
     # entry, the node's.
     whole: bool = False
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as of `Forms.rows`
+    oldest: int | None = None  # nobody will need what was kept before the end of this round; None = not said
 
     def received(self, client: str) -> Mapping[str, Arrays]:
         """Return a client's downward records by field: those that all get, and the one of its own name."""
@@ -180,6 +177,8 @@ def train_content(
         config["population"] = list(order.population)
     if order.void:
         config["void-rounds"] = list(order.void)
+    if order.oldest is not None:
+        config["oldest-round"] = order.oldest
     for name, by_client in (per_client or {}).items():
         for client, records in by_client.items():
             config[f"{name}:{client}"] = list(records)
@@ -215,7 +214,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
         return arrays
 
     arrays = {f.name: read(f, f.name) for f in entry.down if f.to == "all"}
-    scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k != "server-round"}
+    scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k not in ROUNDS}
     for s in entry.down_scalars:
         if s.name not in scalars:
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
@@ -232,7 +231,8 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     lost: dict[str, list[int]] = {}
     for client, lost_round in zip(names, rounds, strict=True):
         lost.setdefault(client, []).append(int(lost_round))
-    rest = each, population, void, lost, bool(config.get(WHOLE, False)), forms.rows
+    oldest = int(cast(int, config.get("oldest-round", max(server_round - 2, 0))))
+    rest = each, population, void, lost, bool(config.get(WHOLE, False)), forms.rows, oldest
     return TrainOrder(server_round, arrays, scalars, clients, epochs, run, *rest)
 
 

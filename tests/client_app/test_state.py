@@ -14,7 +14,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from client_app.memory.state import StateStore, oldest_resumable
+from client_app.memory.state import StateStore
+from strategies.engine.recovery import oldest_checkpoint
 from task.errors import StateError
 from task.numerics.arrays import Arrays, sha256
 from task.storage.client_state import safe_name
@@ -372,7 +373,7 @@ def saves(store: StateStore, *rounds: int, every: int = 1, run: str = "r") -> No
     """Save in these rounds, as a run does whose checkpoints are `every` rounds apart."""
     for t in rounds:
         fields = {"head": {"w": np.array([float(t)])}}
-        store.save("a", "fedper", t, fields, run, oldest_resumable(t, every))
+        store.save("a", "fedper", t, fields, run, oldest_checkpoint(t, every))
 
 
 def loaded(store: StateStore, before: int | None) -> float | None:
@@ -386,15 +387,6 @@ def loaded(store: StateStore, before: int | None) -> float | None:
 
 def version(store: StateStore, t: int) -> Path:
     return store.path("a", "r").with_name(f"a@{t}.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("server_round", "every", "wanted"),
-    [(1, 1, 0), (2, 1, 0), (3, 1, 1), (9, 1, 7), (9, 5, 5), (6, 5, 0), (7, 5, 5), (12, 5, 10), (9, 0, 7)],
-)
-def test_the_oldest_round_to_resume_from(server_round: int, every: int, wanted: int) -> None:
-    """The previous round's checkpoint may not be there yet, that of two rounds before is if it is due."""
-    assert oldest_resumable(server_round, every) == wanted
 
 
 def test_a_round_that_is_trained_again_begins_with_what_was_kept_before_it(store: StateStore) -> None:
@@ -485,7 +477,7 @@ def test_a_version_of_another_round_is_refused_and_stays(store: StateStore) -> N
 def test_versions_of_an_abandoned_course_that_a_crash_left_do_not_count(store: StateStore) -> None:
     saves(store, 1, 4, 6, 8, every=5)
     left = {t: version(store, t).read_bytes() for t in (4, 6)} | {8: store.path("a", "r").read_bytes()}
-    store.save("a", "fedper", 6, {"head": {"w": np.array([6.5])}}, "r", oldest_resumable(6, 5))
+    store.save("a", "fedper", 6, {"head": {"w": np.array([6.5])}}, "r", oldest_checkpoint(6, 5))
     for t, content in left.items():  # the save was killed before it deleted them
         version(store, t).write_bytes(content)
     saves(store, 9, every=5)
@@ -546,7 +538,7 @@ def test_what_was_kept_in_rounds_that_the_server_went_back_from_does_not_count(s
 
     def save(t: int, void: tuple[int, ...] = ()) -> None:
         fields = {"head": {"w": np.array([float(t)])}}
-        store.save("a", "fedper", t, fields, "r", oldest_resumable(t, 1), void)
+        store.save("a", "fedper", t, fields, "r", oldest_checkpoint(t, 1), void)
 
     def load(before: int, void: tuple[int, ...] = (3, 4)) -> int:
         found = store.load("a", "fedper", "r", before, void=void)

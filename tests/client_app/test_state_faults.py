@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.memory.state import StateStore, oldest_resumable
+from client_app.memory.state import StateStore
+from strategies.engine.recovery import oldest_checkpoint
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.storage.files import sync_folder
@@ -36,7 +37,7 @@ def fields_of(t: float, size: int = 4) -> dict[str, Arrays]:
 
 
 def save(store: StateStore, t: int, every: int = 1, size: int = 4) -> None:
-    store.save("a", "ditto", t, fields_of(t, size), "run", oldest_resumable(t, every))
+    store.save("a", "ditto", t, fields_of(t, size), "run", oldest_checkpoint(t, every))
 
 
 def loaded(store: StateStore, before: int | None = None) -> int | None:

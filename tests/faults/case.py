@@ -81,7 +81,7 @@ class Rig:
         self._stack = ExitStack()
         self._fed: Federation | None = None
         self._reference: list[str] = []
-        self._runs = 0
+        self._runs = self._starts = 0
 
     def __enter__(self) -> Rig:
         return self
@@ -92,13 +92,16 @@ class Rig:
     def fed(self) -> Federation:
         """Return the federation, all of it up and idle."""
         if self._fed is None:
-            if not possible():
-                self.network = self._stack.enter_context(network())
-            fed = Federation(self.folder / "federation", self.network)
-            self._stack.callback(fed.stop)
-            fed.start()
-            self._fed = fed
-            self._reference = reference(self.folder / "undisturbed", fed.data, LONGEST)
+            self._starts += 1
+            folder = self.folder / f"federation-{self._starts}"
+            with ExitStack() as made:  # of a start that fails nothing is left: the next case tries again
+                net = None if possible() else made.enter_context(network())
+                fed = Federation(folder, net)
+                made.callback(fed.stop)
+                fed.start()
+                self._reference = reference(folder / "undisturbed", fed.data, LONGEST)
+                self._stack.enter_context(made.pop_all())
+            self._fed, self.network = fed, net
         else:
             self._fed.ready()
         return self._fed

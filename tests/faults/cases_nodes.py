@@ -11,6 +11,8 @@ import psutil
 from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.runs import Run
 
+READY = "warm: ready for tasks"  # in the log of a node whose process can be asked
+
 
 def blamed(run: Run, server_round: int, name: str) -> str:
     """Return why a client's reply was left out of a round."""
@@ -248,15 +250,17 @@ def _joins(run: Run) -> str:
     """Start ward-3, which was stopped; return how long it took to be there, and to be asked."""
     fed = run.fed
     fed.until(lambda: "ward-3" not in fed.online(), 120, "ward-3 offline")  # it counts for a while
-    began = time.monotonic()
+    began, before = time.monotonic(), fed.log("ward-3", "warm").count(READY)
     fed.start_node("ward-3")
     fed.until(lambda: "ward-3" in fed.online(), 120, "ward-3 online")
+    # It says who it is once its libraries are loaded: on a busy machine many rounds later.
+    fed.until(lambda: fed.log("ward-3", "warm").count(READY) > before, 120, f"ward-3's {READY!r}")
     seconds, runs, online = time.monotonic() - began, run.done() + 1, time.monotonic()
     used = fed.until(
         lambda: next((r["round"] for r in run.rows()[runs:] if "ward-3" in r["selected"]), 0),
         120, "a round with ward-3",
     )  # fmt: skip
     later = time.monotonic() - online  # a node that says who it is forks a process; rounds may take less
-    seen = f"online after {seconds:.1f} s, asked {used - runs} rounds and {later:.1f} s later"
+    seen = f"ready after {seconds:.1f} s, asked {used - runs} rounds and {later:.1f} s later"
     assert used <= runs + 2 or later <= 10, seen
     return seen

@@ -27,7 +27,7 @@ from tests.faults.machine import STARTS_S, Machine, until
 from tests.faults.runs import BOUQUET, write_ward
 
 SAID_S = 5.0  # from the first attempt to connect to the reason why it fails
-REFUSED_S = 30.0  # for a command that refuses to start, on a busy machine
+REFUSED_S = 120.0  # for a command that refuses to start, on a busy machine
 
 
 def kits(folder: Path) -> Path:

@@ -16,7 +16,7 @@ import psutil
 
 from server_app.deploy.node.resource_limits import proportional_bytes
 
-STARTS_S = 120.0
+STARTS_S = 300.0  # of a whole federation, on a machine with six times as many processes as cores
 LOOK_S = 0.05
 ROLES = {"flower.superlink": "superlink", "flower.warm": "warm", "node.warm": "warm"}  # by module
 

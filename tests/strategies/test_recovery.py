@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.fold import Folded
 from strategies.engine.journal import Snapshot
 from strategies.engine.phases import PhaseEngine
-from strategies.engine.recovery import LastGood
+from strategies.engine.recovery import LastGood, oldest_checkpoint
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from task.config.read import read_config
 from task.numerics.arrays import sha256
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
-from tests.support.liar import liar, times
+from tests.support.liar import Tamper, liar, times
 
 HUGE = 1e8  # below what a single record is refused for; the model that it makes overflows in training
 
@@ -126,7 +127,65 @@ def test_a_resumed_run_goes_back_as_well(algorithm: str, every: int, owners: Pat
         assert [row[key] for row in again.rows] == [row[key] for row in whole.rows[3:]]
 
 
+class OneRun(Keep):
+    """A journal of a run that is the same after a resume."""
+
+    run_id = "the-run"
+
+
+def trouble(bad: dict[int, range], gone: dict[int, range]) -> Tamper:
+    """Return a tamper function: by round, the nodes whose clients diverge and those that do not answer."""
+
+    def tamper(node: int, reply: Message) -> Message | None:
+        server_round = int(reply.metadata.group_id)
+        if reply.metadata.message_type != "train":
+            return reply
+        if node in gone.get(server_round, ()):
+            return None
+        spoil = liar(arrays=times(float("nan")), nodes=bad.get(server_round, ()))
+        return spoil(node, reply)
+
+    return tamper
+
+
+def kept_in(owners: Path) -> dict[str, Any]:
+    """Return keys of a run whose clients keep something, with a folder for it."""
+    return {"num_server_rounds": 8, "state_dir": str(owners.parent / "state"), "round_timeout": 1.0}
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_resumed_run_that_lacks_a_node_may_go_back_from_its_checkpoint(every: int, owners: Path) -> None:
+    """Without the node most clients diverge; what they kept before the checkpoint's last round is there."""
+    keys = kept_in(owners) | {"checkpoint_every": every}
+    last = 5 + every  # the latest round whose training may be lost with the server after the checkpoint of 4
+    keys["num_server_rounds"] = last
+    first = run(owners, "scaffold", trouble({5: range(2)}, {}), OneRun(), **keys)
+    assert [row["rolled_back"] for row in first.rows] == [None] * (last + 1)
+    keys["num_server_rounds"] = 8
+    journal = OneRun(first.keep.snapshots[4])
+    rows = run(owners, "scaffold", trouble({5: range(2)}, {5: range(2, 4)}), journal, **keys).rows
+    assert [row["rolled_back"] for row in rows] == [3, None, None, None]
+    assert [row["answered"] for row in rows] == [1, 5, 5, 5]
+
+
+def test_a_run_may_go_back_over_many_rounds_in_which_few_answered(owners: Path) -> None:
+    """No model of these rounds proved itself."""
+    tamper = trouble({6: range(5)}, dict.fromkeys((3, 4, 5), range(3)))
+    rows = run(owners, "scaffold", tamper, **kept_in(owners)).rows
+    assert [row["rolled_back"] for row in rows] == [None] * 6 + [1, None, None]
+    assert [row["answered"] for row in rows] == [0, 5, 5, 2, 2, 2, 0, 5, 5]
+
+
 # ------------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("server_round", "every", "wanted"),
+    [(1, 1, 0), (2, 1, 0), (3, 1, 1), (9, 1, 7), (9, 5, 5), (6, 5, 0), (7, 5, 5), (12, 5, 10), (9, 0, 7)],
+)
+def test_the_oldest_checkpoint_to_resume_from(server_round: int, every: int, wanted: int) -> None:
+    """The previous round's checkpoint may not be there yet, that of two rounds before is if it is due."""
+    assert oldest_checkpoint(server_round, every) == wanted
 
 
 def snapshot(number: int, good: Snapshot | None = None) -> Snapshot:
