@@ -343,6 +343,7 @@ def extending(tiny: Path, text: str) -> PublishedTable:
 
 def test_a_table_that_extends_another_has_its_cells_but_for_what_it_sets_itself(tiny: Path) -> None:
     text = TINY.replace("published = 8", "published = 8\nstart = 0.01\nkeys = {size-skew = 2.0}", 1)
+    text = text.replace("published = 4", "published = 4\nstart = 0.01", 1)
     tiny.write_text(text.replace("num-clients", 'partition = "quantity"\nnum-clients', 1), "utf-8")
     own = 'title = "Another"\nkeys.pixels = "centred"\nstart = 1.0\n'
     base, table = (

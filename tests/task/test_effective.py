@@ -180,7 +180,7 @@ SETTINGS = {
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
     "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
-    "missing", "missing-indicator", "standardise", "stream.own-data",
+    "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "models.features", "models.levels", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.

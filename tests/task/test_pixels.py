@@ -176,6 +176,7 @@ def test_files_to_predict_are_read_as_the_nodes_read_theirs(
     assert read.unique().tolist() == pytest.approx([expected])
     arrays = card_of(replace(config, data=replace(config.data, dataset="npz")), (3, 2, 2), 2, None)
     assert (folder.kind, arrays.kind) == ("image", "")
+    assert folder.mean == ((0.0,) * 3 if pixels == "unit" else (0.5,) * 3)
     assert torch.equal(
         read_examples(own, arrays).data.inputs(slice(0, 8)), owned(own, pixels).inputs(slice(0, 8))
     )
