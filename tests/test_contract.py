@@ -120,6 +120,7 @@ def test_every_declared_field_is_sent_and_no_other_goes_down(name: str, owners: 
         assert {r.partition(".")[0] for r in message.content.array_records} == {f.name for f in entry.down}
         told = message.content.config_records["config"]
         names = {s.name for s in entry.down_scalars} | ({"population"} if entry.individual else set())
+        names |= {"oldest-round"} if entry.keeps else set()
         names |= {f"{f.name}:{c}" for f in entry.down if f.to == "each" for c in told["clients"]}  # type: ignore[union-attr]
         assert set(told) == {"server-round", "run", "lr", "clients", "epochs"} | names
 
