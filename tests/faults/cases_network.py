@@ -157,6 +157,7 @@ def clock_set_back(rig: Rig) -> str:
         clock.set(0)
         fed.machines["link"].stop()
         fed.start_link()
+        fed.ready()  # for the case that comes next
     return f"{said} said so after round {at}; finished {seconds:.1f} s after it was right; {rig.same(run)}"
 
 

@@ -107,6 +107,7 @@ class Federation:
         prefix = self.network.prefix(self.network.link) if self.network else []
         if clock:
             prefix = [*prefix, "env", *(f"{name}={value}" for name, value in clock.environment.items())]
+        self.link_kit.status.unlink(missing_ok=True)  # what an earlier link said of itself
         return self._start("link", [BOUQUET, "link", str(self.kits / "link")], prefix, code)
 
     def start_node(
