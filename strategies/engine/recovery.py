@@ -60,7 +60,7 @@ class LastGood:
         self._backs[server_round - 1] = self.kept.round if self.kept else server_round - 1
 
     def oldest(self) -> int | None:
-        """Return the round before which nobody can need what a client kept; None before the first round.
+        """Return the oldest round whose kept state a client may still need; None before the first round.
 
         It is that to which the run may go back from the state at hand, or from a checkpoint that it is
         resumed from: the rounds after that need not go as they went, as other clients may be online.

@@ -97,9 +97,8 @@ class Drift:
     born: Rows | None = None  # the round in which a row arrived, 0 of those that always follow the round
     # Returns images [B, C, H, W], pixels from 0 to 1, of rows by their numbers, under the new concept.
     images: Callable[[torch.Tensor, Rows], torch.Tensor] | None = None
-    begins: Mapping[str, int] = field(
-        default_factory=dict
-    )  # as `client_rounds`; empty = all at `config.round`
+    # As of `client_rounds`; empty = all clients change in `config.round`.
+    begins: Mapping[str, int] = field(default_factory=dict)
 
     def changed(self, rows: Rows | slice, server_round: int) -> npt.NDArray[np.bool_]:
         """Return which rows have the new concept in a round."""

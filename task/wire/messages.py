@@ -93,7 +93,7 @@ class TrainOrder:
     # entry, the node's.
     whole: bool = False
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as of `Forms.rows`
-    oldest: int | None = None  # nobody will need what was kept before the end of this round; None = not said
+    oldest: int | None = None  # the oldest round whose kept state may still be asked for; None = not said
 
     def received(self, client: str) -> Mapping[str, Arrays]:
         """Return a client's downward records by field: those that all get, and the one of its own name."""

@@ -91,7 +91,7 @@ def difference(bundle: bytes, here: Mapping[str, str]) -> str:
 
 
 def listing(bundle: bytes) -> bytes:
-    """Return of a bundle its list of files and its run-config keys: what a node reads that never unpacks one.
+    """Return a bundle's list of files and run-config keys: all that a node with an app of its own reads.
 
     At 128 kbit/s the whole bundle takes 76 s, in which a run waits for the node.
 
