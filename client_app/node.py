@@ -37,6 +37,7 @@ from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.devices import training_device
 from task.numerics.kernels import check_kernels, kernels
 from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
@@ -312,7 +313,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
         check_kernels()
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    device = pick_device("cpu" if config.train.portable else config.train.device)
+    device = training_device(config.train)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
@@ -369,17 +370,6 @@ def _task(config: Config, found: str, classes: int) -> Task:
 def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts, Arrays]:
     model = model_of(config, shape, classes)
     return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
-
-
-def pick_device(wanted: str) -> torch.device:
-    """Return the device to train on.
-
-    Raises:
-        ConfigError: ``cuda`` is asked for and there is none.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError('run-config key "device": expected a CUDA GPU on this node; got none. Use "auto".')
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _pool(config: Config) -> str:

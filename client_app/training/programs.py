@@ -7,8 +7,7 @@ client that trains alone (K = 1) and for the cohort that trains as one program. 
 
 On one CPU thread a perceptron's client gets the same bytes whatever K is and whoever else is in the stack; a
 test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: of others each client but the
-first lies at an address that MKL's kernels round otherwise for, so these train one by one. A convolution in
-groups is rounded otherwise for another K, by some 1e-7.
+first lies at an address that MKL's kernels round otherwise for, so these train one by one.
 """
 
 from abc import ABC, abstractmethod
@@ -19,8 +18,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import conv2d
 
+from client_app.training.convolution import convolve
 from task.models.layer_split import last_linear, linear_calls, no_last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
@@ -236,7 +235,7 @@ class Single(Program):
 class Layers(Program):
     """An ``nn.Sequential`` of `LAYERS`, for any number of clients, through autograd.
 
-    Pictures travel as [b, K * channels, height, width], so that a convolution is one with K groups.
+    Pictures travel as [K, channels, b, height, width], as `convolve` takes them.
     """
 
     stacks: ClassVar[bool] = True
@@ -292,18 +291,19 @@ class Layers(Program):
         K, b = x.shape[:2]
         rest = iter(params)
         flat = x.dim() == 3
-        h = x if flat else x.transpose(0, 1).flatten(1, 2)
+        h = x if flat else x.transpose(1, 2)
         for layer in layers:
             match layer:
                 case nn.Linear():
                     weight, bias = next(rest), next(rest)
                     h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
                 case nn.Conv2d():
-                    weight, bias = next(rest).flatten(0, 1), next(rest).flatten()
-                    h = conv2d(h, weight, bias, layer.stride, layer.padding, layer.dilation, groups=K)
+                    h = convolve(h, next(rest), next(rest), layer)
                 case nn.Flatten():
-                    h = h if flat else h.reshape(b, K, -1).transpose(0, 1)
+                    h = h if flat else h.transpose(1, 2).reshape(K, b, -1)
                     flat = True
+                case nn.MaxPool2d():
+                    h = layer(h.flatten(0, 1)).unflatten(0, h.shape[:2])
                 case _:
                     h = layer(h)
         return h
@@ -364,7 +364,7 @@ class Perceptron(Layers):
 
 
 # How many clients pay on one CPU thread: a perceptron's step gains until its weights leave the cache; a
-# convolution in groups is slower there than one client after another (``make bench``, "stack").
+# convolutions of several clients take longer there than one client after another (``make bench``, "stack").
 STACK_CPU = {Perceptron: 8, Layers: 1}
 STACK_GPU = 128
 ALIGNED = 4  # numbers of 4 bytes in 16

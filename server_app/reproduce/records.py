@@ -43,7 +43,7 @@ class RunRecord:
     values: Mapping[str, float]  # by measure, of those that it has
     model_sha256: str
     hours: float
-    machine: str  # processor and the vector instructions that torch used
+    machine: str  # processor, the vector instructions that torch used, and the GPU
     date: str
     version: str
     commit: str  # with "+" if the code had changes that were not committed

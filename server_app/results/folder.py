@@ -35,6 +35,7 @@ import tomllib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class RunFolder:
         folder = cls(path)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         known = {"seed": config["run"].get("seed"), "started": now, "id": uuid.uuid4().hex}
-        record = {**known, "environment": environment(), **config}
+        record = {**known, "environment": environment(config["run"]), **config}
         if resume and (folder.path / CONFIG).exists():
             before = folder.config()
             record["resumed"] = [*before.get("resumed", []), record["started"]]
@@ -280,8 +281,8 @@ def machine_words(config: Row) -> str:
     return f"kernels of a processor {found['processor']}" if found["processor"] else ""
 
 
-def environment() -> Row:
-    """Return what a run's numbers may depend on: versions, machine, and the commit of the code.
+def environment(run: Mapping[str, Any] = MappingProxyType({})) -> Row:
+    """Return what the numbers of a run with these keys may depend on: versions, machine, commit of the code.
 
     Versions are read from package metadata, so nothing is imported. "git_commit" and "git_dirty" are
     None unless this very file is tracked by a git checkout (in an installed app bundle it is not).
@@ -298,14 +299,14 @@ def environment() -> Row:
         "platform": platform.platform(),
         "processor": machine_class(),
         "cpus": os.cpu_count(),
-        "machine": machine(),
+        "machine": machine(gpu=run.get("device") != "cpu" and not run.get("portable")),
         "git_commit": commit,
         "git_dirty": dirty,
     }
 
 
-def machine() -> str:
-    """Return the processor and the vector instructions that torch uses, on which a run's bits depend."""
+def machine(*, gpu: bool) -> str:
+    """Return processor, vector instructions that torch uses and, if `gpu`, the GPU: bits depend on them."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
         name = next(x.partition(":")[2].strip() for x in text.splitlines() if x.startswith("model name"))
@@ -313,7 +314,12 @@ def machine() -> str:
         name = platform.processor()
     torch = sys.modules.get("torch")  # not imported for this: a process that trains has it
     used = torch.backends.cpu.get_cpu_capability() if torch else ""
-    return ", ".join(part for part in (name, platform.machine(), used) if part)
+    parts = [name, platform.machine(), used]
+    if gpu and torch:
+        from task.numerics.devices import gpu_model
+
+        parts.append(gpu_model())
+    return ", ".join(part for part in parts if part)
 
 
 def versions() -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
@@ -46,9 +47,10 @@ def central_evaluation(
     rows = dataset.test_rows
     if rows.stop <= rows.start:
         return None
-    model = model.to(device)
     threads = 1
-    if device.type == "cpu":
+    if device.type != "cpu":
+        model = deepcopy(model).to(device)  # the caller's stays where it is
+    else:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
     held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by how far it has drifted

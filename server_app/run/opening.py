@@ -29,6 +29,7 @@ from task.errors import ConfigError
 from task.models.family import Kinds, Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
+from task.numerics.devices import evaluation_device
 from task.numerics.distil import Distiller
 from task.numerics.kernels import kernels
 from task.numerics.moments import from_dict
@@ -77,9 +78,8 @@ class OpenedRun:
         if self.dataset is not None and not (self.entry.personal or self.entry.encrypted):
             attack = self.config.attack
             target = attack.target if attack.kind in BACKDOORS else None
-            found = central_evaluation(
-                self.model, self.dataset, torch.device("cpu"), self.task, target, attack.parts
-            )
+            device = evaluation_device(self.config.train)
+            found = central_evaluation(self.model, self.dataset, device, self.task, target, attack.parts)
         if found is None and self.config.contribution.measure != "none":
             raise ConfigError(
                 'run-config key "contribution.measure": expected a test set on the server to measure '

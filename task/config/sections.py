@@ -139,7 +139,7 @@ class TrainConfig(Section):
     clip_norm: float = knob(
         0.0, "largest L2 norm of a client's gradient in a step, what exceeds it is scaled; 0 = none", low=0
     )
-    device: str = knob("auto", "where clients train", choices=("auto", "cpu", "cuda"))
+    device: str = knob("auto", "where clients train, and the server tests", choices=("auto", "cpu", "cuda"))
     precision: str = knob(
         "float32",
         "of local training, on a GPU: 16 bits where autocast finds that safe; parameters stay float32",

@@ -69,6 +69,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "threads": Benchmark(rounds.threads, tuple(f"threads-{a}x{t}" for a, t in rounds.ACTORS_THREADS)),
     "portable": Benchmark(portable.cost, portable.ROWS),
     "stack": Benchmark(rounds.stack, tuple(f"stack-{n}" for n in rounds.STACKS)),
+    "gpu": Benchmark(rounds.gpu, tuple(f"gpu-{model}" for model in rounds.ON_GPU)),
 }
 Name = StrEnum("Name", list(BENCHMARKS))  # type: ignore[misc]
 

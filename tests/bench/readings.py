@@ -153,9 +153,12 @@ def machine() -> dict[str, Any]:
     """Return what a reading depends on besides the code."""
     import torch
 
+    from task.numerics.devices import gpu_model
+
     return {
         "cpus": cpus(),
         "torch_threads": torch.get_num_threads(),
+        "gpu": gpu_model() or None,
         "platform": platform.platform(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "flwr", "numpy")},

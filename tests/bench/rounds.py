@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 from task.config.read import knobs
 from tests.bench.held import Held, accuracy, blocks_for, in_turns
 from tests.bench.plain import PlainLoop
@@ -32,6 +34,7 @@ W1: dict[str, Any] = {
 MANY = 1_000_000
 ACTORS_THREADS = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 STACKS = (1, 2, 5, 10)
+ON_GPU = {"2nn": 0.1, "cnn": 1 / 3}
 _STC = {"codec.up": "stc", "codec.keep": 0.01}
 CODED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "codec-none": ({}, ()),
@@ -206,6 +209,24 @@ def stack(bench: Bench) -> Iterator[Row]:
     options: dict[str, tuple[dict[str, Any], tuple[str, ...]]]
     options = {f"stack-{n}": ({"stack": n}, ()) for n in STACKS}
     yield from _table(bench, options, "W1 round, clients in one program")
+
+
+def gpu(bench: Bench) -> Iterator[Row]:
+    """Compare a hundred clients as one program on a GPU with one at a time there."""
+    block = 1
+    blocks = blocks_for(1, block, bench.quick)
+    for model, target in ON_GPU.items():
+        name = f"gpu-{model}"
+        if not torch.cuda.device_count():
+            yield left_open(name, "no GPU")
+            continue
+        keys = W1 | {"model": model, "fraction-train": 1.0, "device": "cuda"}
+        alone = bench.held(f"{name}-alone", keys | {"stack": 1}, block, blocks, "--nodes", "1")
+        with bench.held(name, keys, block, blocks, "--nodes", "1") as ours, alone as theirs:
+            sides = in_turns([ours.block, theirs.block], blocks)
+            words = f"accuracy {accuracy(ours.rows)}, one at a time {accuracy(theirs.rows)}"
+        what = f"{model}, a round of 100 clients as one program : one at a time, one GPU"
+        yield paired(name, what, *sides, target, detail=words)
 
 
 def coded(bench: Bench) -> Iterator[Row]:

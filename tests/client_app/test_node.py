@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import _open, _pool, open_node, pick_device
+from client_app.node import _open, _pool, open_node
 from task.config.read import read_config
 from task.errors import ConfigError, DataError
 from tests.support.federation import SIZES, owners_config, write_owners
@@ -137,15 +137,6 @@ def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owner
     assert node.store().path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
     store = opened(owners, **{"run-name": "trial"}).store()
     assert store.path("a", "f00") == tmp_path / "state" / "trial" / "f00" / "a.safetensors"
-
-
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match='"device": expected a CUDA GPU'):
-        pick_device("cuda")
-    assert pick_device("auto").type == pick_device("cpu").type == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [pick_device(d).type for d in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
 
 
 def test_the_model_does_not_touch_the_global_generator(owners: dict[str, Any]) -> None:
