@@ -221,8 +221,19 @@ def gpu(bench: Bench) -> Iterator[Row]:
             yield left_open(name, "no GPU")
             continue
         keys = W1 | {"model": model, "fraction-train": 1.0, "device": "cuda"}
-        alone = bench.held(f"{name}-alone", keys | {"stack": 1}, block, blocks, "--nodes", "1")
-        with bench.held(name, keys, block, blocks, "--nodes", "1") as ours, alone as theirs:
+        env = {k: v for k, v in bench.env.items() if k != "CUDA_VISIBLE_DEVICES"}
+        runs = [
+            Held(
+                bench.folder(f"{name}-{n}"),
+                keys | {"stack": n},
+                env,
+                block=block,
+                blocks=blocks,
+                more=("--nodes", "1"),
+            )
+            for n in (0, 1)
+        ]
+        with runs[0] as ours, runs[1] as theirs:
             sides = in_turns([ours.block, theirs.block], blocks)
             words = f"accuracy {accuracy(ours.rows)}, one at a time {accuracy(theirs.rows)}"
         what = f"{model}, a round of 100 clients as one program : one at a time, one GPU"
