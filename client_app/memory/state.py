@@ -247,7 +247,7 @@ class StateStore:
             return None
         header, fields = found
         while (before is not None and header.round >= before) or header.round in void:
-            if header.previous == 0:
+            if header.previous == 0 or before == 1:
                 return None  # its first round in this run is yet to come
             version = version_of(path, header.previous)
             found = _read(version, client, algorithm, run, header.previous)

@@ -431,6 +431,15 @@ def test_a_client_is_new_before_its_first_round(store: StateStore) -> None:
     assert loaded(store, 4) is None
 
 
+def test_a_run_that_begins_again_without_a_checkpoint_finds_nothing(store: StateStore) -> None:
+    saves(store, *range(1, 8), every=10**9)
+    for t in (1, 2, 3):
+        version(store, t).unlink(missing_ok=True)
+    assert loaded(store, 1) is None
+    saves(store, 1, 2)
+    assert [loaded(store, t) for t in (3, 2, 1)] == [2, 1, None]
+
+
 def test_a_version_that_is_gone_is_refused_and_not_taken_for_a_new_client(store: StateStore) -> None:
     saves(store, *range(1, 8))
     said = r"client a: .* from before round 5; got one of round 5, made from one of"

@@ -234,6 +234,35 @@ def test_a_stopped_run_leaves_its_model_and_goes_on_bit_for_bit(every: int, tmp_
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_a_run_that_died_without_a_checkpoint_begins_again_with_its_clients_as_new(tmp_path: Path) -> None:
+    """Their state was of rounds that the resumed run had yet to do, and every version before was gone."""
+
+    class Dying(Stopped):
+        stop_in = "6"
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            try:
+                return super().push_messages(messages)
+            except KeyboardInterrupt:
+                raise RuntimeError("killed") from None
+
+    more: dict[str, Any] = {
+        "algorithm": "ditto",
+        "fraction_train": 1.0,
+        "num_server_rounds": 6,
+        "checkpoint_every": 0,
+    }
+    whole = go(tmp_path, run_name="whole", **more)
+    folders = {"runs_dir": str(tmp_path / "runs"), "state_dir": str(tmp_path / "states")}
+    keys = KEYS | {k.replace("_", "-"): v for k, v in (more | folders).items()}
+    grid = Dying(make_app(keys), [{"partition-id": i, "num-partitions": 2} for i in range(2)])
+    with pytest.raises(RuntimeError, match="killed"):
+        run(grid, read_config(keys))
+    folder = go(tmp_path, resume=True, **more, **folders)
+    hashes = {json.loads((f / "result.json").read_text())["model_sha256"] for f in (whole, folder)}
+    assert len(hashes) == 1
+
+
 def test_a_run_that_its_link_goes_on_with_leaves_no_result_when_it_is_interrupted(tmp_path: Path) -> None:
     """The link would take the result of a ServerApp that it stopped for the end of the job."""
     keys = KEYS | {"runs-dir": str(tmp_path / "runs"), "num-server-rounds": 4}
