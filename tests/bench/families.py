@@ -170,12 +170,14 @@ def main(
     seeds: Annotated[int, typer.Option(help="seeds 1, 2, ...")] = 1,
     rates: Annotated[str, typer.Option(help="learning rates that each algorithm tries")] = "0.05",
     only: Annotated[str, typer.Option(help="algorithms; default: all")] = "",
-    out: Annotated[Path | None, typer.Option(help="JSON file that takes and gives what was measured")] = None,
+    out: Annotated[Path, typer.Option(help="JSON file that takes and gives what was measured")] = Path(
+        "docs/families.json"
+    ),
 ) -> None:
     """Do the runs that are not in `out` yet and print a table for each family."""
     torch.set_num_threads(1)
     found: dict[str, Found] = {}
-    if out is not None and out.exists():
+    if out.exists():
         found = json.loads(out.read_text(encoding="utf-8"))
     for name in family.split(","):
         group = FAMILIES[name]
@@ -198,8 +200,7 @@ def main(
                 print(f"{key}: {error}", file=sys.stderr, flush=True)
                 continue
             print(key, {k: round(v, 2) for k, v in found[key].items()}, file=sys.stderr, flush=True)
-            if out is not None:
-                out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(table(found, name, partitions.split(",")), flush=True)
 
 
