@@ -142,13 +142,14 @@ class Training:
                 yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
-        """Train some clients together; if that fails, each alone, to find the one whose failure it is."""
+        """Train some clients together; if that fails, in halves: one may be bad, or all too many for memory."""
         try:
             return self._cohort(cohort)
         except Exception as err:
             if len(cohort) == 1:
                 return [(cohort[0], err)]
-            return [outcome for client in cohort for outcome in self._outcomes([client])]
+        half = len(cohort) // 2  # out here, where what the failure held is free
+        return [*self._outcomes(cohort[:half]), *self._outcomes(cohort[half:])]
 
     def task(
         self,

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import WORK, Outcome, answer, train_clients
 from client_app.node import Node, open_node
+from client_app.training.programs import Perceptron
 from task.config.read import as_run_config, read_config
 from task.errors import FieldError, WireError
 from task.resolve.contract import contract_of
@@ -106,6 +108,25 @@ def test_a_failure_leaves_one_client_over(node: Node) -> None:
 def test_if_all_fail_the_answer_says_so(node: Node) -> None:
     reply = trained(node, NAMES, failing("all", ValueError("x")))
     assert (reply.clients, sorted(q.client for q in reply.failed)) == ([], NAMES)
+
+
+def test_a_cohort_that_is_too_large_for_the_memory_trains_in_halves(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, load, tried = read(answer(node, order(node, NAMES)), NAMES), Perceptron.load, []
+
+    def small(self: Perceptron, received: Any, clients: int, own: Any = ()) -> list[torch.Tensor]:
+        tried.append(clients)
+        if clients > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return load(self, received, clients, own)
+
+    monkeypatch.setattr(Perceptron, "load", small)
+    got = read(answer(node, order(node, NAMES)), NAMES)
+    assert tried == [5, 2, 3, 1, 2]
+    assert got.failed == []
+    assert got.scalars == want.scalars
+    assert all(np.array_equal(a, mean_of(node, got)[n]) for n, a in mean_of(node, want).items())
 
 
 @pytest.mark.parametrize("victim", ["anna", "cleo", "emil"])

@@ -190,7 +190,7 @@ def test_a_client_that_diverges_keeps_what_it_had(
 def test_a_cohort_that_fails_half_way_through_its_saves_is_not_trained_on_what_it_just_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each client of a cohort that failed is tried alone, from what it had before the round."""
+    """A cohort that failed is tried in halves, each client from what it had before the round."""
     from client_app.memory.state import StateStore
 
     save, failing = StateStore.save, iter([False, True, *[False] * 99])
