@@ -142,7 +142,7 @@ class Training:
                 yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
-        """Train some clients together; if that fails, in halves: one is bad, or all are too many for memory."""
+        """Train some clients together; if that fails, in halves: one is bad, or all of them are too many."""
         try:
             return self._cohort(cohort)
         except Exception as err:
