@@ -294,19 +294,20 @@ def environment(run: Mapping[str, Any] = MappingProxyType({})) -> Row:
         parts = ("task", "strategies", "client_app", "server_app", "pyproject.toml", ":(exclude)*.jsonl")
         changes = _git("status", "--porcelain", "--", *parts)
         dirty = None if changes is None else changes != ""
+    gpu = _gpu(run)
     return {
         **versions(),
         "platform": platform.platform(),
-        "processor": machine_class(),
+        "processor": gpu or machine_class(),
         "cpus": os.cpu_count(),
-        "machine": machine(gpu=run.get("device") != "cpu" and not run.get("portable")),
+        "machine": ", ".join(part for part in (machine(), gpu) if part),
         "git_commit": commit,
         "git_dirty": dirty,
     }
 
 
-def machine(*, gpu: bool) -> str:
-    """Return processor, vector instructions that torch uses and, if `gpu`, the GPU: bits depend on them."""
+def machine() -> str:
+    """Return the processor and the vector instructions that torch uses, on which a run's bits depend."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
         name = next(x.partition(":")[2].strip() for x in text.splitlines() if x.startswith("model name"))
@@ -314,12 +315,16 @@ def machine(*, gpu: bool) -> str:
         name = platform.processor()
     torch = sys.modules.get("torch")  # not imported for this: a process that trains has it
     used = torch.backends.cpu.get_cpu_capability() if torch else ""
-    parts = [name, platform.machine(), used]
-    if gpu and torch:
-        from task.numerics.devices import gpu_model
+    return ", ".join(part for part in (name, platform.machine(), used) if part)
 
-        parts.append(gpu_model())
-    return ", ".join(part for part in parts if part)
+
+def _gpu(run: Mapping[str, Any]) -> str:
+    """Return the model of the GPU on which a run with these keys computes, or ""."""
+    if run.get("device") == "cpu" or run.get("portable") or "torch" not in sys.modules:
+        return ""
+    from task.numerics.devices import gpu_model
+
+    return gpu_model()
 
 
 def versions() -> dict[str, str | None]:

@@ -50,6 +50,19 @@ def test_a_new_folder_holds_its_config(tmp_path: Path) -> None:
     assert folder.result() is None
 
 
+@pytest.mark.parametrize(
+    ("keys", "used"),
+    [({}, True), ({"device": "cuda"}, True), ({"device": "cpu"}, False), ({"portable": True}, False)],
+)
+def test_a_run_names_the_gpu_that_computes_it(
+    keys: dict[str, Any], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task.numerics.devices.gpu_model", lambda: "NVIDIA H100 80GB HBM3")
+    found = environment(keys)
+    assert found["machine"].endswith(", NVIDIA H100 80GB HBM3") is used
+    assert (found["processor"] == "NVIDIA H100 80GB HBM3") is used
+
+
 def test_a_run_has_begun_once_there_is_something_to_lose(tmp_path: Path) -> None:
     folder = new(tmp_path / "a")
     new(tmp_path / "a")  # failed before its first round
