@@ -200,12 +200,11 @@ class StateStore:
             return r < server_round and r not in void and (resumable is None or r <= resumable)
 
         chain, lost = chain_of(path, present, enough)
-        before = sorted(r for r in chain if r < server_round and r not in void)
-        needed: set[int] = set()
-        if resumable is not None:
-            needed = {r for r in before if r > resumable}
-            needed.update([r for r in before if r <= resumable][-1:])
-        header = Header(client, algorithm, run, server_round, before[-1] if before else 0, tuple(fields))
+        before = sorted(r for r in chain if r < server_round)
+        last = max((r for r in before if r not in void and (resumable is None or r <= resumable)), default=0)
+        # Rounds that the server has gone back from are still to come in a resume from a checkpoint in them.
+        needed = {r for r in before if r >= last} if resumable is not None else set()
+        header = Header(client, algorithm, run, server_round, max(needed, default=last), tuple(fields))
         rounds, leftovers = beside(path, listed(path.parent) if names is None else names)
         for leftover in leftovers:
             with suppress(OSError):

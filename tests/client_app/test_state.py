@@ -561,3 +561,8 @@ def test_what_was_kept_in_rounds_that_the_server_went_back_from_does_not_count(s
     save(6, (3, 4))
     assert load(7) == 6
     assert load(6) == 2  # of a run that is resumed from the end of round 4 or 5
+    assert load(5, ()) == 4  # of one whose last checkpoint is older than going back
+    save(7, (3, 4))
+    save(8, (3, 4))
+    assert load(9) == 8
+    assert names_in(store, "r") == {f"a{v}.safetensors" for v in ("", "@7", "@6")}
