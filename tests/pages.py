@@ -48,9 +48,10 @@ bouquet reproduce mytable.toml     # a table of your own; its results.jsonl lies
   were tried.
 * `>N`: a run ended after N rounds without the target. A cell with such a seed has no mean.
 * *full*: all seeds at the published size; *fraction*: less, and what; *not run*: nothing yet.
-* Hours are by the clock, the grid's included, on two cores that had much other work. Estimates are for two
-  quiet cores, until a cell has runs of its own.
-* Bits depend on the processor's vector instructions: a hash holds for the machine that stands next to it.
+* Hours are by the clock, the grid's included, on machines that had much other work: two cores, or a lent
+  one with a GPU. Estimates are for two quiet cores, until a cell has runs of its own.
+* Bits depend on the processor's vector instructions, or the GPU: a hash holds for the machine that stands
+  next to it.
 """
 
 

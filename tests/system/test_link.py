@@ -223,13 +223,14 @@ def test_the_port_of_the_nodes_serves_nothing_else(place: Place) -> None:
         for path in ("/health", "/docs", "/v1/control/list-runs", "/v1/runtime/acquire-task"):
             with pytest.raises(httpx.HTTPError):
                 client.post(f"https://{host}:{port}{path}").raise_for_status()
-    address = place.kit.control.rpartition(":")[2]
-    listening = [
-        c.laddr.ip
-        for c in psutil.net_connections("tcp")
-        if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == int(address)
-    ]
-    assert listening == ["127.0.0.1"]
+    address = int(place.kit.control.rpartition(":")[2])
+
+    def listening() -> list[str]:
+        open_ones = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
+        return [c.laddr.ip for c in open_ones if c.laddr.port == address]
+
+    place.until(listening)  # on a busy machine the SuperLink may be starting again
+    assert listening() == ["127.0.0.1"]
 
 
 def test_the_key_fleet_http_opens_a_port_for_nodes_over_http(place: Place) -> None:
@@ -237,7 +238,9 @@ def test_the_key_fleet_http_opens_a_port_for_nodes_over_http(place: Place) -> No
     with httpx.Client(verify=ssl.create_default_context(cafile=str(place.kit.ca_certificate))) as client:
         place.until(lambda: place.process("fleet_relay"))
         assert client.post(f"{calls}/nothing").status_code == 404
-        assert client.post(f"{calls}/pull-messages", content=b"").status_code == 401  # nobody signed it
+        # 503 while the SuperLink is starting again, on a busy machine; else nobody signed it
+        place.until(lambda: client.post(f"{calls}/pull-messages", content=b"").status_code != 503)
+        assert client.post(f"{calls}/pull-messages", content=b"").status_code == 401
 
 
 def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) -> None:
