@@ -21,18 +21,24 @@ def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layer: n
 
     Weights are [K, o, c, h, w], biases [K, o]; of the layer it takes stride, padding (zeros) and dilation.
     """
-    sides: list[int] = []  # left, right, upper, lower
-    for i in (1, 0):
-        span = layer.dilation[i] * (layer.kernel_size[i] - 1)
-        around = 0 if layer.padding == "valid" else span if layer.padding == "same" else None
-        before = int(layer.padding[i]) if around is None else around // 2
-        sides += [before, before if around is None else around - before]
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
-    maps: torch.Tensor = _Convolution.apply(pad(x, sides), weight, bias, layer.stride, layer.dilation)
+    maps: torch.Tensor = _Convolution.apply(pad(x, _zeros(layer)), weight, bias, layer.stride, layer.dilation)
     return maps
+
+
+def _zeros(layer: nn.Conv2d) -> list[int]:
+    """Return the zeros on the left, right, upper and lower side of a picture."""
+    sides: list[int] = []
+    for i in (1, 0):
+        if layer.padding == "same":  # of an odd number one more comes after
+            both = layer.dilation[i] * (layer.kernel_size[i] - 1)
+            sides += [both // 2, both - both // 2]
+        else:
+            sides += [0, 0] if layer.padding == "valid" else [int(layer.padding[i])] * 2
+    return sides
 
 
 def _windows(x: torch.Tensor, size: torch.Size, stride: Any, dilation: Any) -> torch.Tensor:
