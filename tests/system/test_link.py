@@ -229,8 +229,10 @@ def test_the_port_of_the_nodes_serves_nothing_else(place: Place) -> None:
         open_ones = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr]
         return [c.laddr.ip for c in open_ones if c.laddr.port == address]
 
-    place.until(listening)  # on a busy machine the SuperLink may be starting again
-    assert listening() == ["127.0.0.1"]
+    found: list[str] = []
+    # A busy machine's SuperLink may be starting again, and its table of sockets lacks some while it changes.
+    place.until(lambda: found.extend(listening()) or found)
+    assert set(found) == {"127.0.0.1"}
 
 
 def test_the_key_fleet_http_opens_a_port_for_nodes_over_http(place: Place) -> None:
