@@ -1,8 +1,9 @@
 """One convolution for each of K clients, as matrix products over the pictures' windows.
 
-A library's convolution in K groups does the same, but on a GPU it rounds float32 to 10 bits or takes longer
-(``make bench``, "gpu"). Windows are copied out of the pictures, some clients at a time, forwards and again
-backwards: those of a cohort do not fit in a GPU's memory together.
+PyTorch's convolution in K groups does the same. A step of 100 clients of `cnn` at batch 10 took 7.9 ms
+with it on an H100, with inputs rounded to 10 bits (TF32), and takes 6.9 ms so, in float32. Windows are
+copied out of the pictures, some clients at a time, forwards and again backwards: those of a cohort would
+fill a GPU's memory.
 """
 
 import math

@@ -20,7 +20,10 @@ def training_device(config: TrainConfig) -> torch.device:
 
 
 def evaluation_device(config: TrainConfig) -> torch.device:
-    """Return the device on which the server evaluates; it need not have a GPU where the nodes do."""
+    """Return the device on which the server evaluates; it need not have a GPU where the nodes do.
+
+    A GPU is told to compute float32 as float32, and in one order.
+    """
     if config.portable or config.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     # By default PyTorch's convolutions round float32 inputs to 10 bits (TF32), and may add in any order.
