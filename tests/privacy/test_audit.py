@@ -58,6 +58,17 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twice as many numbers, along which canaries stand out: bounds are twice those of `owners`.
+
+    There a bug's bound is within a tenth of what is promised, and kernels of another processor decide.
+    """
+    path = tmp_path_factory.mktemp("wide") / "owners.npz"
+    write_owners(path, features=800)
+    return path
+
+
 def audited(owners: Path, before: Callable[[], object] = lambda: None, **more: Any) -> dict[str, Any]:
     """Run twice, with a secret for each or one for both, and judge; `before` is called before each run."""
     secret = more.pop("secret", b"")
@@ -162,10 +173,10 @@ BUGS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_caught(name: str, owners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_caught(name: str, wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, caught = BUGS[name]
     plant(monkeypatch)
-    assert broken(audited(owners, audit__canaries=400)) >= caught
+    assert broken(audited(wide, audit__canaries=400)) >= caught
 
 
 def test_noise_from_the_public_seed_is_caught(owners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
