@@ -1,6 +1,6 @@
 """What a cell of a table counts: a number of a run's result.json, and which of two is the better one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from server_app.results.lines import number
 
 PERCENT = 100
 DIGITS = 6  # that are kept behind the point
+CONVERGED, DIVERGED, WINDOW = 1e-4, 1.0, 10  # of the loss in a round, and within so many; as FedProx counts
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,10 @@ def _variance(result: Mapping[str, Any]) -> float | None:
 MEASURES = {
     measure.name: measure
     for measure in (
-        # Of the targets the own one; it is the highest that a run which stops there can reach.
+        # These two are not in the result; see `values_of`.
         Measure("rounds", "rounds to the target", 1, False, lambda result: None),
+        Measure("counted-accuracy", "accuracy at convergence, divergence or the end, %", 2, True,
+                lambda result: None),
         Measure("accuracy", "accuracy at the end, %", 2, True, _percent("accuracy")),
         Measure("best-accuracy", "best accuracy, %", 2, True, _percent("best_accuracy")),
         Measure("loss", "loss at the end", 4, False, _at("loss")),
@@ -65,8 +68,40 @@ MEASURES = {
 }  # fmt: skip
 
 
-def values_of(result: Mapping[str, Any], target: float) -> dict[str, float]:
-    """Return every measure that a result has; "rounds" are those to `target`, if it was reached."""
+def values_of(
+    result: Mapping[str, Any], target: float, rounds: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, float]:
+    """Return every measure that a run has, given its result and the rows of its rounds.
+
+    "rounds" are those to `target`, if it was reached. Of the targets it is the run's own, the highest that a
+    run which stops there can reach.
+    """
     reached = (result.get("rounds_to_target") or {}).get(str(float(target))) if target else None
-    found = {name: measure.of(result) for name, measure in MEASURES.items()} | {"rounds": number(reached)}
+    found = {name: measure.of(result) for name, measure in MEASURES.items()}
+    found |= {"rounds": number(reached), "counted-accuracy": counted_accuracy(rounds)}
     return {name: round(value, DIGITS) for name, value in found.items() if value is not None}
+
+
+def counted_accuracy(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the accuracy, in percent, of the round at which FedProx ends a comparison; None without one.
+
+    That is the first round t whose loss f_t is within 1e-4 of f_{t-1} (convergence) or more than 1 above
+    f_{t-10} (divergence), else the last one (Li et al. 2020, Section 5.2). Here f is the loss on the test
+    set, in the rounds that were evaluated.
+    """
+    losses: dict[int, float] = {}
+    accuracy = None
+    for row in rounds:
+        loss, share = number(row.get("loss")), number(row.get("accuracy"))
+        if share is None:
+            continue
+        t, accuracy = int(row["round"]), PERCENT * share
+        if loss is None:  # too large for a number
+            break
+        losses[t] = loss
+        before, long_before = losses.get(t - 1), losses.get(t - WINDOW)
+        if before is not None and abs(loss - before) < CONVERGED:
+            break
+        if long_before is not None and loss - long_before > DIVERGED:
+            break
+    return accuracy

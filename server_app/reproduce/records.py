@@ -94,7 +94,7 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
     ended = datetime.datetime.fromtimestamp((folder.path / "result.json").stat().st_mtime, datetime.UTC)
     return RunRecord(
         run_id(keys), table, cell, float(keys["learning-rate"]), int(keys["seed"]), int(result["rounds"]),
-        result.get("ended_by"), values_of(result, target), str(result.get("model_sha256")),
+        result.get("ended_by"), values_of(result, target, folder.rounds()), str(result.get("model_sha256")),
         round(float(result["seconds"]) / SECONDS_AN_HOUR, 5), str(made.get("machine") or "unknown"),
         ended.date().isoformat(), str(made.get("bouquet") or ""), commit + "+" * bool(made.get("git_dirty")),
         int(keys.get("data-seed", -1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from server_app.cli.main import app
 from server_app.cli.reproduce import _seconds
 from server_app.reproduce import work
-from server_app.reproduce.measures import values_of
+from server_app.reproduce.measures import counted_accuracy, values_of
 from server_app.reproduce.pages import as_html, markdown, rows_of
 from server_app.reproduce.plan import standing
 from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
@@ -279,6 +280,24 @@ def test_rounds_to_the_target_by_hand() -> None:
 def test_clients_are_counted_in_points() -> None:
     found = values_of({"clients": {"mean": 0.5, "worst_decile": 0.25, "std": 0.2}}, 0)
     assert found == {"clients-mean": 50, "clients-worst": 25, "clients-variance": pytest.approx(400)}
+
+
+@pytest.mark.parametrize(
+    ("losses", "last"),
+    [
+        ({0: 2.0, 5: 1.0, 10: 1.5, 15: 2.0, 20: 2.1}, 20),  # 1 above round 5, and not more
+        ({0: 2.0, 5: 1.0, 10: 1.5, 15: 2.01, 20: 0.5}, 15),  # diverges within ten rounds
+        ({0: 2.0, 5: 1.0, 10: 1.0, 15: 1.0}, 15),  # rounds that are not neighbours show no convergence
+        ({0: 2.0, 1: 1.0, 2: 0.99991, 3: 0.5}, 2),  # converges
+        ({0: 2.0, 1: 1.0, 2: math.inf, 3: 0.5}, 2),  # diverges beyond what is a number
+    ],
+)
+def test_where_fedprox_ends_a_comparison(losses: dict[int, float], last: int) -> None:
+    rows = [{"round": t, "loss": loss, "accuracy": t / 100} for t, loss in losses.items()]
+    rows.insert(1, {"round": 1 if 1 not in losses else 4})  # one that was not evaluated
+    assert counted_accuracy(rows) == pytest.approx(last)
+    assert values_of({}, 0, rows)["counted-accuracy"] == pytest.approx(last)
+    assert counted_accuracy(rows[1:2]) is None
 
 
 def test_which_runs_are_one() -> None:
