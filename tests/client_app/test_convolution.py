@@ -40,6 +40,13 @@ def test_maps_and_gradients_are_those_of_each_clients_own_layer(
     want = torch.stack([layer(x[k].transpose(0, 1)).transpose(0, 1) for k, layer in enumerate(layers)])
     windows = c * layers[0].weight[0, 0].numel() * want[0, 0].numel() * 8
     monkeypatch.setattr(convolution, "WINDOW_BYTES", clients_at_once * windows + 7)
+    copied, sizes = convolution._columns, list[int]()
+
+    def columns(views: torch.Tensor) -> torch.Tensor:
+        sizes.append(views.nbytes)
+        return copied(views)
+
+    monkeypatch.setattr(convolution, "_columns", columns)
     weight, bias = (
         torch.stack([getattr(m, n) for m in layers]).detach().requires_grad_() for n in ("weight", "bias")
     )
@@ -49,6 +56,7 @@ def test_maps_and_gradients_are_those_of_each_clients_own_layer(
     of = list(itertools.chain.from_iterable((m.weight, m.bias) for m in layers))
     of_x, *theirs = torch.autograd.grad(want, [x, *of], g)
     ours = torch.autograd.grad(got, [x, weight, bias], g)
+    assert max(sizes) == clients_at_once * windows  # forwards and backwards, at once
     for a, e in zip(ours, (of_x, torch.stack(theirs[::2]), torch.stack(theirs[1::2])), strict=True):
         torch.testing.assert_close(a, e)
 
