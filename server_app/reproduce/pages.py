@@ -135,7 +135,10 @@ def status(at: Standing) -> str:
 
 
 def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
-    """Return whether a claim holds here, with the numbers; every cell that it needs must be measured."""
+    """Return whether a claim holds here, with the numbers; every cell that it needs must be measured.
+
+    It says how many of them lack seeds, whose means may still move.
+    """
     by_name = {row.at.cell.name: row.at for row in rows}
     means = {name: by_name[name].mean for name in (*claim.cells, *claim.base)}
     known = {name: mean for name, mean in means.items() if mean is not None}
@@ -150,7 +153,9 @@ def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
     word = f"holds in {sum(inside)} of {len(inside)}" if any(inside) else "does not hold"
     word = "holds" if all(inside) else word
     numbers = ", ".join(f"{value:.3g}" for value in found)
-    return f"{word}: {numbers}" + (f"; mean {mean:.3g}" if len(found) > 1 else "")
+    lacking = sum(not by_name[name].done for name in means)
+    parts = [f"{word}: {numbers}"] + [f"mean {mean:.3g}"] * (len(found) > 1)
+    return "; ".join(parts + [f"{lacking} of {len(means)} cells lack seeds"] * (lacking > 0))
 
 
 def counts(rows: Sequence[TableRow]) -> list[str]:

@@ -21,7 +21,7 @@ from server_app.cli.main import app
 from server_app.cli.reproduce import _seconds
 from server_app.reproduce import work
 from server_app.reproduce.measures import counted_accuracy, values_of
-from server_app.reproduce.pages import as_html, markdown, rows_of
+from server_app.reproduce.pages import as_html, markdown, rows_of, verdict
 from server_app.reproduce.plan import standing
 from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
 from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
@@ -310,6 +310,38 @@ def test_which_runs_are_one() -> None:
     assert len({run_id(target), *(run_id(target | one) for one in different)}) == 5
     cosine = target | {"lr-schedule": "cosine"}  # the rates follow from the last round
     assert run_id(cosine) != run_id(cosine | {"num-server-rounds": 99})
+
+
+# claims
+
+
+def with_results(tiny: Path, **values: list[float]) -> PublishedTable:
+    """Write results of the table's cells, one a seed at the one learning rate."""
+    table = read_table(str(tiny))
+    records = RunRecords(results_of(tiny))
+    for name, of_seeds in values.items():
+        for seed, value in enumerate(of_seeds, start=1):
+            records.add(measured(table, name, seed, 0.1, values={"rounds": value}))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("claim", "big", "small", "words"),
+    [
+        ('of = "ratio"\nlow = 2', [2, 4, 6], [10, 11, 12], "holds: 2.75"),  # 11 / 4
+        ('of = "ratio"\nlow = 3', [2, 4, 6], [10, 11, 12], "does not hold: 2.75"),
+        ('of = "ratio"\nlow = 2', [2, 4, 6], [10], "holds: 2.5; 1 of 2 cells lack seeds"),
+        ('of = "ratio"\nlow = 2', [2], [], "open: 1 of 2 cells have no value"),
+        ('of = "difference"\nhigh = -6', [2, 4, 6], [10, 11, 12], "holds: -7"),
+        ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [10, 11, 12], "does not hold: 0.364"),
+    ],
+)
+def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[float], words: str) -> None:
+    text = TINY.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]")
+    says = 'says = "fewer"\nwhere = "abstract"\ncells = ["big"]\nbase = ["small"]'
+    tiny.write_text(f"{text}\n[claims.fewer]\n{says}\n{claim}\n", "utf-8")
+    table = with_results(tiny, big=big, small=small)
+    assert verdict(table.claims[0], rows_of(table)) == words
 
 
 # tables
