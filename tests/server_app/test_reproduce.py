@@ -485,7 +485,7 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert "3 cells: 1 full, 1 a fraction, 1 not run" in page
     assert "a tenth \\| of it" in page
     assert "Not quoted for none: a dash there." in page
-    assert "| big is better | abstract | holds: 12 |" in page
+    assert "| big is better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
     html = as_html(table, rows)
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
 
