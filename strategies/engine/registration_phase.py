@@ -117,9 +117,13 @@ class RegistrationPhase:
             registered = "" if online == answered else f", of which {answered} registered"
             only = self.membership.only
             nodes = f"of the nodes {some(only)}" if only else "nodes"
+            silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
+            what = "Start more SuperNodes."
+            if online >= self.nodes and silent:
+                what = f"Look into the logs of {some(silent)}, or set roll-call-timeout higher."
             return AbsentError(
                 f'expected at least {self.nodes} {nodes} {within} (run-config keys "min-nodes", '
-                f'"roll-call-timeout"); got {online}{registered}. Start more SuperNodes.'
+                f'"roll-call-timeout"); got {online}{registered}. {what}'
             )
         if missing := self.registry.missing():
             return AbsentError(
