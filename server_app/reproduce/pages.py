@@ -161,7 +161,9 @@ def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
 def counts(rows: Sequence[TableRow]) -> list[str]:
     """Return how many cells there are, are full, a fraction and not run, and the hours that are left."""
     kinds = [row.status.split(" ")[0].rstrip(",:") for row in rows]
-    left = math.fsum(row.at.hours_left for row in rows if not row.at.cell.needs)
+    # Cells that count different things of the same runs want them once.
+    wanted = {tuple(run.folder for run in row.at.wanted): row.at for row in rows if not row.at.cell.needs}
+    left = math.fsum(at.hours_left for at in wanted.values())
     return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), _decimal_hours(left)]
 
 

@@ -21,7 +21,7 @@ from server_app.cli.main import app
 from server_app.cli.reproduce import _seconds
 from server_app.reproduce import work
 from server_app.reproduce.measures import counted_accuracy, values_of
-from server_app.reproduce.pages import as_html, markdown, rows_of, verdict
+from server_app.reproduce.pages import as_html, counts, markdown, rows_of, verdict
 from server_app.reproduce.plan import standing
 from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
 from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
@@ -488,6 +488,16 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert "| big is better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
     html = as_html(table, rows)
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
+
+
+def test_runs_that_cells_share_are_counted_once(tiny: Path) -> None:
+    text = TINY.replace("target-accuracy = 0.9\n", "").replace('"rounds"', '"accuracy"')
+    tiny.write_text(text, "utf-8")
+    alone = counts(rows_of(read_table(str(tiny))))
+    tiny.write_text(
+        text + '[cells.loss]\nsetting = "B = 5"\nunquoted = "no"\nkeys = {batch-size = 5}\nmetric = "loss"\n'
+    )
+    assert counts(rows_of(read_table(str(tiny)))) == ["3", "0", "0", "3", alone[-1]]
 
 
 def test_a_best_rate_at_the_edge_is_said(tiny: Path) -> None:
