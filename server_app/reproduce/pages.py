@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from server_app.reproduce.plan import Standing, standing
@@ -230,7 +230,8 @@ def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
     parts: list[Text | Table] = []
     for table in {t.path: t for t, _ in chosen}.values():
         rows = rows_of(table, [cell for other, cell in chosen if other.path == table.path])
-        shown = Table("cell", "published", "ours", "status", "hours left", box=None, pad_edge=False)
+        name = Column("cell", no_wrap=True)  # what --cells wants
+        shown = Table(name, "published", "ours", "status", "hours left", box=None, pad_edge=False)
         for row in rows:
             left = "" if row.at.cell.needs or row.at.done else hours(row.at.hours_left)
             shown.add_row(row.at.cell.name, row.published, row.ours, row.status, left)

@@ -17,6 +17,7 @@ from task.config.sections import Value
 from task.numerics.metrics import mean_and_std
 
 NEIGHBOURS = 2
+ROUNDS_OVER = "num-server-rounds"  # in `RunRecord.ended_by`
 Runs = Mapping[str, RunRecord]
 
 
@@ -101,16 +102,17 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     best = min(tried, key=lambda rate: _rank(cell, tried[rate]), default=None)
     seconds = _round_seconds(cell, known.values())
     rates = _next_rates(cell, tried, best)
+    likely = _likely(cell, known.values(), limit)
     if rates:
-        wanted = [Wanted(cell, rate, first, limit, _hours(cell, limit, limit, seconds)) for rate in rates]
+        wanted = [Wanted(cell, rate, first, limit, _hours(cell, limit, likely, seconds)) for rate in rates]
         more = len(cell.seeds) - 1 + (0 if cell.grid == FULL or best is not None else NEIGHBOURS)
         more = min(more, len(cell.rates) - 1 + len(cell.seeds) - 1)
-        left = math.fsum(run.hours for run in wanted) + more * _hours(cell, cell.rounds, limit, seconds)
+        left = math.fsum(run.hours for run in wanted) + more * _hours(cell, cell.rounds, likely, seconds)
         return Standing(cell, tried, None, {}, tuple(wanted), left)
     assert best is not None
     at = {seed: runs.get(run_id(cell.keys_of(best, seed))) for seed in cell.seeds}
     there = {s: r for s, r in at.items() if r is not None and enough(cell, r, cell.rounds)}
-    one = _hours(cell, cell.rounds, limit, seconds)
+    one = _hours(cell, cell.rounds, likely, seconds)
     wanted = [Wanted(cell, best, seed, cell.rounds, one) for seed in cell.seeds if seed not in there]
     return Standing(cell, tried, best, there, tuple(wanted), math.fsum(run.hours for run in wanted))
 
@@ -121,10 +123,16 @@ def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
     return min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
 
 
+def _likely(cell: Cell, records: Iterable[RunRecord], limit: int) -> int:
+    """Return the rounds that a run will probably do: as many as those that ended by themselves, if any."""
+    ended = [r.rounds for r in records if r.ended_by not in (None, ROUNDS_OVER)]
+    return limit if cell.measure.to_target or not ended else max(ended)
+
+
 def enough(cell: Cell, record: RunRecord, limit: int) -> bool:
     """Return whether a run reached its target, did all rounds up to the limit, or ended by itself."""
     whole = not cell.measure.to_target or "rounds" in record.values or record.rounds >= limit
-    return whole or record.ended_by not in (None, "num-server-rounds")
+    return whole or record.ended_by not in (None, ROUNDS_OVER)
 
 
 def _rank(cell: Cell, record: RunRecord) -> tuple[float, float]:
@@ -151,9 +159,9 @@ def _round_seconds(cell: Cell, records: Iterable[RunRecord]) -> float:
     return math.fsum(r.hours for r in done) * SECONDS_AN_HOUR / rounds if rounds else cell.round_seconds
 
 
-def _hours(cell: Cell, limit: int, best: int, round_seconds: float) -> float:
-    """Return the estimated hours of a run: to the best run's round, or the paper's, or the limit."""
-    rounds = min(limit, best)
-    if cell.measure.to_target and best == cell.rounds and cell.published is not None:
+def _hours(cell: Cell, limit: int, likely: int, round_seconds: float) -> float:
+    """Return the estimated hours of a run: to its likely round, or the paper's, or the limit."""
+    rounds = min(limit, likely)
+    if cell.measure.to_target and likely == cell.rounds and cell.published is not None:
         rounds = min(limit, math.ceil(cell.published))
     return rounds * round_seconds / SECONDS_AN_HOUR

@@ -490,6 +490,16 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
 
 
+def test_runs_that_end_by_themselves_are_estimated_by_those_that_did(tiny: Path) -> None:
+    """As where a budget is spent; `measured` takes half an hour."""
+    text = TINY.replace("target-accuracy = 0.9\n", "").replace('"rounds"', '"loss"')
+    tiny.write_text(text.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]"), "utf-8")
+    table = read_table(str(tiny))
+    for ended_by, hours in (("num-server-rounds", 2 * 20 * 0.5 / 4), ("adaptive-tau.budget", 2 * 0.5)):
+        run = measured(table, "big", 1, 0.1, rounds=4, ended_by=ended_by, values={"loss": 1.0})
+        assert standing(table.cells["big"], {run.run: run}).hours_left == pytest.approx(hours)
+
+
 def test_runs_that_cells_share_are_counted_once(tiny: Path) -> None:
     text = TINY.replace("target-accuracy = 0.9\n", "").replace('"rounds"', '"accuracy"')
     tiny.write_text(text, "utf-8")
