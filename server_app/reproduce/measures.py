@@ -98,8 +98,10 @@ def counted_accuracy(rounds: Sequence[Mapping[str, Any]]) -> float | None:
         t, accuracy = int(row["round"]), PERCENT * share
         if loss is None:  # too large for a number
             break
+        before = losses.get(t - 1)
+        # f_{t-10}, or where that round was not evaluated the next one that was
+        long_before = next((f for s, f in losses.items() if s >= t - WINDOW), None) if t >= WINDOW else None
         losses[t] = loss
-        before, long_before = losses.get(t - 1), losses.get(t - WINDOW)
         if before is not None and abs(loss - before) < CONVERGED:
             break
         if long_before is not None and loss - long_before > DIVERGED:
