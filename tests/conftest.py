@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 
 from task.errors import BouquetError
 
@@ -19,16 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_sessionstart() -> None:
-    """End at once, with the line to add, where an algorithm lacks a half: else every test of it fails.
-
-    Torch has one thread in the tests' own processes: two that share a core with other processes wait for each
-    other in every operation. Measured with both cores of a machine taken: a test of 7 s took 203.
-    """
+    """End at once, with the line to add, where an algorithm lacks a half: else every test of it fails."""
     try:
         import strategies  # noqa: F401
     except BouquetError as err:
         pytest.exit(str(err), returncode=pytest.ExitCode.USAGE_ERROR)
-    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(trylast=True)  # after those that are not asked for were taken out
