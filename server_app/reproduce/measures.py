@@ -89,7 +89,7 @@ def counted_accuracy(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     f_{t-10} (divergence), else the last one (Li et al. 2020, Section 5.2). Here f is the loss on the test
     set, in the rounds that were evaluated.
     """
-    losses: dict[int, float] = {}
+    losses: dict[int, float] = {}  # of the last ten rounds
     accuracy = None
     for row in rounds:
         loss, share = number(row.get("loss")), number(row.get("accuracy"))
@@ -98,9 +98,10 @@ def counted_accuracy(rounds: Sequence[Mapping[str, Any]]) -> float | None:
         t, accuracy = int(row["round"]), PERCENT * share
         if loss is None:  # too large for a number
             break
+        losses = {s: f for s, f in losses.items() if s >= t - WINDOW}
         before = losses.get(t - 1)
         # f_{t-10}, or where that round was not evaluated the next one that was
-        long_before = next((f for s, f in losses.items() if s >= t - WINDOW), None) if t >= WINDOW else None
+        long_before = next(iter(losses.values()), None) if t >= WINDOW else None
         losses[t] = loss
         if before is not None and abs(loss - before) < CONVERGED:
             break

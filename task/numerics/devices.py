@@ -22,7 +22,7 @@ def training_device(config: TrainConfig) -> torch.device:
 def evaluation_device(config: TrainConfig) -> torch.device:
     """Return the device on which the server evaluates; it need not have a GPU where the nodes do.
 
-    A GPU is told to compute float32 as float32, and in one order.
+    On a GPU this process's convolutions then keep all bits of float32 and add in a fixed order.
     """
     if config.portable or config.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")

@@ -287,6 +287,7 @@ def test_clients_are_counted_in_points() -> None:
     [
         ({0: 2.0, 5: 1.0, 10: 1.5, 15: 2.0, 20: 2.1}, 20),  # 1 above round 5, and not more
         ({0: 2.0, 5: 1.0, 10: 1.5, 15: 2.01, 20: 0.5}, 15),  # diverges within ten rounds
+        ({0: 1.0, 5: 2.5, 10: 1.2, 15: 1.2}, 15),  # before round 10 there is no f_{t-10}
         ({0: 2.0, 3: 1.0, 6: 1.0, 9: 2.5, 12: 2.5, 15: 0.5}, 12),  # round 2 was not evaluated, round 3 was
         ({0: 2.0, 5: 1.0, 10: 1.0, 15: 1.0}, 15),  # rounds that are not neighbours show no convergence
         ({0: 2.0, 1: 1.0, 2: 0.99991, 3: 0.5}, 2),  # converges
@@ -499,6 +500,11 @@ def test_runs_that_end_by_themselves_are_estimated_by_those_that_did(tiny: Path)
     for ended_by, hours in (("num-server-rounds", 2 * 20 * 0.5 / 4), ("adaptive-tau.budget", 2 * 0.5)):
         run = measured(table, "big", 1, 0.1, rounds=4, ended_by=ended_by, values={"loss": 1.0})
         assert standing(table.cells["big"], {run.run: run}).hours_left == pytest.approx(hours)
+
+
+def test_a_list_has_whole_names_of_cells_however_narrow() -> None:
+    listed = CliRunner().invoke(app, ["reproduce", "fedprox", "--list"], env={"COLUMNS": "80"})
+    assert "synthetic-05-05-0-fedavg " in listed.output
 
 
 def test_runs_that_cells_share_are_counted_once(tiny: Path) -> None:
