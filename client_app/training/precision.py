@@ -79,7 +79,7 @@ class Mixed(Program):
     def _gradient(self, params: Tensors, batch: Batch, frozen: Collection[str]) -> LossAndGradient:
         with self._autocast(params):
             if isinstance(self.program, Layers):  # a backward pass that is written out has no autocast
-                return Layers.gradient(self.program, params, batch, frozen)
+                return Layers.computed(self.program, params, batch, frozen)
             return self.program.gradient(params, batch, frozen)
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.func import functional_call
 
 from client_app.training.convolution import convolve
+from client_app.training.graphs import graphs_of
 from task.models.layer_split import last_linear, linear_calls, no_last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
@@ -93,6 +94,7 @@ class Factored:
 
 
 LossAndGradient = tuple[torch.Tensor, Gradient]
+Computed = tuple[torch.Tensor, Dense | Factored]
 
 
 class Program(ABC):
@@ -309,7 +311,17 @@ class Layers(Program):
         return h
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
-        """Return losses [K] and gradient."""
+        """Return losses [K] and gradient; on a GPU as a graph, where that is faster."""
+        if self.device.type != "cuda" or not self.task.plain:
+            return self.computed(params, batch, frozen)
+
+        def compute(params: Tensors, batch: Batch) -> Computed:
+            return self.computed(params, batch, frozen)
+
+        return graphs_of(self.model).gradient(compute, params, batch, (type(self), frozenset(frozen)))
+
+    def computed(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> Computed:
+        """Return losses [K] and gradient, kernel after kernel."""
         leaves = _leaves(self.names, params, frozen)
         logits = self.logits(leaves, batch.x)
         each = self.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
@@ -337,10 +349,10 @@ class Perceptron(Layers):
         hidden = (len(kinds) - 2) // 2
         return kinds == [nn.Flatten, *[nn.Linear, nn.ReLU] * hidden, nn.Linear]
 
-    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
+    def computed(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> Computed:
         """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
         if not self.task.plain:
-            return super().gradient(params, batch, frozen)
+            return super().computed(params, batch, frozen)
         with torch.no_grad():
             weights, biases = params[::2], params[1::2]
             inputs = [batch.x.flatten(2)]

@@ -1,0 +1,106 @@
+"""A step's gradient on a GPU as one CUDA graph.
+
+The gradient of a few clients is about a hundred kernels, each of them shorter than PyTorch takes to launch
+it; a graph launches them all at once. It computes in memory of its own, so that what a step takes in and
+hands out is copied. With many clients that costs more than it saves, and there is no graph. The kernels are
+the same with a graph and without, and so are the bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from client_app.training.programs import Batch, Computed, Tensors
+
+    Compute = Callable[[Tensors, Batch], Computed]
+
+PARAMETERS, INPUTS = 2**25, 2**20  # numbers of all clients; with more of either there is no graph
+AFTER = 10  # steps of one form come before its graph, which takes about as long to make
+KEPT = 4  # graphs of a model
+
+_LOCK = threading.Lock()  # all threads compute on one stream, in the order in which they ask for it
+
+
+class _Graph:
+    """The gradient of batches of one form."""
+
+    def __init__(self, compute: Compute, params: Tensors, batch: Batch, pool: Any) -> None:
+        self.params = [torch.empty_like(p) for p in params]
+        self.batch = replace(
+            batch,
+            x=torch.empty_like(batch.x),
+            y=torch.empty_like(batch.y),
+            scale=torch.empty_like(batch.scale),
+            rows=None,
+        )
+        self.graph = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU in the meantime.
+        with torch.cuda.graph(self.graph, pool, capture_error_mode="thread_local"):
+            self.loss, self.gradient = compute(self.params, self.batch)
+
+    def run(self, params: Tensors, batch: Batch) -> Computed:
+        """Return a batch's loss and gradient, which later runs leave alone."""
+        with torch.no_grad():
+            torch._foreach_copy_(
+                [*self.params, self.batch.x, self.batch.scale], [*params, batch.x, batch.scale]
+            )
+            self.batch.y.copy_(batch.y)
+            self.graph.replay()
+            held = {f.name: getattr(self.gradient, f.name) for f in fields(self.gradient)}
+            copies: Any = {name: [t.clone() for t in tensors] for name, tensors in held.items()}
+            return self.loss.clone(), replace(self.gradient, **copies)
+
+
+class Graphs:
+    """The graphs of one model in this process, those last used."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[Hashable] = Counter()
+        self._kept: dict[Hashable, _Graph | None] = {}  # None: it could not be made
+        self._pool: Any = None  # memory that the graphs share: nothing in it outlasts a run
+
+    def gradient(self, compute: Compute, params: Tensors, batch: Batch, form: Hashable) -> Computed:
+        """Return what `compute` returns for K clients, with a graph once the form is a usual one.
+
+        `form` is what the computation depends on beside the shapes of its arguments.
+        """
+        x, y = batch.x, batch.y
+        long = sum(p.numel() for p in params) > PARAMETERS or x.numel() > INPUTS
+        if long or not all(p.is_contiguous() for p in params):
+            return compute(params, batch)
+        key = form, x.shape, x.dtype, y.shape, y.dtype, batch.padded
+        with _LOCK:
+            if key not in self._kept:
+                self._seen[key] += 1
+                if self._seen[key] <= AFTER:
+                    return compute(params, batch)
+                self._add(key, compute, params, batch)
+            graph = self._kept[key] = self._kept.pop(key)  # now the last one
+            return graph.run(params, batch) if graph else compute(params, batch)
+
+    def _add(self, key: Hashable, compute: Compute, params: Tensors, batch: Batch) -> None:
+        self._seen.clear()
+        while len(self._kept) >= KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = None
+        with suppress(RuntimeError):  # no memory for it, say: it is a matter of speed only
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._kept[key] = _Graph(compute, params, batch, self._pool)
+
+
+_OF: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()
+
+
+def graphs_of(model: nn.Module) -> Graphs:
+    """Return the graphs of a model, which are gone when it is."""
+    return _OF.setdefault(model, Graphs())
