@@ -1,9 +1,8 @@
 """One convolution for each of K clients, as matrix products over the pictures' windows.
 
-PyTorch's convolution in K groups does the same. A step of 100 clients of `cnn` at batch 10 took 7.9 ms
-with it on an H100, with inputs rounded to 10 bits (TF32), and takes 6.9 ms so, in float32. Windows are
-copied out of the pictures, some clients at a time, forwards and again backwards: those of a cohort would
-fill a GPU's memory.
+PyTorch's convolution in K groups does the same. Both layers of `cnn` for 100 clients at batch 10, forwards
+and backwards in float32, took 5.4 ms with it on an H200, and take 4.8 ms so. Windows are copied out of the
+pictures, some clients at a time, forwards and again backwards: those of a cohort would fill a GPU's memory.
 """
 
 import math
