@@ -40,6 +40,8 @@ bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
 bouquet reproduce mytable.toml     # a table of your own; its results.jsonl lies next to it
 ```
 
+How a table is written down, with its keys and metrics: [tables.md](tables.md).
+
 * A cell is a recipe with changes, a grid of learning rates, and seeds. The rate is chosen on the first
   seed. The others run at that rate, and mean ± sample standard deviation are over all of them.
 * A run of the grid ends as soon as it cannot be the best one: after as many rounds as the best one needed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from typer.main import get_command
 
 from server_app.cli.main import app
+from server_app.reproduce.measures import MEASURES
+from server_app.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, read_table
 from server_app.sweep.points import read_axes
 from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes
@@ -108,6 +111,23 @@ def test_every_key_of_a_round_is_explained() -> None:
     table = PAGES[ROOT / "docs/runs.md"].partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
     explained = [key for line in table.splitlines() for key in re.findall("`(.*?)`", line.split("|")[1])]
     assert sorted(explained) == sorted(RoundLog(0).row({}))
+
+
+def test_a_table_of_ones_own_is_explained(tmp_path: Path) -> None:
+    page = PAGES[ROOT / "docs/tables.md"]
+    explained: dict[str, list[str]] = {}
+    for head, rows in re.findall(r"^\| (.*?) \|.*\n\|---.*\n((?:\|.*\n)*)", page, re.M):
+        names = [re.findall("`(.*?)`", row.split("|")[1]) for row in rows.splitlines()]
+        explained.setdefault(head, []).extend(itertools.chain.from_iterable(names))
+    assert sorted(explained["key"]) == sorted([*OF_THE_TABLE, *OF_A_CELL])
+    assert explained["`of`"] == list(KINDS)
+    assert explained["`metric`"] == list(MEASURES)
+    for m in MEASURES.values():
+        assert f"| `{m.name}` | {m.words} | {'higher' if m.more_is_better else 'lower'} |\n" in page
+    file = tmp_path / "digits.toml"
+    file.write_text(page.partition("```toml\n")[2].partition("```")[0], encoding="utf-8")
+    table = read_table(str(file))
+    assert (list(table.cells), len(table.claims)) == (["fedavg", "fedprox"], 1)
 
 
 def test_every_page_is_two_links_from_the_readme() -> None:
