@@ -137,7 +137,7 @@ def status(at: Standing) -> str:
 def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
     """Return whether a claim holds here, with the numbers; every cell that it needs must be measured.
 
-    It says how many of them lack seeds, whose means may still move.
+    It says which bound numbers lie outside of, and how many cells lack seeds, whose means may still move.
     """
     by_name = {row.at.cell.name: row.at for row in rows}
     means = {name: by_name[name].mean for name in (*claim.cells, *claim.base)}
@@ -152,6 +152,9 @@ def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
     inside = [claim.low <= value <= claim.high for value in found]
     word = f"holds in {sum(inside)} of {len(inside)}" if any(inside) else "does not hold"
     word = "holds" if all(inside) else word
+    outside = [f"above {claim.high:g}"] * (max(found) > claim.high)
+    outside += [f"below {claim.low:g}"] * (min(found) < claim.low)
+    word += f" ({' and '.join(outside)})" if outside else ""
     numbers = ", ".join(f"{value:.3g}" for value in found)
     lacking = sum(not by_name[name].done for name in means)
     parts = [f"{word}: {numbers}"] + [f"mean {mean:.3g}"] * (len(found) > 1)

@@ -331,11 +331,12 @@ def with_results(tiny: Path, **values: list[float]) -> PublishedTable:
     ("claim", "big", "small", "words"),
     [
         ('of = "ratio"\nlow = 2', [2, 4, 6], [10, 11, 12], "holds: 2.75"),  # 11 / 4
-        ('of = "ratio"\nlow = 3', [2, 4, 6], [10, 11, 12], "does not hold: 2.75"),
+        ('of = "ratio"\nlow = 3', [2, 4, 6], [10, 11, 12], "does not hold (below 3): 2.75"),
+        ('of = "ratio"\nlow = 1\nhigh = 2', [2, 4, 6], [10, 11, 12], "does not hold (above 2): 2.75"),
         ('of = "ratio"\nlow = 2', [2, 4, 6], [10], "holds: 2.5; 1 of 2 cells lack seeds"),
         ('of = "ratio"\nlow = 2', [2], [], "open: 1 of 2 cells have no value"),
         ('of = "difference"\nhigh = -6', [2, 4, 6], [10, 11, 12], "holds: -7"),
-        ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [10, 11, 12], "does not hold: 0.364"),
+        ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [10, 11, 12], "does not hold (above 0.3): 0.364"),
     ],
 )
 def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[float], words: str) -> None:
