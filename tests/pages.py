@@ -37,6 +37,7 @@ hash of the final model, hours, machine, date and commit.
 ```bash
 bouquet reproduce --list           # every cell, how far it is, and the hours that it takes
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
+bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores
 bouquet reproduce mytable.toml     # a table of your own; its results.jsonl lies next to it
 ```
 

@@ -49,7 +49,10 @@ def reproduce(
     seeds: Annotated[
         str, typer.Option(help="Seeds instead of the table's, e.g. 1 or 1,2,3; the grid is on the first.")
     ] = "",
-    nodes: Annotated[int, typer.Option(min=0, help="Worker processes of a run; 0 = one per core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=0, help="Worker processes of a run; 0 = as many as there are cores for.")
+    ] = 0,
     runs_dir: RunsDir = "runs/reproduce",
 ) -> None:
     """Measure the cells of a paper's table, and write ours beside what was published.
@@ -65,6 +68,7 @@ def reproduce(
         return
     with importing():
         from server_app.app import check_measured
+        from server_app.engines.simulate import available_cpus
         from server_app.reproduce.work import TableQueue
     from task.config.read import read_config
 
@@ -75,8 +79,10 @@ def reproduce(
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Announcements()
+    if jobs > 1:  # alone, a run finds out itself
+        nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
-        chosen, folder, nodes, began=shown.began, looked=shown.looked, ended=shown.ended
+        chosen, folder, nodes, jobs=jobs, began=shown.began, looked=shown.looked, ended=shown.ended
     )  # fmt: skip
     try:
         with sigterm_is_ctrl_c():
@@ -171,32 +177,33 @@ class _Announcements:
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
-        self._most = self._last = 0
-        self._words = ""
+        self._shown = ""
 
     def began(self, table: str, run: Wanted, resumed: bool) -> None:
         from server_app.reproduce.pages import hours
 
-        self._most, self._last = run.rounds, -1
-        self._words = f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"
         how = "goes on" if resumed else "starts"
-        typer.echo(
-            plain(f"{self._words}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated"),
-            err=True,
-        )
+        self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated")
 
-    def looked(self, round_: int) -> None:
-        if self._live and round_ != self._last:
-            self._last = round_
-            typer.echo(f"\r  round {round_} of at most {self._most} ", nl=False, err=True)
+    def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
+        words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running) + " "
+        if self._live and words != self._shown:
+            self._shown = words
+            typer.echo(f"\r\x1b[K{words}", nl=False, err=True)
 
     def ended(self, table: str, run: Wanted, record: RunRecord | str) -> None:
         from server_app.reproduce.pages import hours, said
 
-        words = f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"
-        clear = "\r\x1b[K" if self._live else ""
+        words = _words(table, run)
         if isinstance(record, str):
-            typer.echo(clear + plain(f"{words}: failed: {record}"), err=True)
-            return
-        value = said(run.cell, record)
-        typer.echo(clear + plain(f"{words}: {value}, {hours(record.hours)}"), err=True)
+            self._line(f"{words}: failed: {record}")
+        else:
+            self._line(f"{words}: {said(run.cell, record)}, {hours(record.hours)}")
+
+    def _line(self, words: str) -> None:
+        self._shown = ""
+        typer.echo(("\r\x1b[K" if self._live else "") + plain(words), err=True)
+
+
+def _words(table: str, run: Wanted) -> str:
+    return f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -138,13 +137,14 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
         portable.start_again()
     with importing():
         from server_app.app import check_measured
+        from server_app.engines.simulate import available_cpus
         from server_app.sweep.progress import Shown
         from server_app.sweep.scheduler import Scheduler, prepare_data
     from task.config.read import read_config
 
     for entry in queue.entries:
         check_measured(read_config(entry.keys))
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = available_cpus()
     jobs = min(jobs or cpus, waiting)
     nodes = max(1, cpus // jobs)
     typer.echo(f"sweep: {waiting} runs, {jobs} at once with {nodes} worker{'s' * (nodes > 1)} each", err=True)

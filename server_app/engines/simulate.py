@@ -25,6 +25,11 @@ from task.errors import ConfigError
 from task.flower.simulation import engine
 
 
+def available_cpus() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def simulate(
     run_config: Mapping[str, Any],
     nodes: int = 0,
@@ -50,7 +55,7 @@ def simulate(
     """
     if order is None:
         check_deployed(read_config(run_config))
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = available_cpus()
     server = read_config(run_config).server
     least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
     if 0 < nodes < least:

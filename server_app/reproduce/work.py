@@ -8,7 +8,7 @@ several processes work on one table: each takes what no other does.
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,14 @@ class Remaining:
     over_budget: bool = False
 
 
+@dataclass
+class _ForkedRun:
+    table: PublishedTable
+    run: Wanted
+    log: Path
+    claim: ExitStack  # holds the lock that keeps other processes off the run
+
+
 class TableQueue:
     """The cells of some tables and their runs; use it in the main thread, with nothing done in torch."""
 
@@ -48,8 +56,9 @@ class TableQueue:
         runs_dir: Path,
         nodes: int,
         *,
+        jobs: int = 1,
         began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
-        looked: Callable[[int], object] = lambda round_: None,
+        looked: Callable[[Sequence[tuple[Wanted, int]]], object] = lambda running: None,
         ended: Callable[[str, Wanted, RunRecord | str], object] = lambda table, run, record: None,
     ) -> None:
         """Prepare.
@@ -58,11 +67,12 @@ class TableQueue:
             cells: Those to work on, with their tables.
             runs_dir: Where result folders are.
             nodes: Worker processes of a run; 0 = one for each core.
+            jobs: Runs at the same time.
             began: Called with each run that starts, and whether it is a resumed one.
-            looked: Called a few times a second with the last round of the run.
+            looked: Called a few times a second with the runs at work and the last round of each.
             ended: Called with each run's record, or why it failed.
         """
-        self.cells, self.runs_dir, self.nodes = cells, runs_dir, nodes
+        self.cells, self.runs_dir, self.nodes, self.jobs = cells, runs_dir, nodes, jobs
         self._began, self._looked, self._ended = began, looked, ended
         self.records = {table.path: RunRecords(results_of(table.path)) for table, _ in cells}
         self.failed: dict[str, str] = {}
@@ -90,53 +100,71 @@ class TableQueue:
                         more = True
 
     def work(self, budget_s: float) -> Remaining:
-        """Run what fits into the budget; return what is left."""
-        started, forks = time.monotonic(), Forks()
-        while True:
-            self.collect()
-            found = self.standings()
-            ready = [(table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed]
-            free = [(table, run) for table, run in ready if not self._is_taken(run)]
-            spent = time.monotonic() - started
-            fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
-            if not fit:
-                return Remaining([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
-            self._one(forks, *fit[0])
+        """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""
+        began, forks = time.monotonic(), Forks()
+        running: dict[int, _ForkedRun] = {}  # by process id
+        try:
+            while True:
+                self.collect()
+                found = self.standings()
+                ready = [
+                    (table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed
+                ]
+                free = [(table, run) for table, run in ready if not self._is_taken(run)]
+                spent = time.monotonic() - began
+                fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
+                for table, run in fit[: self.jobs - len(running)]:
+                    self._start(forks, running, table, run)
+                if not (fit or running):
+                    return Remaining([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
+                self._one_has_ended(forks, running)
+        finally:
+            for pid in forks.pids:
+                forks.kill(pid)
+            while forks.pids:
+                forks.wait(LOOK_S)
+            for forked in running.values():
+                forked.claim.close()
 
-    def _one(self, forks: Forks, table: PublishedTable, run: Wanted) -> None:
-        """Run one run, unless another process has just taken or finished it."""
+    def _start(
+        self, forks: Forks, running: dict[int, _ForkedRun], table: PublishedTable, run: Wanted
+    ) -> None:
+        """Start one run, unless another process has just taken or finished it."""
         path = self.runs_dir / run.folder
-        with self._claimed(run) as mine:
-            if not mine or self._finished(table, run) is not None:
-                return
-            resumed = RunFolder(path).begun()
-            every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
-            # A run that was killed may be beyond a limit that has fallen since.
-            rounds = max(run.rounds, _last_round(path))
-            keys = {
-                **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
-                "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
-            }  # fmt: skip
-            log = self.runs_dir / LOGS / f"{run.folder}.log"
-            make_folder(log.parent)
-            self._began(table.name, run, resumed)
-            pid = forks.fork(lambda: one_run(keys, self.nodes, log))
-            code: int | None = None
-            try:
-                while code is None:
-                    code = dict(forks.wait(LOOK_S)).get(pid)
-                    self._looked(_last_round(path))
-            finally:
-                if code is None:
-                    forks.kill(pid)
-                    while forks.pids:
-                        forks.wait(LOOK_S)
-            record = self._finished(table, run)
-            if code or record is None:
-                self.failed[run.folder] = why = why_failed(code, log)
-                self._ended(table.name, run, why)
-            else:
-                self._record(table, run, record)
+        claim = ExitStack()
+        if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
+            claim.close()
+            return
+        resumed = RunFolder(path).begun()
+        every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
+        # A run that was killed may be beyond a limit that has fallen since.
+        rounds = max(run.rounds, _last_round(path))
+        keys = {
+            **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
+            "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
+        }  # fmt: skip
+        log = self.runs_dir / LOGS / f"{run.folder}.log"
+        make_folder(log.parent)
+        self._began(table.name, run, resumed)
+        pid = forks.fork(lambda: one_run(keys, self.nodes, log))
+        running[pid] = _ForkedRun(table, run, log, claim)
+
+    def _one_has_ended(self, forks: Forks, running: dict[int, _ForkedRun]) -> None:
+        """Wait until a run has ended, if there is one, and record what has."""
+        ended: list[tuple[int, int]] = []
+        while running and not ended:
+            ended = forks.wait(LOOK_S)
+            self._looked([(r.run, _last_round(self.runs_dir / r.run.folder)) for r in running.values()])
+        for pid, code in ended:
+            forked = running.pop(pid)
+            table, run = forked.table, forked.run
+            with forked.claim:
+                record = self._finished(table, run)
+                if code or record is None:
+                    self.failed[run.folder] = why = why_failed(code, forked.log)
+                    self._ended(table.name, run, why)
+                else:
+                    self._record(table, run, record)
 
     def _finished(self, table: PublishedTable, run: Wanted) -> RunRecord | None:
         """Return the record of a run whose folder has all that is wanted of it."""

@@ -82,18 +82,25 @@ def curve(keys: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Instantly:
-    """Forks whose children end at once, in this process."""
+    """Forks whose children do all their work when they start, in this process, and end one by one."""
+
+    most = 0  # children at the same time
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
-        self.code = 0
+        self._codes: list[int] = []  # by process id
 
     def fork(self, start: Callable[[], int]) -> int:
-        self.code = start()
-        return 1
+        pid = len(self._codes)
+        self._codes.append(start())
+        self.pids.add(pid)
+        Instantly.most = max(Instantly.most, len(self.pids))
+        return pid
 
     def wait(self, timeout_s: float) -> list[tuple[int, int]]:
-        return [(1, self.code)]
+        pid = min(self.pids)
+        self.pids.remove(pid)
+        return [(pid, self._codes[pid])]
 
 
 @pytest.fixture
@@ -113,12 +120,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(work, "one_run", run)
     monkeypatch.setattr(work, "Forks", Instantly)
+    Instantly.most = 0
     return seen
 
 
-def worked(path: Path, budget_s: float = 1e9, runs: str = "runs") -> Remaining:
+def worked(path: Path, budget_s: float = 1e9, runs: str = "runs", jobs: int = 1) -> Remaining:
     table = read_table(str(path))
-    return TableQueue([(table, cell) for cell in table.cells.values()], path.parent / runs, 1).work(budget_s)
+    cells = [(table, cell) for cell in table.cells.values()]
+    return TableQueue(cells, path.parent / runs, 1, jobs=jobs).work(budget_s)
 
 
 def tried(keys: list[dict[str, Any]], batch: int) -> list[tuple[float, int, int]]:
@@ -145,12 +154,25 @@ def test_the_rate_is_chosen_on_the_first_seed_and_a_run_that_cannot_be_best_ends
 ) -> None:
     left = worked(tiny)
     assert all(at.done for at in left.standings)
+    assert Instantly.most == 1
     # From 0.1, 0.9 is crossed at round 8; the neighbours have as many; 1.0 needs 4; 10.0 ends after 4.
     want = [(0.1, 1, 20), (0.01, 1, 8), (1.0, 1, 8), (10.0, 1, 4), (1.0, 2, 20), (1.0, 3, 20)]
     assert tried(started, 10) == tried(started, 5) == want
     at = next(at for at in left.standings if at.cell.name == "big")
     assert at.values == pytest.approx([4, 8, 12])
     assert (at.rate, at.mean, at.std) == pytest.approx((1.0, 8, 4))
+    assert len((tiny.parent / RESULTS).read_text().splitlines()) == len(started) == 12
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 9])
+def test_runs_at_the_same_time_are_those_of_one_after_the_other(
+    jobs: int, tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    left = worked(tiny, jobs=jobs)
+    assert all(at.done for at in left.standings)
+    assert Instantly.most == min(jobs, 4)  # two neighbours of two cells; before them, their starts
+    want = [(0.01, 1, 8), (0.1, 1, 20), (1.0, 1, 8), (1.0, 2, 20), (1.0, 3, 20), (10.0, 1, 4)]
+    assert sorted(tried(started, 10)) == sorted(tried(started, 5)) == want
     assert len((tiny.parent / RESULTS).read_text().splitlines()) == len(started) == 12
 
 
@@ -253,7 +275,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         finally:
             os.kill(first.pid, signal.SIGKILL)
     done, begun = lines(), at_work()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    again = subprocess.run([*command, "--jobs", "2"], capture_output=True, text=True, timeout=240, check=True)
     assert "goes on" in again.stderr
     assert all(json.loads((p / "config.json").read_text())["resumed"] for p in begun)
     after = {record.run: record for record in lines()}
