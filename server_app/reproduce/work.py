@@ -40,7 +40,7 @@ class Remaining:
 
 
 @dataclass
-class _ForkedRun:
+class _CellRun:
     table: PublishedTable
     run: Wanted
     log: Path
@@ -102,7 +102,7 @@ class TableQueue:
     def work(self, budget_s: float) -> Remaining:
         """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""
         began, forks = time.monotonic(), Forks()
-        running: dict[int, _ForkedRun] = {}  # by process id
+        running: dict[int, _CellRun] = {}  # by process id
         try:
             while True:
                 self.collect()
@@ -126,9 +126,7 @@ class TableQueue:
             for forked in running.values():
                 forked.claim.close()
 
-    def _start(
-        self, forks: Forks, running: dict[int, _ForkedRun], table: PublishedTable, run: Wanted
-    ) -> None:
+    def _start(self, forks: Forks, running: dict[int, _CellRun], table: PublishedTable, run: Wanted) -> None:
         """Start one run, unless another process has just taken or finished it."""
         path = self.runs_dir / run.folder
         claim = ExitStack()
@@ -147,9 +145,9 @@ class TableQueue:
         make_folder(log.parent)
         self._began(table.name, run, resumed)
         pid = forks.fork(lambda: one_run(keys, self.nodes, log))
-        running[pid] = _ForkedRun(table, run, log, claim)
+        running[pid] = _CellRun(table, run, log, claim)
 
-    def _one_has_ended(self, forks: Forks, running: dict[int, _ForkedRun]) -> None:
+    def _one_has_ended(self, forks: Forks, running: dict[int, _CellRun]) -> None:
         """Wait until a run has ended, if there is one, and record what has."""
         ended: list[tuple[int, int]] = []
         while running and not ended:
