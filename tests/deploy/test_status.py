@@ -274,7 +274,7 @@ def test_no_status_is_red(kit: LinkKit, content: str | None) -> None:
         kit.state.mkdir(parents=True)
         kit.status.write_text(content)
     assert read_status(kit)["state"] == RED
-    assert "bouquet link" in shown(kit)
+    assert "bouquet link" in " ".join(shown(kit).split())  # a long path breaks the line anywhere
 
 
 def test_the_command_tells_by_its_exit_code(kit: LinkKit, child: Child) -> None:
