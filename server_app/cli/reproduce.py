@@ -6,6 +6,7 @@ import fnmatch
 import math
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -186,7 +187,8 @@ class _Announcements:
         self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated")
 
     def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
-        words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running) + " "
+        words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running)
+        words = words[: shutil.get_terminal_size().columns - 1]  # of two lines only one could be cleared
         if self._live and words != self._shown:
             self._shown = words
             typer.echo(f"\r\x1b[K{words}", nl=False, err=True)

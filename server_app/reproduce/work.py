@@ -129,23 +129,22 @@ class TableQueue:
     def _start(self, forks: Forks, running: dict[int, _CellRun], table: PublishedTable, run: Wanted) -> None:
         """Start one run, unless another process has just taken or finished it."""
         path = self.runs_dir / run.folder
-        claim = ExitStack()
-        if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
-            claim.close()
-            return
-        resumed = RunFolder(path).begun()
-        every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
-        # A run that was killed may be beyond a limit that has fallen since.
-        rounds = max(run.rounds, _last_round(path))
-        keys = {
-            **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
-            "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
-        }  # fmt: skip
-        log = self.runs_dir / LOGS / f"{run.folder}.log"
-        make_folder(log.parent)
-        self._began(table.name, run, resumed)
-        pid = forks.fork(lambda: one_run(keys, self.nodes, log))
-        running[pid] = _CellRun(table, run, log, claim)
+        with ExitStack() as claim:
+            if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
+                return
+            resumed = RunFolder(path).begun()
+            every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
+            # A run that was killed may be beyond a limit that has fallen since.
+            rounds = max(run.rounds, _last_round(path))
+            keys = {
+                **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
+                "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
+            }  # fmt: skip
+            log = self.runs_dir / LOGS / f"{run.folder}.log"
+            make_folder(log.parent)
+            self._began(table.name, run, resumed)
+            pid = forks.fork(lambda: one_run(keys, self.nodes, log))
+            running[pid] = _CellRun(table, run, log, claim.pop_all())
 
     def _one_has_ended(self, forks: Forks, running: dict[int, _CellRun]) -> None:
         """Wait until a run has ended, if there is one, and record what has."""

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.cli.reproduce import _seconds
+from server_app.cli.reproduce import _Announcements, _seconds
 from server_app.reproduce import work
 from server_app.reproduce.measures import counted_accuracy, values_of
 from server_app.reproduce.pages import as_html, counts, markdown, rows_of, verdict
@@ -445,6 +445,19 @@ def test_mistakes_in_a_table_that_extends_another(tiny: Path) -> None:
         path.write_text(f'extends = "{base}"', "utf-8")
         with pytest.raises(ConfigError, match=rf'third.toml: key "extends": expected a table.*got "{base}"'):
             read_table(str(path))
+
+
+def test_rounds_of_many_runs_stay_on_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run = standing(read_table(str(tiny)).cells["big"], {}).wanted[0]
+    shown = _Announcements()
+    for rounds in ([7], [7], [8, 9, 10]):
+        shown.looked([(run, round_) for round_ in rounds])
+    lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert lines == ["  round 7 of at most 20", "  round 8 of at most 20, round 9 of at "]
 
 
 def test_mistakes_on_the_command_line(tiny: Path) -> None:
