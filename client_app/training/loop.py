@@ -154,6 +154,7 @@ class _Schedule:
         steps = [steps_of(config, n, e) for n, e in zip(sizes, passes, strict=True)]
         assert steps == sorted(steps, reverse=True), "clients with more steps come first"
         width = config.batch_size or max(sizes)
+        self.whole = width >= max(sizes)  # each batch is all the examples
         rows = np.full((steps[0], task.clients, width), -1, np.int64)
         for k, (n, rng) in enumerate(zip(sizes, task.rngs, strict=True)):
             per_epoch = math.ceil(n / width)
@@ -184,7 +185,10 @@ class _Schedule:
             rows, scale = rows[:k, :b], scale[:k]
         padded = self.padded[step]
         flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
-        x, y = self.data.inputs(flat), self.data.y.index_select(0, flat)
+        if self.whole and k * b == len(self.data.y):  # all of it, in its order
+            x, y = self.data.x, self.data.y
+        else:
+            x, y = self.data.inputs(flat), self.data.y.index_select(0, flat)
         x, y = x.view(k, b, *x.shape[1:]), y.view(k, b, *y.shape[1:])
         if padded:
             fill(y, rows < 0)

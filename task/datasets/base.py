@@ -28,6 +28,7 @@ Rows = npt.NDArray[np.int64]
 # By the run-config key "pixels": what is subtracted from pixels of 0 to 1, and what divides them then.
 PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
+IN_CACHE = 64  # examples at once that stay in the cache between two operations
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +211,8 @@ class Dataset(Decoded):
             picked = self.drift.inputs(picked, rows, self.round)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
             shift, divisor = self._normalisation
-            picked.sub_(shift).div_(divisor)
+            for part in torch.split(picked, IN_CACHE):
+                part.sub_(shift).div_(divisor)
         return picked
 
     def targets(self, rows: Rows | slice) -> torch.Tensor:

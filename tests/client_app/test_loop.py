@@ -15,11 +15,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
-from client_app.training.loop import CHUNK, Examples, LocalTask, full_gradient, norms, train
+from client_app.training.loop import CHUNK, Examples, LocalTask, first_batch, full_gradient, norms, train
 from client_app.training.programs import program_of
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.numerics import seeds
+from task.numerics.arrays import state_of
 from task.numerics.seeds import rng_for
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, flat, task_on
 
@@ -257,6 +258,22 @@ def test_no_tensor_of_the_cpu_is_mixed_with_those_of_a_gpu(
         task = LocalTask(program, received, Examples(x, y, [8 // K] * K), [1] * K, 0.1, config, rngs)
         with pytest.raises(RuntimeError, match="numpy"):
             train(task, plain())
+
+
+@pytest.mark.parametrize(("size", "copied"), [(0, False), (4, False), (3, True), (5, True)])
+def test_a_batch_that_is_all_the_examples_is_not_copied(size: int, copied: bool) -> None:
+    """A batch of 5 is padded, so that it cannot be the examples themselves."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3))
+    x, y = blobs(8, classes=3)
+    config = TrainConfig(batch_size=size)
+    rngs = [rng_for(1, seeds.BATCHES, 1, c) for c in "ab"]
+    program, _ = program_of(model, 2)
+    task = LocalTask(program, state_of(model), Examples(x, y, [4, 4]), [1, 1], 0.1, config, rngs)
+    batch = first_batch(task)
+    assert (batch.x.data_ptr() != x.data_ptr()) == copied
+    if not copied:
+        assert torch.equal(batch.x.reshape(x.shape), x)
+        assert batch.y.tolist() == [y[:4].tolist(), y[4:].tolist()]
 
 
 def test_training_imports_neither_dynamo_nor_torchvision() -> None:
