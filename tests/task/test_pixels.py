@@ -84,6 +84,19 @@ def test_pictures_of_a_nodes_own_by_hand(own: Path, pixels: str, expected: list[
     assert x[0, :, 0, 0].tolist() == pytest.approx([expected[1]] * 3)
 
 
+@pytest.mark.parametrize("pixels", ["unit", "centred"])
+def test_a_pixel_is_its_byte_over_the_scale_in_single_precision(tmp_path: Path, pixels: str) -> None:
+    """Every byte; 255 is no power of two, so a product with its reciprocal has other last bits."""
+    x = np.arange(256 * 3, dtype=np.uint32).reshape(3, 16, 16).astype(np.uint8)
+    np.savez(tmp_path / "own.npz", x=np.repeat(x, 3, 0), y=np.arange(9) % 2)
+    data = owned(tmp_path / "own.npz", pixels)
+    assert len(np.unique(data.x)) == 256
+    expected = data.x.astype(np.float32) / np.float32(255)
+    if pixels == "centred":
+        expected = (expected - np.float32(0.5)) / np.float32(0.5)
+    np.testing.assert_array_equal(data.inputs(slice(0, 9)).numpy()[:, 0], expected)
+
+
 def test_centred_is_twice_the_pixel_less_one_to_the_bit_and_the_default_changes_nothing() -> None:
     _, auto = dealt(dataset="digits")
     for pixels, expected in (
