@@ -263,7 +263,7 @@ def test_no_tensor_of_the_cpu_is_mixed_with_those_of_a_gpu(
 @pytest.mark.parametrize(("size", "copied"), [(0, False), (4, False), (3, True), (5, True)])
 def test_a_batch_that_is_all_the_examples_is_not_copied(size: int, copied: bool) -> None:
     """A batch of 5 is padded, so that it cannot be the examples themselves."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3))
     x, y = blobs(8, classes=3)
     config = TrainConfig(batch_size=size)
     rngs = [rng_for(1, seeds.BATCHES, 1, c) for c in "ab"]
@@ -274,6 +274,14 @@ def test_a_batch_that_is_all_the_examples_is_not_copied(size: int, copied: bool)
     if not copied:
         assert torch.equal(batch.x.reshape(x.shape), x)
         assert batch.y.tolist() == [y[:4].tolist(), y[4:].tolist()]
+
+
+def test_a_model_that_writes_into_its_batch_leaves_the_examples_as_they_are() -> None:
+    """Full batches too: it sees the same examples in each epoch."""
+    x, y = blobs(6, classes=3)
+    before, model = x.clone(), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 3))
+    train(task_on(model, x, y, epochs=2, batch_size=0), plain())
+    assert torch.equal(x, before)
 
 
 def test_training_imports_neither_dynamo_nor_torchvision() -> None:
