@@ -154,8 +154,7 @@ class _Schedule:
         steps = [steps_of(config, n, e) for n, e in zip(sizes, passes, strict=True)]
         assert steps == sorted(steps, reverse=True), "clients with more steps come first"
         width = config.batch_size or max(sizes)
-        # Each batch is all the examples; a model of one's own might write into them.
-        self.whole = task.program.stacks and width >= max(sizes)
+        self.whole = width >= max(sizes)  # each batch is all the examples
         rows = np.full((steps[0], task.clients, width), -1, np.int64)
         for k, (n, rng) in enumerate(zip(sizes, task.rngs, strict=True)):
             per_epoch = math.ceil(n / width)

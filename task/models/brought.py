@@ -219,14 +219,23 @@ def _tensors(out: Any) -> list[torch.Tensor]:
 
 
 def _run(reference: str, model: nn.Module, x: torch.Tensor, what: str) -> Any:
+    """Return the outputs; refuse a model that fails, or that writes into examples which are read again."""
+    version = x._version
     try:
         with torch.set_grad_enabled(model.training):
-            return model(x)
+            out = model(x)
     except Exception as err:  # whatever the user's code raises
         kind = str(x.dtype)[6:]
         raise _refused(
             reference, f"a model that takes {what}, {kind}{list(x.shape)}", f"an error: {place(err)}"
         ) from err
+    if x._version != version:
+        raise _refused(
+            reference, "a model that leaves its inputs as they are, since they are measured again",
+            "one that writes into them; make it x = x - 0.5 in place of x -= 0.5, and inplace=False in the "
+            "first layers",
+        )  # fmt: skip
+    return out
 
 
 def output_layer(model: nn.Module, x: torch.Tensor) -> str | None:

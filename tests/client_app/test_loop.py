@@ -276,14 +276,6 @@ def test_a_batch_that_is_all_the_examples_is_not_copied(size: int, copied: bool)
         assert batch.y.tolist() == [y[:4].tolist(), y[4:].tolist()]
 
 
-def test_a_model_that_writes_into_its_batch_leaves_the_examples_as_they_are() -> None:
-    """Full batches too: it sees the same examples in each epoch."""
-    x, y = blobs(6, classes=3)
-    before, model = x.clone(), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 3))
-    train(task_on(model, x, y, epochs=2, batch_size=0), plain())
-    assert torch.equal(x, before)
-
-
 def test_training_imports_neither_dynamo_nor_torchvision() -> None:
     """Three seconds and 150 MB in every process; Flower starts one for every message."""
     script = (

@@ -126,6 +126,14 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ("def Net():\n    m = Flat(None, 10)\n    m.fc3 = m.fc1\n    return m", "as 'fc1.weight' and 'fc3"),
         ("def Net(): return nn.Flatten()", "parameters to train; got none"),
         (
+            "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x.sub_(0.5))",
+            "leaves its inputs as they are, since they are measured again; got one that writes into them",
+        ),
+        (
+            "def Net(): return nn.Sequential(nn.Flatten(), nn.Dropout(0.2, inplace=True), nn.Linear(64, 10))",
+            "writes into them; make it x = x - 0.5 in place of x -= 0.5, and inplace=False in the first",
+        ),
+        (
             "def Net():\n    m = Flat(None, 10)\n    m.fc1.weight.data += np.random.rand()\n    return m",
             "the run's seed.* alone; got others at a second call in 'fc1.weight'",
         ),
