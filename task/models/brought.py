@@ -63,8 +63,8 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
 
 
 def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
-    """Return made-up examples [count, ...]: zeros, of a text's dtype int64."""
-    return torch.zeros((count, *shape), dtype=torch.int64 if text else torch.float32)
+    """Return made-up examples [count, ...]: of a text zeros, int64; else 0.5, which dropout does change."""
+    return torch.zeros((count, *shape), dtype=torch.int64) if text else torch.full((count, *shape), 0.5)
 
 
 def _arguments(
@@ -175,6 +175,13 @@ def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, num_classe
             )  # fmt: skip
         if out.dtype != torch.float32:
             raise _refused(reference, "float32 outputs", str(out.dtype)[6:])
+        again = _run(reference, model, x[:count], "the same examples twice")
+        if not _same(out.nan_to_num(), again.nan_to_num()):
+            raise _refused(
+                reference, "outputs in evaluation that follow from the inputs alone",
+                "others at a second call; F.dropout needs training=self.training, and what a call leaves in "
+                "the model must not change the next one",
+            )  # fmt: skip
 
 
 def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:

@@ -126,6 +126,16 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ("def Net():\n    m = Flat(None, 10)\n    m.fc3 = m.fc1\n    return m", "as 'fc1.weight' and 'fc3"),
         ("def Net(): return nn.Flatten()", "parameters to train; got none"),
         (
+            "class Net(Flat):\n    def forward(self, x):\n"
+            "        return super().forward(nn.functional.dropout(x))",
+            "follow from the inputs alone; got others at a second call; F.dropout needs training=self.train",
+        ),
+        (
+            "class Net(Flat):\n    calls = 0\n    def forward(self, x):\n        self.calls += 1\n"
+            "        return super().forward(x) * self.calls",
+            "what a call leaves in the model must not change the next one",
+        ),
+        (
             "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x.sub_(0.5))",
             "leaves its inputs as they are, since they are measured again; got one that writes into them",
         ),
