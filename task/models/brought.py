@@ -19,6 +19,7 @@ from task.references import load_reference, place
 
 GIVEN = ("input_shape", "num_classes")
 _WANTED = "a callable (input_shape, num_classes) or () that returns a torch.nn.Module"
+ROUNDING = 1e-5  # by which the sum of probabilities may differ from 1
 
 Shape = tuple[int, ...]
 
@@ -115,6 +116,7 @@ def check_brought(
     *,
     text: bool = False,
     logits: bool = True,
+    own_loss: bool = False,
     needs_features: str = "",
     last_layers: Mapping[str, int] | None = None,
 ) -> None:
@@ -127,6 +129,7 @@ def check_brought(
         num_classes: C; the model is to give [B, C], of text [B, C, T].
         text: Whether examples are int64.
         logits: Whether the task is one of classes; what others need, `task.tasks.base.check_fits` says.
+        own_loss: Whether the loss is a user's, too, which may take other outputs than logits.
         needs_features: Title of the algorithm that needs a last linear layer; "" = it needs none.
         last_layers: By run-config key, how many last layers the run takes by their order of declaration.
 
@@ -143,7 +146,7 @@ def check_brought(
         )  # fmt: skip
     x = examples(shape, 2, text=text)
     with torch.random.fork_rng(devices=[]):
-        _check_outputs(reference, model.eval(), x, num_classes if logits else 0)
+        _check_outputs(reference, model.eval(), x, num_classes if logits else 0, own_loss)
         order = _order(model, x)
         if needs_features and output_layer(model, x) is None:
             raise _refused(
@@ -155,8 +158,10 @@ def check_brought(
         _check_training(reference, copy.deepcopy(model).train(), x)
 
 
-def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, num_classes: int) -> None:
-    """Refuse outputs of another shape or dtype than logits have, for one example and for two.
+def _check_outputs(
+    reference: str, model: nn.Module, x: torch.Tensor, num_classes: int, own_loss: bool
+) -> None:
+    """Refuse outputs that are no logits, by shape, dtype and values, for one example and for two.
 
     Without classes, the model only has to take them.
     """
@@ -181,6 +186,11 @@ def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, num_classe
                 reference, "outputs in evaluation that follow from the inputs alone",
                 "others at a second call; F.dropout needs training=self.training, and what a call leaves in "
                 "the model must not change the next one",
+            )  # fmt: skip
+        if not own_loss and bool((out >= 0).all()) and bool(((out.sum(1) - 1).abs() < ROUNDING).all()):
+            raise _refused(
+                reference, "logits, of which the loss takes the softmax",
+                'probabilities; leave out the softmax at the end, or bring a "loss" for them',
             )  # fmt: skip
 
 

@@ -290,6 +290,7 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         classes,
         text=_kind(config) == "text",
         logits=TASKS[task].classes,
+        own_loss=is_reference(config.loss),
         needs_features=reads_features(config),
         last_layers=last,
     )

@@ -126,6 +126,10 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ("def Net():\n    m = Flat(None, 10)\n    m.fc3 = m.fc1\n    return m", "as 'fc1.weight' and 'fc3"),
         ("def Net(): return nn.Flatten()", "parameters to train; got none"),
         (
+            "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x).softmax(1)",
+            'logits, of which the loss takes the softmax; got probabilities; .* or bring a "loss" for them',
+        ),
+        (
             "class Net(Flat):\n    def forward(self, x):\n"
             "        return super().forward(nn.functional.dropout(x))",
             "follow from the inputs alone; got others at a second call; F.dropout needs training=self.train",
@@ -164,6 +168,12 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
 def test_what_cannot_be_trained_is_refused(folder: Path, code: str, words: str) -> None:
     with pytest.raises(ConfigError, match=rf'(?s)"model": "made_\d+:Net": expected .*{words}'):
         _check(folder, code)
+
+
+def test_a_loss_of_ones_own_may_take_probabilities(folder: Path) -> None:
+    code = "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x).softmax(1)"
+    model = _check(folder, code, loss="losses:of_probabilities")
+    assert float(model(torch.ones(1, 1, 8, 8)).sum()) == pytest.approx(1)
 
 
 LATE = """
