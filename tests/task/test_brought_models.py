@@ -173,7 +173,7 @@ def test_what_cannot_be_trained_is_refused(folder: Path, code: str, words: str) 
 def test_a_loss_of_ones_own_may_take_probabilities(folder: Path) -> None:
     code = "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x).softmax(1)"
     model = _check(folder, code, loss="losses:of_probabilities")
-    assert float(model(torch.ones(1, 1, 8, 8)).sum()) == pytest.approx(1)
+    assert model(torch.ones(1, 1, 8, 8)).sum().item() == pytest.approx(1)
 
 
 LATE = """
