@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from task.config.attack_section import BACKDOORS, DEVIATING, AttackConfig
-from task.config.sections import OPTIMIZERS, SPARSE, Value
+from task.config.sections import OPTIMIZERS, SPARSE, TABLES, Value
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
@@ -77,7 +77,7 @@ _ASYNCHRONOUS = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.async
 _WAITING = When("algorithm", _ASYNCHRONOUS, but=True)
 _VIRTUAL = When("order-of-arrival", ("virtual",))
 _HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
-_TABLE = When("dataset", ("breast-cancer", "csv", "npz"))
+_TABLE = When("dataset", TABLES)
 _TEXTS = tuple(name for name, spec in DATASETS.items() if spec.text)
 _IMAGES = When("dataset", tuple(sorted((*_TEXTS, "breast-cancer", "csv", "synthetic"))), but=True)
 _MOMENTS = _algorithm("fedadam", "fedyogi")

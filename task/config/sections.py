@@ -41,6 +41,9 @@ class Section:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
+TABLES = ("breast-cancer", "csv", "npz")  # data sets whose columns a run can prepare
+
+
 class DataConfig(Section):
     """Data: who owns which examples."""
 

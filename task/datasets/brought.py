@@ -81,6 +81,8 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{key}: expected {_FORMS}; got {got}")
     if len(made) < 4:
         train, test, *owners = made
+        if any(hasattr(part, "ndim") for part in (train, test)):  # a data set has none
+            raise DataError(f"{key}: expected {_FORMS}; got {len(made)} values, of which there are arrays")
         both = [*from_examples(key, "train", train), *from_examples(key, "test", test)]
         parts: Sequence[Any] = [*both, *owners]
     else:

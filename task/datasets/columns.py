@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from task.config.sections import DataConfig
+from task.config.sections import TABLES, DataConfig
 from task.datasets.header import read_column
 from task.errors import ConfigError, DataError
 from task.numerics.moments import ColumnMoments
+from task.references import is_reference
 
 if TYPE_CHECKING:  # torch costs seconds
     import torch
@@ -160,17 +161,26 @@ def column_names(dataset: Dataset) -> tuple[str, ...]:
 
 LARGE, UNLIKE = 1e3, 100  # a column whose values are larger, or so many times as large as another's
 _SAMPLE, _NAMED = 20_000, 3
+_PICTURE = 16  # pixels that a picture has at least
 
 
 def unscaled(dataset: Dataset, config: DataConfig) -> str:
     """Return a warning that names columns that are too large to train on as they are; "" if none is.
 
-    It is private where the data are: it has names and numbers of columns. Of many rows a part is looked at.
+    Pixels that are not scaled are named as such. It is private where the data are: it has names and numbers
+    of columns. Of many rows a part is looked at.
     """
-    table = dataset.kind == "features" and dataset.x.ndim == 2
-    if config.standardise or not table or config.dataset not in ("breast-cancer", "csv", "npz"):
+    own = is_reference(config.dataset)  # of which only its maker could prepare the columns
+    if config.standardise or dataset.kind != "features" or not (own or config.dataset in TABLES):
         return ""
     x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])
+    if x[0].size >= _PICTURE and x.min() == 0 and x.max() == 255 and not (x % 1).any():
+        return (
+            "x has whole numbers from 0 to 255, as pixels have, which are large to train on as they are. "
+            "Divide them by 255, or give pictures [N, H, W] as uint8, which are scaled"
+        )
+    if dataset.x.ndim > 2:
+        return ""
     are_numbers, _, names = layout_of(dataset.columns, x.shape[1])
     numbers = np.flatnonzero(are_numbers)
     # Of what is not missing; a column without a value counts as zeros.
@@ -188,8 +198,10 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
 
     most = ", ".join(f"{named(numbers[j])} (up to {size[j]:.4g})" for j in large[:_NAMED])
     more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
-    beside = f", where {named(small)} is at most {least:.4g}" if numbers[large[0]] != small else ""
+    unlike = size[large[0]] > UNLIKE * least
+    beside = f", where {named(small)} is at most {least:.4g}" if unlike else ""
+    remedy = "Scale" if own else 'Set the run-config key "standardise" to true, or scale'
     return (
         f"column{'s' * (len(large) > 1)} {most}{more}: large to train on as they are{beside}, so that the "
-        'loss may be huge or NaN. Set the run-config key "standardise" to true, or scale the columns'
+        f"loss may be huge or NaN. {remedy} the columns"
     )

@@ -239,10 +239,18 @@ def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArr
         )
     with np.errstate(over="ignore"):
         numbers = y.astype(np.float32)
-    if request.task == "auto" and y.ndim == 1 and (numbers >= 0).all() and (numbers % 1 == 0).all():
+    width = y.shape[1] if y.ndim == 2 else 1
+    zeros_and_ones = bool(np.isin(numbers, (0, 1)).all())
+    if request.task == "auto" and zeros_and_ones and width > 1 and (numbers.sum(1) == 1).all():
         raise DataError(
-            f"{local(where)}: y has whole numbers as {y.dtype}, which may be classes or numbers to predict. "
-            'Save classes as integers, or set the run-config key task = "regression".'
+            f"{local(where)}: y has one 1 in each row, which may be classes or labels. Save classes as "
+            'integers [N], y.argmax(1), or set the run-config key task = "multi-label".'
+        )
+    one = y.ndim == 1 or (width == 1 and not zeros_and_ones)
+    if request.task == "auto" and one and (numbers >= 0).all() and (numbers % 1 == 0).all():
+        raise DataError(
+            f"{local(where)}: y has whole numbers as {y.dtype} {list(y.shape)}, which may be classes or "
+            'numbers to predict. Save classes as integers [N], or set the run-config key task = "regression".'
         )
     labels = request.task == "multi-label"
     good = np.isfinite(numbers) & (np.isin(numbers, (0, 1)) if labels else True)
@@ -255,10 +263,9 @@ def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArr
             f"{local(where)}: expected {what} in y; got {local(y[wrong[0]])} in example {int(wrong[0])}, and "
             f"{len(wrong) - 1} more examples like it"
         )
-    outputs = numbers.shape[1] if numbers.ndim > 1 else 1
-    if request.num_classes not in (0, outputs):
+    if request.num_classes not in (0, width):
         raise DataError(
-            f'{local(where)}: run-config key "num-classes": expected {outputs}, the numbers of an '
+            f'{local(where)}: run-config key "num-classes": expected {width}, the numbers of an '
             f"example in y, or 0; got {request.num_classes}"
         )
     return numbers

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from task.config.read import read_config
+from task.config.sections import DataConfig
 from task.datasets import Dataset, load_dataset
+from task.datasets.columns import unscaled
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
 from tests.support.brought import imported_from
@@ -88,7 +90,11 @@ def test_changed_code_is_run_again_and_the_same_code_is_not(folder: Path) -> Non
         ("def load(a, b): ...", r"got \(a, b\)"),
         ("def load(d): raise ValueError('no file')", r"got an error: ValueError: no file \(.*line 7"),
         ("def load(d): return x", r"expected \(x_train, .* got ndarray"),
-        ("def load(d): return x, y, x", "expected train as a torch Dataset|pairs"),
+        ("def load(d): return x, y, x", r"\(x_train, .*; got 3 values, of which there are arrays"),
+        ("def load(d): return x, y", r"\(x_train, .*; got 2 values, of which there are arrays"),
+        ("def load(d): return [[1, 2]], [3]", "expected pairs"),
+        ("def load(d): return x, np.eye(3)[y], x, np.eye(3)[y]", r"one 1 in each row, .* y.argmax\(1\)"),
+        ("def load(d): return x, y[:, None], x, y[:, None]", r"whole numbers as int64 \[24, 1\], which"),
         ("def load(d): return x, y[:5], x, y", "as many targets y as examples x; got 12 and 5"),
         ("def load(d): return x, y, x, None", "targets y_test as examples x_test; got 12 and none"),
         ("def load(d): return x * np.nan, y, x, y", "expected x to be finite numbers"),
@@ -101,6 +107,31 @@ def test_changed_code_is_run_again_and_the_same_code_is_not(folder: Path) -> Non
 def test_what_cannot_be_used_is_refused(folder: Path, code: str, words: str) -> None:
     with pytest.raises((ConfigError, DataError), match=rf'(?s)"dataset": "owned_\d+:load": .*({words})'):
         _load(folder, code)
+
+
+def test_what_classes_or_labels_may_be_is_clear_once_the_run_says_it(folder: Path) -> None:
+    one_hot = "def load(d): return x, np.eye(3)[y], x, np.eye(3)[y]"
+    assert _load(folder, one_hot, task="multi-label").task == "multi-label"
+    assert _load(folder, "def load(d): return x, y[:, None], x, y[:, None]", task="regression").task
+    binary = "def load(d): return x, (y > 0)[:, None], x, (y > 0)[:, None]"
+    assert _load(folder, binary).task == "multi-label"
+
+
+@pytest.mark.parametrize(
+    ("code", "warning"),
+    [
+        ("np.arange(256.0).reshape(4, 4, 16)", "x has whole numbers from 0 to 255, as pixels have"),
+        ("np.arange(256.0).reshape(4, 64)", "x has whole numbers from 0 to 255, as pixels have"),
+        ("np.arange(256.0).reshape(4, 4, 16) / 255", ""),
+        ("np.arange(256).astype(np.uint8).reshape(4, 8, 8)", ""),
+        ("np.arange(8.0).reshape(4, 2) * 1e4", "columns 2 (up to 7e+04), 1 (up to 6e+04): large to train on "
+         "as they are, so that the loss may be huge or NaN. Scale the columns"),
+    ],
+)  # fmt: skip
+def test_data_that_are_too_large_to_train_on_are_named(folder: Path, code: str, warning: str) -> None:
+    data = _load(folder, f"x, y = {code}, np.arange(4) % 2\ndef load(d): return x, y, None, None")
+    assert unscaled(data, DataConfig(dataset="mine:load")).startswith(warning)
+    assert bool(warning) == bool(unscaled(data, DataConfig(dataset="mine:load")))
 
 
 def _deal(folder: Path, code: str, clients: int = 3) -> list[list[int]]:
