@@ -88,7 +88,7 @@ class Task(ABC):
             raise ConfigError(
                 f'run-config key "loss": "{self.title}" must return the loss of each example, a '
                 f"tensor of shape {list(self._shape(y))}, and neither their mean nor their sum; got {got} "
-                f"for {len(y)} examples"
+                f'for {len(y)} examples. PyTorch\'s losses return it with reduction="none"'
             )
         return found
 
