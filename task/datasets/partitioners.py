@@ -325,13 +325,22 @@ def brought(deal: Deal) -> list[Rows]:
     if not callable(own):
         raise ConfigError(f"{key}: expected a callable (labels, num_clients, rng); got {type(own).__name__}")
     try:
-        parts = [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
+        # Once more, as each node deals for itself.
+        parts, again = (
+            [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
+            for _ in range(2)
+        )
     except ConfigError:
         raise
     except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected lists of rows; got an error: {local(place(err))}") from err
     if len(parts) != clients:
         raise DataError(f"{key}: expected {clients} lists of rows, one for each client; got {len(parts)}")
+    if len(again) != clients or not all(map(np.array_equal, parts, again)):
+        raise DataError(
+            f"{key}: expected the same lists of rows at each call with the same arguments; got others at a "
+            "second call. Draw with the rng that is given"
+        )
     for k, part in enumerate(parts):
         if part.ndim != 1 or (part.dtype.kind not in "iu" and len(part)):
             got = f"{part.dtype}{list(part.shape)}"

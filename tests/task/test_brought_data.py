@@ -164,6 +164,7 @@ def test_a_partition_of_a_users_own_gives_each_client_its_rows(folder: Path) -> 
         ("def deal(y, k, rng): return [[7, 8], [9], [8]]", "got row 8 at client 0 and again at client 2"),
         ("def deal(y, k, rng): return [[7, 7], [9], [8]]", "got row 7 at client 0 and again at client 0"),
         ("def deal(y, k, rng): return [[], [9], [8]]", "own too few training examples"),
+        ("def deal(y, k, rng): return np.split(np.random.permutation(9), k)", "others at a second call"),
     ],
 )
 def test_a_wrong_partition_is_refused(folder: Path, code: str, words: str) -> None:
