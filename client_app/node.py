@@ -25,7 +25,7 @@ from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
-from task.datasets.base import Owners
+from task.datasets.base import Owners, compared
 from task.datasets.condition import refuse_own
 from task.datasets.partition import Partition
 from task.datasets.public import CODE, PublicExamples, public_examples, without_public
@@ -238,6 +238,8 @@ class Node:
             code[KERNELS] = kernels()
         if public := self.public():
             code[CODE] = public.sha256
+        if not isinstance(self.clients, OneClient):
+            code |= compared(self.dataset, self.config.data)
         names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
         if canaries := canary_names(self.config):
             if isinstance(self.clients, OneClient):

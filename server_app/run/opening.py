@@ -23,6 +23,7 @@ from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
+from task.datasets.base import compared
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
@@ -133,7 +134,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     if config.train.portable:
         code[KERNELS] = kernels()
     expected = code if entry.public else {name: it for name, it in code.items() if name != CODE}
-    strategy.registry.membership.expect_code(expected)
+    strategy.registry.membership.expect_code(expected | (compared(dataset, config.data) if dataset else {}))
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like

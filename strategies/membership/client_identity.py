@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from task.datasets.base import ROWS
 from task.datasets.public import CODE as PUBLIC
 from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
@@ -123,6 +124,13 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
         theirs = registered.code.get(package, "")
         if theirs == digest or (registered.foreign and package != KERNELS):
             continue
+        if package == ROWS:
+            if not theirs:  # its data are its own
+                continue
+            return (
+                "has another data set than the run's server: other rows, or the same in another order. Give "
+                "both the same files, or code that makes the same rows each time; what it draws needs a seed"
+            )
         if package == KEY_FILE:
             return (
                 f"encrypts with another key than the run's, known by {digest[:12]}...: got "

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from task.config.sections import SyntheticConfig
+from task.config.sections import TABLES, DataConfig, SyntheticConfig
 from task.errors import ConfigError
+from task.references import is_reference
 
 if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
@@ -28,6 +29,7 @@ Rows = npt.NDArray[np.int64]
 # By the run-config key "pixels": what is subtracted from pixels of 0 to 1, and what divides them then.
 PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
+ROWS = "data set"  # what the hash of its rows is called where parties compare what they have
 IN_CACHE = 64  # examples at once that stay in the cache between two operations
 
 
@@ -137,6 +139,16 @@ class Decoded:
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
+
+    def rows_hash(self) -> str:
+        """Return a hash of the number of training rows, the inputs' shape, and the classes in their order.
+
+        Not of numbers: their last bits may depend on the machine that made them.
+        """
+        digest = hashlib.sha256(repr((self.num_train, self.x.shape, self.y.shape)).encode())
+        if self.y.dtype.kind in "iu":
+            digest.update(np.ascontiguousarray(self.y, np.int64).data)
+        return digest.hexdigest()
 
     def content_hash(self) -> str:
         """Return a hash of the examples, the split and the owners."""
@@ -260,6 +272,15 @@ class Dataset(Decoded):
 
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return mean.reshape(1, -1, 1, 1), std.reshape(1, -1, 1, 1)
+
+
+def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:
+    """Return what the run's data set is known by, as `task.references.code_of` has code; {} if it is ours.
+
+    Files and a user's code may give each machine other rows, or the same in another order.
+    """
+    brought = is_reference(config.dataset) or config.dataset in TABLES
+    return {ROWS: dataset.rows_hash()} if brought else {}
 
 
 def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -22,6 +22,7 @@ from task.config.knobs import Config
 from task.config.level_sections import FedMDConfig
 from task.config.read import as_run_config, read_config
 from task.config.sections import TrainConfig
+from task.datasets.base import compared
 from task.datasets.public import CODE, PublicExamples, public_examples, public_rows
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
@@ -190,7 +191,7 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     assert found is not None
     assert torch.equal(found.x, node.dataset.inputs(public))
     assert check_public(keys, node.dataset) == {CODE: found.sha256}
-    assert node.registration().code == {CODE: found.sha256}
+    assert node.registration().code == {CODE: found.sha256, **compared(node.dataset, node.config.data)}
 
 
 def test_what_public_examples_leave_arrives_as_the_stream_says() -> None:
