@@ -1,9 +1,12 @@
 """A user's own rule, in which an error says where in the user's code it arose."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import new_class
 from typing import Any
+
+import numpy as np
 
 from strategies.engine.rule import Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number
@@ -31,13 +34,13 @@ def own_rule(name: str) -> type[Rule]:
 
     def update(state: Any, replies: AggregatedReplies, config: Config) -> tuple[Any, dict[str, Number]]:
         with _blamed(where, "update"):
-            made, metrics = found.update(state, replies, config)
-        return _checked(where, "update", state, made), metrics
+            made = found.update(_read_only(state), replies, config)
+        return _checked(where, "update", state, made)
 
     def of_round(self: Any, state: Any, context: RoundContext) -> Round:
         with _blamed(where, "round"):
-            made, metrics = yield from found.round(self, state, context)
-        return _checked(where, "round", state, made), metrics
+            made = yield from found.round(self, _read_only(state), context)
+        return _checked(where, "round", state, made)
 
     def prepare(space: dict[str, Any]) -> None:
         space |= {"__doc__": found.__doc__, "__module__": found.__module__, "round": of_round}
@@ -56,21 +59,50 @@ def _blamed(where: str, what: str) -> Iterator[None]:
         raise ConfigError(f"{where}: its {what} failed: {place(err)}") from err
 
 
-def _checked(where: str, what: str, state: Any, made: Any) -> Any:
-    """Return the state that the user's code made, if its model has the form of the one before.
+def _read_only(state: Any) -> Any:
+    """Return the state with arrays that nobody writes into: a model that is changed in place is not sent."""
+    arrays = {name: array.view() for name, array in state.arrays.items()}
+    for array in arrays.values():
+        array.setflags(write=False)
+    return replace(state, arrays=arrays)
+
+
+def _checked(where: str, what: str, state: Any, result: Any) -> tuple[Any, dict[str, Number]]:
+    """Return the state and metrics that the user's code made, if its model has the form of the one before.
 
     Raises:
-        ConfigError: It has another, or none.
+        ConfigError: It has another, or none, or a metric is no number.
     """
-    with _blamed(where, what):
-        got = {name: (a.dtype, a.shape) for name, a in made.arrays.items()}
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise ConfigError(f"{where}: expected its {what} to return (state, metrics); got {_kind(result)}")
+    made, metrics = result
+    if not isinstance(getattr(made, "arrays", None), Mapping) or not isinstance(metrics, Mapping):
+        raise ConfigError(
+            f"{where}: expected its {what} to return (replace(state, arrays=...), metrics), the metrics as a "
+            f"dict; got ({_kind(made)}, {_kind(metrics)})"
+        )
+    got = {name: (np.asarray(a).dtype, np.shape(a)) for name, a in made.arrays.items()}
     if got != (expected := {name: (a.dtype, a.shape) for name, a in state.arrays.items()}):
         wrong = next(n for n in [*expected, *got] if expected.get(n) != got.get(n))
         raise ConfigError(
             f"{where}: expected its {what} to return the model's arrays, {_words(wrong, expected)}; got "
             f"{_words(wrong, got)}"
         )
-    return made
+    return made, {str(name): _number(where, what, name, value) for name, value in metrics.items()}
+
+
+def _number(where: str, what: str, name: object, value: Any) -> Number:
+    """Return a metric as Python has numbers."""
+    if np.ndim(value) or np.asarray(value).dtype.kind not in "fiub":
+        raise ConfigError(
+            f"{where}: expected its {what} to return numbers as metrics; got {_kind(value)} as {name!r}"
+        )
+    found: Number = np.asarray(value).item()
+    return found
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
 
 
 def _words(name: str, arrays: dict[str, Any]) -> str:

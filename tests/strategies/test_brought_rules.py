@@ -50,6 +50,30 @@ def asks(state, replies, config):
     return replies.arrays["gradient"]
 
 
+def in_place(state, replies, config):
+    for name, array in replies.arrays["arrays"].items():
+        state.arrays[name][...] = array
+    return state, {}
+
+
+def model_alone(state, replies, config):
+    return replies.arrays["arrays"], {}
+
+
+def measured(metric):
+    def update(state, replies, config):
+        found = replies.arrays["arrays"]
+        return replace(state, arrays=found), {"spread": metric(found["w"])}
+    return update
+
+
+class InPlace(Rule, update=in_place): ...
+class NoMetrics(Rule, update=lambda *given: mean(*given)[0]): ...
+class ModelAlone(Rule, update=model_alone): ...
+class Spread(Rule, update=measured(np.std)): ...
+class ArrayMetric(Rule, update=measured(lambda w: w)): ...
+
+
 class Middle(Rule, update=middle):
     entry = OURS["median"]
 
@@ -264,7 +288,14 @@ def test_a_round_that_fails_says_where(name: str, words: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("Wide", r"w float32\[1\]; got w float64\[1\]"), ("Asks", r"KeyError: 'gradient' \(own_rules.py, line")],
+    [
+        ("Wide", r"w float32\[1\]; got w float64\[1\]"),
+        ("Asks", r"KeyError: 'gradient' \(own_rules.py, line"),
+        ("InPlace", r"update failed: ValueError: assignment destination is read-only \(own_rules.py, line"),
+        ("NoMetrics", r"its update to return \(state, metrics\); got ServerState"),
+        ("ModelAlone", r"return \(replace\(state, arrays=...\), metrics\), .*; got \(dict, dict\)"),
+        ("ArrayMetric", "numbers as metrics; got ndarray as 'spread'"),
+    ],
 )
 def test_an_update_that_fails_or_changes_the_model_s_form_says_where(name: str, words: str) -> None:
     """Catches a model of float64 that goes to the clients, and a bare KeyError in a round."""
@@ -274,6 +305,16 @@ def test_an_update_that_fails_or_changes_the_model_s_form_says_where(name: str, 
     replies = AggregatedReplies({"arrays": start}, ("a",), np.ones(1, np.int64))
     with pytest.raises(ConfigError, match=words):
         made.rule.update(ServerState(start), replies, config)
+
+
+def test_metrics_are_python_s_numbers() -> None:
+    """NumPy's standard deviation of float32 is a float32, which Flower's records refuse."""
+    start = {"w": np.zeros(1, np.float32)}
+    replies = AggregatedReplies({"arrays": start}, ("a",), np.ones(1, np.int64))
+    made = strategy_of("own_rules:Spread")(_config("Spread"))
+    _, metrics = made.rule.update(ServerState(start), replies, _config("Spread"))
+    assert metrics == {"spread": 0.0}
+    assert type(metrics["spread"]) is float
 
 
 def test_a_rule_may_read_any_algorithm_s_knobs_but_no_other_key_unread() -> None:
