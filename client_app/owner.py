@@ -39,7 +39,7 @@ from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.population import listed
-from task.references import is_hub, package_of, references_in
+from task.references import is_hub, package_of, place, references_in
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
 from task.text import logger
@@ -68,7 +68,7 @@ class Owner:
     def explain(self, err: Exception) -> str:
         """Return what the server hears of an error; the node's own log has all of it."""
         if self.simulation:
-            return str(err) if isinstance(err, BouquetError) else f"{type(err).__name__}: {err}"
+            return str(err) if isinstance(err, BouquetError) else place(err)
         logger.error("%s", err, exc_info=None if isinstance(err, BouquetError) else err)
         return public(err)
 

@@ -142,7 +142,7 @@ class Fold:
         fold: Callable[[], None] = lambda: None  # noqa: E731
         if answer.upload is not None:
             (client,) = answer.clients
-            self._check_fields(answer.upload.arrays)
+            checks.check_records(self.entry, answer.upload.arrays)
             fold = self._folding.checked(client, self._decoded(client, answer.upload.arrays), rows[client])
         elif rows:
             fold = self._merged(answer, rows, contract)
@@ -171,7 +171,7 @@ class Fold:
     def _merged(
         self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]], contract: Algorithm
     ) -> Callable[[], None]:
-        self._check_fields(answer.partials)
+        checks.check_records(self.entry, answer.partials)
         weights = {client: self._folding.weight(row) for client, row in rows.items()}
         steps: list[Callable[[], None]] = []
         for r in contract.up:
@@ -208,14 +208,6 @@ class Fold:
                 step()
 
         return fold
-
-    def _check_fields(self, got: Mapping[str, object]) -> None:
-        want = {f.name for f in self.entry.up}
-        if got.keys() != want:
-            field_name = min(want ^ got.keys())
-            raise FieldError(
-                field_name[: checks.LONGEST_NAME], f"the records {sorted(want)}", f"{sorted(got)[:20]}"
-            )
 
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)

@@ -20,6 +20,19 @@ FINITE = "finite number"  # in what is expected of every number that a model whi
 MAX_TERM, MAX_INTEGER_TERM = 2.0**31, 2.0**55  # |weight * value| of a client that fits an exact sum
 
 
+def check_records(entry: Algorithm, got: Mapping[str, object]) -> None:
+    """Refuse an answer that lacks an upward record of its contract, or has another one.
+
+    Raises:
+        FieldError: Naming the record.
+    """
+    want = {f.name for f in entry.up}
+    if got.keys() != want:
+        raise FieldError(
+            min(want ^ got.keys())[:LONGEST_NAME], f"the records {sorted(want)}", f"{sorted(got)[:20]}"
+        )
+
+
 def check_arrays(what: str, arrays: Foldable, like: NamedArrays) -> dict[str, float]:
     """Refuse arrays that differ from `like` in names, shapes or dtypes, or are not finite.
 

@@ -13,7 +13,7 @@ from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import REDUCTIONS, Reduction
 from task.spec.entry import Algorithm
 from task.spec.record import SUB_MODEL, Record
-from task.wire.checks import check_arrays, check_weights
+from task.wire.checks import check_arrays, check_records, check_weights
 from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
@@ -95,11 +95,12 @@ class Folding:
     ) -> Callable[[], None]:
         """Check an upload; return what folds it in, which cannot fail for the upload's sake.
 
-        It has every upward record of the contract, and a `row` of scalars that are checked already.
+        Its `row` of scalars is checked already.
 
         Raises:
             FieldError: Something is not as expected; nothing was folded then.
         """
+        check_records(self.entry, arrays)
         found, weights = {}, {r.name: 1 if r.integers else self.weight(row) for r in self.entry.up}
         for r in self.entry.up:
             weight = weights[r.name]

@@ -514,7 +514,9 @@ def test_one_bad_client_of_a_cohort_is_found(tmp_path: Path, monkeypatch: pytest
     names = ["anna", "ben", "cleo"]
     assert all(len(node.data(c, "train")[0]) != n_ben for c in ("anna", "cleo"))
     reply = read(answer(node, order(node, names)), names)
-    assert [(q.client, q.got) for q in reply.failed] == [("ben", "MemoryError: too large")]
+    (failed,) = reply.failed
+    assert failed.client == "ben"
+    assert failed.got.startswith("MemoryError: too large (")
     assert sorted(reply.clients) == ["anna", "cleo"]
 
 

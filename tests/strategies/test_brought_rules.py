@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,24 @@ class PulledSolver(Solver):
 
 def of(**changes):
     return type("Made", (Rule,), {"entry": replace(OURS["fedavg"], **changes)}, update=mean)
+
+
+class Faulty(Rule, update=mean):
+    entry = replace(OURS["fedavg"], title="Faulty", solver="own_rules:FaultySolver")
+
+
+class FaultySolver(Solver):
+    def terms(self, task):
+        if "client-0" in self.order.clients:
+            raise KeyError("mu")
+        return []
+
+    def finish(self, task, stats):
+        finished = super().finish(task, stats)
+        for client, (update, _) in zip(self.order.clients, finished, strict=True):
+            if client == "client-1":
+                update.arrays["more"] = update.arrays["arrays"]
+        return finished
 
 
 class NoUpdate(Rule):
@@ -271,6 +290,16 @@ def test_a_training_phase_of_its_own_runs_its_own_solver(tmp_path: Path) -> None
     kinds = [message.metadata.message_type for message in played.grid.sent]
     assert [kinds.count(kind) for kind in ("train.warm", "train")] == [4, 4]
     assert _same(played.arrays(2), _play(tmp_path, "Mean", 2).arrays(2))
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_what_a_solver_does_wrong_at_one_client_is_the_same_on_any_nodes(nodes: int, tmp_path: Path) -> None:
+    """Of several clients on a node, a record that the entry does not have was dropped; of one, refused."""
+    played = _play(tmp_path, "Faulty", nodes)
+    found = {q["client"]: (q["field"], q["expected"], q["got"]) for q in played.rows[1]["quarantined"]}
+    assert found.keys() == {"client-0", "client-1"}
+    assert found["client-1"] == ("more", "the records ['arrays']", "['arrays', 'more']")
+    assert re.fullmatch(r"KeyError: 'mu' \(own_rules.py, line \d+\)", found["client-0"][2])
 
 
 @pytest.mark.parametrize(
