@@ -1,6 +1,6 @@
 """A run before its first round: data, task, model and strategy fit together, or it is refused here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,13 @@ def distiller(
     return Distiller(model.kinds() if isinstance(model, SideBySide) else {"": model}, x)
 
 
+def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:
+    """Yield what is odd about the training examples; "" if nothing is."""
+    by_party = contract_of(config).vertical and config.vertical.standardise
+    yield "" if by_party else unscaled(dataset, config.data)
+    yield dataset.one_class()
+
+
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     """Put a run together; `path` is its result folder, which is read if it is to be resumed.
 
@@ -173,9 +180,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         remarks.append(
             'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
         )
-    scaled = entry.vertical and config.vertical.standardise  # by each party
-    if dataset is not None and not resume and not scaled and (warning := unscaled(dataset, config.data)):
-        remarks.append(f"warning: {warning}")
+    if dataset is not None and not resume:
+        remarks += [f"warning: {warning}" for warning in _warnings(config, dataset) if warning]
     return OpenedRun(
         config=config,
         keys=keys,

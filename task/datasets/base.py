@@ -266,6 +266,17 @@ class Dataset(Decoded):
             return "classification"
         return "multi-label" if self.y.ndim == 2 and bool(np.isin(self.y, (0, 1)).all()) else "regression"
 
+    def one_class(self) -> str:
+        """Return a warning if all training examples are of one class; "" if not."""
+        first = self.y[:1]
+        if self.task != "classification" or not (self.y[: self.num_train] == first).all():
+            return ""
+        name = self.classes[int(first[0])] if self.classes else str(first[0])
+        return (
+            f'all {self.num_train} training examples are of one class, "{name}", so that there is nothing to '
+            "learn. Are the labels the right ones?"
+        )
+
     @functools.cached_property
     def _normalisation(self) -> tuple[torch.Tensor, torch.Tensor]:
         import torch

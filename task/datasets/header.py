@@ -30,6 +30,8 @@ from task.errors import DataError, local
 TYPES = ("category", "id", "ignore", "number", "target")
 RESERVED = ("client", "split")
 MISSING = frozenset({"", "na", "n/a", "nan", "null"})  # cells without a value, in lower case
+OTHER_MARKS = (";", "\t", "|")  # with which some programs part the cells
+_HEADER = "Put the column names into the first line"
 _TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
 
 
@@ -71,13 +73,27 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
     columns = typed_columns(path, cells)
     names = [column.name for column in columns]
     if len(names) < 2 or len(set(names)) != len(names):
+        other = next((mark for mark in OTHER_MARKS if len(names) == 1 and mark in names[0]), "")
+        remedy = f"Save it with commas between the cells, not {other!r}" if other else _HEADER
         raise DataError(
             f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
-            f"once; got {local(list(cells))}. Put the column names into the first line."
+            f"once; got {local(list(cells))}. {remedy}."
+        )
+    if all(map(_is_number, names)) and names != [str(i) for i in range(len(names))]:
+        raise DataError(
+            f"{local(path)}, line 1: expected names of columns; got numbers, {local(list(cells))}. {_HEADER}."
         )
     _check_ids(path, columns)
     targets_of(path, columns)
     return columns
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:

@@ -112,12 +112,20 @@ def test_a_category_named_like_a_missing_value_is_a_value(table):
         ("x:number,y:category(a|b)\n1,a\n", r"expected a column to predict"),
         ("x:ignore,y\n1,0\n", "at least one feature"),
         ("x,x:number,y\n1,1,0\n", "each name once"),
+        ("x;y\n1;0\n", "Save it with commas between the cells, not ';'"),
+        ("x\ty\n1\t0\n", "Save it with commas between the cells, not '.t'"),
+        ("0.5,-1,1\n0.25,2,0\n", "expected names of columns; got numbers, .*Put the column names into the"),
         ("x,y:target(a|b)\n1,c\n", r'line 2, column "y": expected one of a, b; got "c"'),
     ],
 )
 def test_a_wrong_header_or_cell_is_named(table, text, says):
     with pytest.raises(DataError, match=says):
         load(dataset="csv", data_path=table(text))
+
+
+def test_a_header_of_numbers_is_one_if_they_count_the_columns(tmp_path):
+    """As pandas writes a table without names."""
+    assert [c.name for c in parse_header(tmp_path, ["0", "1", "2"])] == ["0", "1", "2"]
 
 
 def test_a_colon_may_be_a_part_of_a_name(tmp_path):
@@ -177,6 +185,14 @@ def test_a_large_column_is_named_once_and_standardisation_offered(table):
     one_hot = ("job:category(a|b)", ["a", "b"])
     assert sized(table, one_hot, ("dose", [0.001, 0.002]), ("none", [0, 0])) == ""
     assert sized(table, small, ("area", ["", 4254]), missing="zero").startswith('column "area"')
+
+
+def test_one_class_is_nothing_to_learn(table, tmp_path):
+    same = load(dataset="csv", data_path=table("x,label\n1,ill\n2,ill\n3,ill\n"))
+    assert same.one_class().startswith('all 2 training examples are of one class, "ill"')
+    assert load(dataset="csv", data_path=table("x,label\n1,0\n2,1\n3,0\n4,1\n", "u.csv")).one_class() == ""
+    prices = load(dataset="csv", data_path=table("x,price:target\n1,7.5\n2,7.5\n3,7.5\n", "v.csv"))
+    assert prices.one_class() == ""
 
 
 def test_targets_are_numbers_where_header_or_run_say_so(table, tmp_path):
