@@ -295,7 +295,7 @@ def _pixels(
     path: Path, tree: _Tree, read: Callable[[str], bytes], colour: bool = False
 ) -> npt.NDArray[np.uint8]:
     """Return ``[N, C, H, W]``: grey if the first picture is and `colour` does not ask for RGB."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     out: npt.NDArray[np.uint8] | None = None
     for i, picture in enumerate(tree.pictures):
@@ -304,8 +304,9 @@ def _pixels(
                 grey = image.mode in ("1", "L")
                 pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
         except (OSError, ValueError, SyntaxError, zipfile.BadZipFile) as err:
+            why = "none of its formats" if isinstance(err, UnidentifiedImageError) else err
             raise DataError(
-                f"{local(path)}: {local(picture.name)} is not a picture that Pillow can read: {local(err)}. "
+                f"{local(path)}: {local(picture.name)} is not a picture that Pillow can read: {local(why)}. "
                 "Repair or remove it."
             ) from err
         if out is None:
