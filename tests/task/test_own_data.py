@@ -345,7 +345,7 @@ def test_imagefolder_without_test_folder_cuts_a_tenth(tmp_path):
     ("name", "content", "says"),
     [
         ("train/dog/9.png", picture(1, (6, 4)), r"like the first, train/cat/2.png: 5x4 RGB; .*9.png is 6x4"),
-        ("train/dog/9.png", b"not a picture", r"9.png is not a picture that Pillow can read: none of its formats"),
+        ("train/dog/9.png", b"not a picture", r"9.png is not a .* Pillow can read: none of its formats"),
         ("train/ant/0.png", picture(1, mode="L"), r"first, train/ant/0.png: 5x4 grey; .*2.png is 5x4 RGB"),
     ],
 )
