@@ -269,7 +269,7 @@ class Dataset(Decoded):
     def one_class(self) -> str:
         """Return a warning if all training examples are of one class; "" if not."""
         first = self.y[:1]
-        if self.task != "classification" or not (self.y[: self.num_train] == first).all():
+        if self.task != "classification" or not self.num_train or (self.y[: self.num_train] != first).any():
             return ""
         name = self.classes[int(first[0])] if self.classes else str(first[0])
         return (

@@ -174,7 +174,7 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
     if config.standardise or dataset.kind != "features" or not (own or config.dataset in TABLES):
         return ""
     x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])
-    if x[0].size >= _PICTURE and x.min() == 0 and x.max() == 255 and not (x % 1).any():
+    if x.size >= _PICTURE * len(x) > 0 and x.min() == 0 and x.max() == 255 and not (x % 1).any():
         return (
             "x has whole numbers from 0 to 255, as pixels have, which are large to train on as they are. "
             "Divide them by 255, or give pictures [N, H, W] as uint8, which are scaled"
