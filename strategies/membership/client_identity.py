@@ -128,8 +128,8 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
             if not theirs:  # its data are its own
                 continue
             return (
-                "has another data set than the run's server: other rows, or the same in another order. Give "
-                "both the same files, or code that makes the same rows each time; what it draws needs a seed"
+                "has a data set that differs from the server's in its rows or in their order. Give both the "
+                "same files, or code that returns the same rows each time: seed whatever it draws"
             )
         if package == KEY_FILE:
             return (

@@ -140,8 +140,9 @@ class Decoded:
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
 
+    @functools.cached_property
     def rows_hash(self) -> str:
-        """Return a hash of the number of training rows, the inputs' shape, and the classes in their order.
+        """A hash of the number of training rows, the inputs' shape, and the classes in their order.
 
         Not of numbers: their last bits may depend on the machine that made them.
         """
@@ -291,7 +292,7 @@ def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:
     Files and a user's code may give each machine other rows, or the same in another order.
     """
     brought = is_reference(config.dataset) or config.dataset in TABLES
-    return {ROWS: dataset.rows_hash()} if brought else {}
+    return {ROWS: dataset.rows_hash} if brought else {}
 
 
 def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:

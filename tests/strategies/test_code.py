@@ -44,7 +44,7 @@ def test_a_node_with_other_rows_of_a_pooled_data_set_takes_no_part() -> None:
     rows = {ROWS: "ab" * 32}
     done = admit([_claim(1, rows), _claim(2, {ROWS: "cd" * 32}), _claim(3, {})], {}, code=rows)
     assert done.admitted == {1, 3}
-    assert "another data set than the run's server: other rows, or the same in another" in done.refused[2]
+    assert "a data set that differs from the server's in its rows or in their order" in done.refused[2]
 
 
 def test_rows_are_compared_by_order_split_and_class() -> None:
@@ -61,7 +61,7 @@ def test_rows_are_compared_by_order_split_and_class() -> None:
             kind="features",
             description="",
             source="",
-        ).rows_hash()
+        ).rows_hash
 
     assert rows(x + 1e-7, y.astype(np.int32)) == rows(x, y)  # last bits may be those of a machine
     others = [rows(x, y[::-1]), rows(x, y, 2), rows(x[:, :1], y), rows(x, np.array([0, 1, 2, 2]))]
@@ -73,7 +73,7 @@ def test_who_compares_rows() -> None:
     data, _ = load_dealt(read_config({"dataset": "digits"}))
     assert compared(data, DataConfig(dataset="digits")) == {}
     for brought in ("mine:load", "npz", "csv", "hf:owner/name"):
-        assert compared(data, DataConfig(dataset=brought)) == {ROWS: data.rows_hash()}
+        assert compared(data, DataConfig(dataset=brought)) == {ROWS: data.rows_hash}
 
 
 def test_the_hashes_travel_with_the_registration() -> None:
@@ -93,7 +93,7 @@ def test_a_run_whose_nodes_have_other_rows_ends_before_round_1(tmp_path: Path) -
         }
     )  # fmt: skip
     data, _ = load_dealt(config)
-    for rows, words in ((data.rows_hash(), ""), ("0" * 64, "another data set than the run's server")):
+    for rows, words in ((data.rows_hash, ""), ("0" * 64, "a data set that differs from the server's")):
         strategy = FedAvg(config)
         strategy.registry.membership.expect_code({ROWS: rows})
         grid = LocalGrid(make_app(simulation=True), [{}], as_run_config(config))
