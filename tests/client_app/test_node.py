@@ -55,6 +55,7 @@ def test_a_node_with_its_own_npz_has_the_files_test_set(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", x=x, y=np.arange(9) % 3, x_test=x[:4] + 1, y_test=np.arange(4) % 3)
     node = open_node(own("npz"), {"client-name": "ward-3", "data-path": str(tmp_path / "w.npz")})
     assert node.registration().num_examples.tolist() == [9]
+    assert node.registration().code == {}  # no hash of rows, which only pooled data have in common
     assert np.array_equal(node.data("ward-3", "train")[0].numpy(), x)
     assert np.array_equal(node.data("ward-3", "test")[0].numpy(), x[:4] + 1)
 
