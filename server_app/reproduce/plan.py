@@ -30,6 +30,7 @@ class Wanted:
     seed: RunSeed
     rounds: int  # its limit
     hours: float  # estimate
+    round_seconds: float  # as measured in the cell's runs so far, or the table's estimate
 
     @property
     def keys(self) -> dict[str, Value]:
@@ -104,7 +105,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     rates = _next_rates(cell, tried, best)
     likely = _likely(cell, known.values(), limit)
     if rates:
-        wanted = [Wanted(cell, rate, first, limit, _hours(cell, limit, likely, seconds)) for rate in rates]
+        wanted = [Wanted(cell, rate, first, limit, _hours(cell, limit, likely, seconds), seconds) for rate in rates]
         more = len(cell.seeds) - 1 + (0 if cell.grid == FULL or best is not None else NEIGHBOURS)
         more = min(more, len(cell.rates) - 1 + len(cell.seeds) - 1)
         left = math.fsum(run.hours for run in wanted) + more * _hours(cell, cell.rounds, likely, seconds)
@@ -113,7 +114,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     at = {seed: runs.get(run_id(cell.keys_of(best, seed))) for seed in cell.seeds}
     there = {s: r for s, r in at.items() if r is not None and enough(cell, r, cell.rounds)}
     one = _hours(cell, cell.rounds, likely, seconds)
-    wanted = [Wanted(cell, best, seed, cell.rounds, one) for seed in cell.seeds if seed not in there]
+    wanted = [Wanted(cell, best, seed, cell.rounds, one, seconds) for seed in cell.seeds if seed not in there]
     return Standing(cell, tried, best, there, tuple(wanted), math.fsum(run.hours for run in wanted))
 
 

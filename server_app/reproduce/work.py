@@ -133,7 +133,7 @@ class TableQueue:
             if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
                 return
             resumed = RunFolder(path).begun()
-            every = max(1, round(CHECKPOINT_S / run.cell.round_seconds))
+            every = max(1, round(CHECKPOINT_S / run.round_seconds))
             # A run that was killed may be beyond a limit that has fallen since.
             rounds = max(run.rounds, _last_round(path))
             keys = {

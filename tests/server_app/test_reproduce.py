@@ -211,6 +211,14 @@ def test_a_higher_limit_goes_on_with_the_runs_that_missed_the_target(
     assert all(keys["resume"] for keys in started)
 
 
+def test_checkpoints_go_by_the_measured_seconds_of_a_round(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    """The table's estimate is an hour; the first run takes 9 seconds for 8 rounds. A minute is 53 of them."""
+    worked(tiny)
+    assert [k["checkpoint-every"] for k in started[:2]] == [1, 53]
+
+
 def test_a_budget_starts_no_run_that_does_not_fit(tiny: Path, started: list[dict[str, Any]]) -> None:
     # `small` is estimated at 4 rounds of an hour, `big` at 8.
     left = worked(tiny, budget_s=3.9 * 3600)
