@@ -36,8 +36,9 @@ def download(
                 path.chmod(FILE)
                 path.replace(goal)
     except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
+        looked = " or ".join(dict.fromkeys(str(p / folder) for p in places))  # two places may be one
         raise DataError(
-            f"{name}: no data in {local(' or '.join(str(p / folder) for p in places))}, and the download "
+            f"{name}: no data in {local(looked)}, and the download "
             f"failed: {local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or "
             'set the run-config key "data-dir" (or $BOUQUET_DATA) to the folder that holds them.' + advice
         ) from err

@@ -127,6 +127,10 @@ def test_missing_files_say_what_to_put_where(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"(?s)mnist: no data in .*MNIST/raw.*no network.*t10k-labels-idx1"):
         load(dataset="mnist")
     assert list((tmp_path / "data").iterdir()) == []  # nothing half-made is left
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "cache/data"))  # where downloads go is named once
+    with pytest.raises(DataError, match=r"no data in \S+MNIST/raw, and the download failed"):
+        load(dataset="mnist")
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
     write_idx(tmp_path / "data/FashionMNIST/raw/train-labels-idx1-ubyte", np.zeros(3, dtype=np.uint8))
     with pytest.raises(DataError, match=r"FashionMNIST.*train-images-idx3-ubyte, t10k.* missing"):
         load(dataset="fashion-mnist")
