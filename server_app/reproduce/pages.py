@@ -189,7 +189,9 @@ def notes(rows: Sequence[TableRow]) -> list[str]:
     for row in rows:
         if row.at.cell.unquoted:
             whys.setdefault(row.at.cell.unquoted, []).append(row.at.cell.name)
-    found += [f"Not quoted for {', '.join(names)}: {why}." for why, names in whys.items()]
+    for why, names in whys.items():
+        which = "Nothing is quoted" if len(names) == len(rows) else f"Not quoted for {', '.join(names)}"
+        found.append(f"{which}: {why}.")
     return found
 
 

@@ -105,7 +105,9 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     rates = _next_rates(cell, tried, best)
     likely = _likely(cell, known.values(), limit)
     if rates:
-        wanted = [Wanted(cell, rate, first, limit, _hours(cell, limit, likely, seconds), seconds) for rate in rates]
+        wanted = [
+            Wanted(cell, rate, first, limit, _hours(cell, limit, likely, seconds), seconds) for rate in rates
+        ]
         more = len(cell.seeds) - 1 + (0 if cell.grid == FULL or best is not None else NEIGHBOURS)
         more = min(more, len(cell.rates) - 1 + len(cell.seeds) - 1)
         left = math.fsum(run.hours for run in wanted) + more * _hours(cell, cell.rounds, likely, seconds)

@@ -21,7 +21,7 @@ from server_app.cli.main import app
 from server_app.cli.reproduce import _Announcements, _seconds
 from server_app.reproduce import work
 from server_app.reproduce.measures import counted_accuracy, values_of
-from server_app.reproduce.pages import as_html, counts, markdown, rows_of, verdict
+from server_app.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
 from server_app.reproduce.plan import standing
 from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
 from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
@@ -211,9 +211,7 @@ def test_a_higher_limit_goes_on_with_the_runs_that_missed_the_target(
     assert all(keys["resume"] for keys in started)
 
 
-def test_checkpoints_go_by_the_measured_seconds_of_a_round(
-    tiny: Path, started: list[dict[str, Any]]
-) -> None:
+def test_checkpoints_go_by_the_measured_seconds_of_a_round(tiny: Path, started: list[dict[str, Any]]) -> None:
     """The table's estimate is an hour; the first run takes 9 seconds for 8 rounds. A minute is 53 of them."""
     worked(tiny)
     assert [k["checkpoint-every"] for k in started[:2]] == [1, 53]
@@ -531,6 +529,7 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert "3 cells: 1 full, 1 a fraction, 1 not run" in page
     assert "a tenth \\| of it" in page
     assert "Not quoted for none: a dash there." in page
+    assert notes(rows[2:])[1] == "Nothing is quoted: a dash there."
     assert "| big is better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
     html = as_html(table, rows)
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
