@@ -1,5 +1,7 @@
 """What a run leaves that was stopped: the model so far, result.json and the report."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from server_app.results.folder import RunFolder
@@ -11,10 +13,13 @@ from server_app.run.encryption import in_clear
 from task.config.read import read_config
 
 
-def finish_stopped(path: Path, why: str) -> Row | None:
+def finish_stopped(
+    path: Path, why: str, writing: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(True)
+) -> Row | None:
     """Write model, result and report of a run that ended after some rounds; a resume goes on all the same.
 
-    They are of its last checkpoint. The caller holds the folder's lock, or knows that nobody writes there.
+    They are of its last checkpoint. The caller holds the folder's lock, or knows that nobody writes there;
+    all is written within `writing`, which says whether it still may be.
 
     Returns:
         The result, with `why` as "stopped"; None for a run without a checkpoint, or one that has a result.
@@ -31,6 +36,10 @@ def finish_stopped(path: Path, why: str) -> Row | None:
     rounds = [row for row in folder.rounds(unfinished=True) if row["round"] <= last]
     clients = (row for row in folder.clients(unfinished=True) if row["round"] <= last)
     result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
-    folder.finish(result, in_clear(read_config(folder.config()["run"]), snapshot.model), extra.get("card"))
-    write_report(path)
+    model = in_clear(read_config(folder.config()["run"]), snapshot.model)
+    with writing() as may:
+        if not may or folder.finished():
+            return None
+        folder.finish(result, model, extra.get("card"))
+        write_report(path)
     return result

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from queue import Queue
+from threading import Event
 from typing import Any
 
 import pytest
@@ -438,28 +440,42 @@ def test_the_user_stops_a_job_whatever_it_does(world: World) -> None:
 def test_a_stopped_job_leaves_a_result_once_its_serverapp_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped job had no model; a result while it is active again would end it as finished."""
-    left: list[Path] = []
-    monkeypatch.setattr(module, "finish_stopped", left.append)
-    world.jobs.submit("a", {})
+    """The results are written one after the other, and no other job waits for them: it can take minutes."""
+    left, go_on = Queue[str](), Event()
+
+    def finish(_: Jobs, job: Job) -> None:
+        left.put(job.name)
+        go_on.wait(60)
+
+    monkeypatch.setattr(module, "finish_stopped", finish)
+    for name in ("a", "b", "c"):
+        world.jobs.submit(name, {"nodes": "n1" if name == "a" else "n2"})
+        (world.jobs.runs / name / "checkpoint").mkdir(parents=True)
     world.look()
     world.begin()
-    world.jobs.ask_to_stop("a")
+    for name in ("a", "b"):
+        world.jobs.ask_to_stop(name)
     world.look(1)
-    assert (world.state, left) == (STOPPED, [])  # its ServerApp still writes
+    world.look(1)
+    assert states(world) == {"a": STOPPED, "b": STOPPED, "c": RUNNING}
     world.end()
     world.look(1)
-    world.look(1)
-    assert left == [world.folder]
-    world.jobs.submit("a", {"resume": True})
-    world.look(1)
+    assert (left.get(timeout=60), left.empty()) == ("b", True)  # the ServerApp of a still wrote at that time
+    go_on.set()
+    while left.empty():
+        world.look(1)
+    assert left.get() == "a"
+
+
+def test_a_job_that_is_stopped_before_it_began_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "finish_stopped", pytest.fail)
+    world.jobs.submit("a", {})
     world.jobs.ask_to_stop("a")
-    world.begin()
-    world.look(1)
-    world.jobs.submit("a", {"resume": True})
-    world.end()
-    world.look(1)
-    assert left == [world.folder]
+    world.look()
+    assert (world.state, world.runner._left) == (STOPPED, [])
+    assert not world.runner._writer.is_alive()
 
 
 def states(world: World) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from client_app.app import make_app
 from server_app.app import run
+from server_app.deploy.link.jobs import STOPPED, Job, Jobs
 from server_app.deploy.link.stopped import finish_stopped
 from task.config.read import read_config
 from task.errors import BouquetError
@@ -26,19 +27,33 @@ def stopped(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "trial"
 
 
+def ended(runs: Path) -> tuple[Jobs, Job]:
+    jobs = Jobs(runs.parent / "jobs", runs)
+    job = jobs.submit("trial", {})
+    jobs.update(job, state=STOPPED)
+    return jobs, job
+
+
 def test_a_stopped_run_gets_its_result_and_model(stopped: Path) -> None:
     assert not (stopped / "result.json").exists()
-    finish_stopped(stopped)
+    finish_stopped(*ended(stopped.parent))
     result = json.loads((stopped / "result.json").read_text())
     assert (result["stopped"], result["rounds"]) == ("by the user", 2)
     assert (stopped / "model.safetensors").exists()
+
+
+def test_nothing_is_written_once_the_job_was_submitted_again(stopped: Path) -> None:
+    jobs, job = ended(stopped.parent)
+    jobs.submit("trial", {"resume": True})
+    finish_stopped(jobs, job)
+    assert not (stopped / "result.json").exists()
 
 
 def test_a_damaged_checkpoint_is_named(stopped: Path) -> None:
     for path in (stopped / "checkpoint").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BouquetError, match=r"checkpoint.*\.safetensors"):
-        finish_stopped(stopped)
+        finish_stopped(*ended(stopped.parent))
     assert not (stopped / "result.json").exists()
 
 

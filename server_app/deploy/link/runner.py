@@ -10,6 +10,7 @@ of a run that has begun are away, it tries without limit. A run goes on only wit
 another may compute other bytes.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pathlib import Path
 from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, waiting
 from server_app.deploy.link.stopped import finish_stopped
-from server_app.results.folder import RunFolder
+from server_app.results.folder import CHECKPOINT, RunFolder
 from server_app.run.run_lock import is_held
 from task import timing
 from task.errors import ABSENT, PASSES, BouquetError, ConfigError
@@ -68,6 +69,7 @@ class Runner:
         self._fab, self._most, self._started, self._app = fab, most, started, app
         self._attempts: dict[str, _Attempt] = {}  # by job id
         self._left: list[Job] = []  # stopped jobs whose result is still to be written
+        self._writer = threading.Thread()  # writes one of them
 
     def look(self, nodes: list[NodeState]) -> None:
         """Bring every job whose turn it is a step further.
@@ -225,15 +227,18 @@ class Runner:
         self.jobs.stopped(job.name)
 
     def _leave(self, job: Job) -> None:
-        """Write what a stopped run has, once its ServerApp is gone; unless it has been submitted again."""
+        """Have written what a stopped run has, once its ServerApp is gone; nothing else waits for it."""
         folder = self.jobs.runs / job.name
-        if is_held(folder):
+        if is_held(folder) or self._writer.is_alive():
             return
         self._left.remove(job)
+        if (folder / CHECKPOINT).exists():
+            self._writer = threading.Thread(target=self._write, args=(job,), daemon=True)
+            self._writer.start()
+
+    def _write(self, job: Job) -> None:
         try:
-            with self.jobs.submitting():
-                if not self.jobs.active(job.name):
-                    finish_stopped(folder)
+            finish_stopped(self.jobs, job)
         except (BouquetError, OSError) as err:
             self._tell(f"job {job.name}: the result of its rounds so far could not be written: {err}")
 

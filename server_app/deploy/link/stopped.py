@@ -5,22 +5,28 @@ Models need torch, which would stay in the link's own process as long as it is u
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from server_app.deploy.host.processes import how_it_ended
+from server_app.deploy.link.jobs import Job, Jobs
 from task.errors import BouquetError
 
 FAILED = 65  # exit code
 WAIT_S = 300.0
 
 
-def finish_stopped(folder: Path) -> None:
-    """Write what a run has that its user stopped, see `server_app.run.stopped`.
+def finish_stopped(jobs: Jobs, job: Job) -> None:
+    """Write what a run has that its user stopped, see `server_app.run.stopped`; wait for the end of that.
+
+    Nothing is written once the job was submitted again: its result would count as that of the new one.
 
     Raises:
         BouquetError: Checkpoint or journal are damaged, nothing can be written, or the process was ended.
     """
-    command = [sys.executable, "-m", "server_app.deploy.link.stopped", str(folder)]
+    place = (str(jobs.folder), str(jobs.runs), job.name, job.id)
+    command = [sys.executable, "-m", "server_app.deploy.link.stopped", *place]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=WAIT_S
@@ -35,11 +41,20 @@ def finish_stopped(folder: Path) -> None:
 
 
 def main() -> None:
-    """Start from the command line: the run's folder."""
+    """Start from the command line: the folders of jobs and of results, the job's name and id."""
     from server_app.run.stopped import finish_stopped
 
+    folder, runs, name, job_id = sys.argv[1:]
+    jobs = Jobs(Path(folder), Path(runs))
+
+    @contextmanager
+    def writing() -> Iterator[bool]:
+        with jobs.submitting():  # only now: until here it may take minutes, on a busy machine
+            job = jobs.read(name)
+            yield job is not None and job.id == job_id
+
     try:
-        finish_stopped(Path(sys.argv[1]), "by the user")
+        finish_stopped(jobs.runs / name, "by the user", writing)
     except (BouquetError, OSError) as err:
         print(err)
         sys.exit(FAILED)
