@@ -112,7 +112,10 @@ KEPT_S = Timing(15, "the link's next call of its SuperLink on a connection", TAS
 FIRST_REQUEST_S = Timing(20, "a request on a connection to the Control and Runtime APIs", KEPT_S)
 SUPERLINK_RED_S = Timing(15, "a good answer of the SuperLink; then it is red", NODES_CALM_S, CONTROL_S)
 SUPERLINK_SILENT_S = Timing(20, "a good answer of the SuperLink; then it is restarted", SUPERLINK_RED_S)
-SUPERLINK_STARTS_S = Timing(60, "the first good answer of a new SuperLink", SUPERLINK_SILENT_S)
+SUPERLINK_STARTS_S = Timing(
+    60, "the first good answer of a new SuperLink; doubles with each that never came", SUPERLINK_SILENT_S
+)
+SUPERLINK_STARTS_LONGEST_S = Timing(900, "the longest such wait", SUPERLINK_STARTS_S)
 FOLLOW_S = Timing(0.25, "between updates of a job that a terminal follows")
 
 # Monitor
@@ -149,7 +152,7 @@ PART_LATER_S = Timing(1, "between polls for a part of a reply, later", PART_FIRS
 
 # Engines on one machine
 QUEUE_LOOK_S = Timing(0.1, "between checks whether a simulation has ended")
-FEDERATION_STARTS_S = Timing(180, "the SuperLink of a local federation", SUPERLINK_STARTS_S)
+FEDERATION_STARTS_S = Timing(300, "the SuperLink of a local federation", SUPERLINK_STARTS_S)
 FEDERATION_STOPS_S = Timing(15, "the end of a local federation", TERMINATE_S)
 
 # fmt: on

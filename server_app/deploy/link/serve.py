@@ -5,9 +5,11 @@ the SuperLink: it registers the nodes of the kit, unregisters revoked ones, and 
 both is written to ``state/status.json`` every `timing.STATUS_S`.
 """
 
+import errno
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -22,7 +24,7 @@ from server_app.deploy.flower.control import Control, LinkError, NodeState, publ
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
-from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Jobs
@@ -137,6 +139,7 @@ def run_link(kit: LinkKit) -> None:
         make_folder(folder)
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
         end_leftovers(kit.path)
+        check_addresses(kit)
         _apart_from_proxies()
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,7 +150,7 @@ def run_link(kit: LinkKit) -> None:
             superlink = Child(SUPERLINK, superlink_command(kit, own_app()), env, explain=why_it_ended)
             warm = Child(WARM, warm_command(kit), env)
             keeper = Keeper(kit, bundle(), lambda: _wake(warm))
-            superlink.health = lambda: health(superlink, keeper.seen)
+            superlink.health = Health(superlink, keeper.seen)
             supervisor.add(superlink)
             supervisor.add(warm)
             if kit.fleet_http:
@@ -170,14 +173,27 @@ def _wake(warm: Child) -> None:
             process.send_signal(signal.SIGUSR1)
 
 
-def health(child: Child, seen: Seen) -> str:
-    """Return why the SuperLink must be restarted, "" if it need not be."""
-    now = time.monotonic()
-    silent_s = now - max(seen.answered, child.started)
-    allowed_s = timing.SUPERLINK_SILENT_S if seen.answered > child.started else timing.SUPERLINK_STARTS_S
-    if silent_s <= allowed_s:
-        return ""
-    return f"no good answer for {silent_s:.0f} s ({seen.trouble or 'no answer at all'})"
+class Health:
+    """Says when the SuperLink must be restarted.
+
+    One that never answered may only be slow, and a new start is as slow: each gets twice the time.
+    """
+
+    def __init__(self, child: Child, seen: Seen) -> None:
+        self._child, self._seen = child, seen
+        self._starts_s: float = timing.SUPERLINK_STARTS_S
+
+    def __call__(self) -> str:
+        """Return why it must be restarted, "" if it need not be."""
+        answered, started = self._seen.answered, self._child.started
+        if answered > started:
+            self._starts_s = timing.SUPERLINK_STARTS_S
+        silent_s = time.monotonic() - max(answered, started)
+        if silent_s <= (timing.SUPERLINK_SILENT_S if answered > started else self._starts_s):
+            return ""
+        if answered <= started:
+            self._starts_s = min(2 * self._starts_s, timing.SUPERLINK_STARTS_LONGEST_S)
+        return f"no good answer for {silent_s:.0f} s ({self._seen.trouble or 'no answer at all'})"
 
 
 class StatusWriter:
@@ -261,6 +277,32 @@ def _apart_from_proxies() -> None:
     for name in ("NO_PROXY", "no_proxy"):
         others = [part for part in os.environ.get(name, "").split(",") if part]
         os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
+
+
+def check_addresses(kit: LinkKit) -> None:
+    """Refuse addresses that nothing can listen on here: the SuperLink would end with them at each start.
+
+    Raises:
+        ConfigError: Another program listens there, or this machine has no such address.
+    """
+    for key, address in {"fleet": kit.fleet, "control": kit.control, "fleet-http": kit.fleet_http}.items():
+        if not address:
+            continue
+        try:
+            family, kind, *_, place = socket.getaddrinfo(
+                *read_address(address, key), type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(place)
+                tried.listen(1)
+        except OSError as err:
+            taken = err.errno == errno.EADDRINUSE
+            raise ConfigError(
+                f'{kit.path / CONFIG}: key "{key}": expected an address to listen on; got {address}'
+                + (", on which another program listens: end that one, or" if taken else f" ({err.strerror}):")
+                + " choose another"
+            ) from None
 
 
 def check_database(path: Path) -> None:

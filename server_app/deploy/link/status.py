@@ -56,7 +56,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
     if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
-        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has just started'}")
+        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has not answered yet'}")
     if seen.disk:
         faults.append(seen.disk)
     faults += [finding.text for finding in seen.certificates if finding.fatal]
