@@ -53,7 +53,7 @@ def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
     name, _, run_id = run.partition("/")
     chosen = [r for r in found if r.folder.parent.name == safe_name(name) and run_id in ("", r.id)]
     if run and not chosen:
-        known = ", ".join(f"{r.name}/{r.id}" for r in found) or "no run"
+        known = ", ".join(f"{r.name}/{r.id}" for r in found) or "which has none"
         raise ConfigError(f"state: expected a run with kept state in {root}, {known}; got {run!r}")
     return chosen if run else found
 

@@ -106,7 +106,8 @@ def _run_at_link(
     kit = read_link_kit(folder)
     if stop:
         Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
-        typer.echo(f"asked the link to end {stop}; what it has so far stays in {kit.runs / stop}")
+        left = f"; what it has so far stays in {kit.runs / stop}" if (kit.runs / stop).exists() else ""
+        typer.echo(f"asked the link to end {stop}{left}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
     if not attach and (note := numbered(check(keys), job.name)):

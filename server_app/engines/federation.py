@@ -6,6 +6,7 @@ ports, with kits in a temporary folder. At the end, or at Ctrl-C, all of it is s
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,8 @@ class Federation:
         files = [
             path for n in names for path in (self._log(n), *sorted((self._kits / n / "logs").glob("*.log")))
         ]
-        return "".join(f"== {p.name}\n{p.read_text(errors='replace')[-2000:]}\n" for p in files if p.exists())
+        found = (f"== {p.name}\n{p.read_text(errors='replace')[-2000:]}\n" for p in files if p.exists())
+        return re.sub(r"\x1b\[[0-9;]*m", "", "".join(found))  # Flower colours its lines
 
     def stop(self) -> None:
         """Stop every process; return when none is left."""
@@ -170,10 +172,11 @@ def _allow(config: Path, values: Mapping[str, object]) -> None:
 def _await_link(fed: Federation) -> None:
     """Return when the SuperLink answers."""
     deadline = time.monotonic() + timing.FEDERATION_STARTS_S
-    while read_status(fed.kit)["state"] == RED:
+    while (status := read_status(fed.kit))["state"] == RED:
         fed.check()
         if time.monotonic() > deadline:
             raise BouquetError(
-                f"the SuperLink did not answer in {timing.FEDERATION_STARTS_S:g} s:\n{fed.logs('link')}"
+                f"the link was not ready in {timing.FEDERATION_STARTS_S:g} s: "
+                f"{'; '.join(status['warnings'])}\n{fed.logs('link')}"
             )
         time.sleep(0.1)

@@ -500,7 +500,10 @@ def test_a_revoked_kit_that_is_put_back_is_refused(out: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"link": ""}, "--link: expected HOST:PORT by which nodes reach the SuperLink; got none"),
+        (
+            {"link": ""},
+            "--link: expected HOST:PORT by which nodes reach the SuperLink; got none, and no earlier",
+        ),
         ({"link": "host"}, "--link: expected HOST:PORT"),
         ({"nodes": ["../x"]}, "name of a node"),
         ({"nodes": ["ca"]}, "name of a node: expected none of ca, link"),

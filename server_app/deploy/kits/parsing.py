@@ -88,11 +88,10 @@ def read_table(
     Raises:
         ConfigError: A key is unknown or missing, or its value has another type.
     """
+    where = f"the table [{prefix.rstrip('.')}]" if prefix else "the top table"
     for key in table:
         if key not in types:
-            raise ConfigError(
-                choose_from(f"{config}: unknown key, in {prefix or 'the top table'}", key, types)
-            )
+            raise ConfigError(choose_from(f"{config}: unknown key, in {where}", key, types))
     values = {**optional, **table}
     for key, example in types.items():
         if type(example) is float and type(values.get(key)) is int:

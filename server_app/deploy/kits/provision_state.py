@@ -55,7 +55,10 @@ def read_state(out: Path, link: str) -> ProvisionState:
         # A command that was killed early can leave the kit without its record.
         link = read_link_kit(kit).address if kit.exists() else link
         if not link:
-            raise ConfigError("--link: expected HOST:PORT by which nodes reach the SuperLink; got none")
+            raise ConfigError(
+                "--link: expected HOST:PORT by which nodes reach the SuperLink; got none, and no earlier "
+                f"command made kits in --out {out}"
+            )
         return ProvisionState(out, link, {})
     try:
         table = json.loads(path.read_text(encoding="utf-8"))

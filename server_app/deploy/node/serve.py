@@ -263,7 +263,7 @@ class _NodeProcess:
         if time.monotonic() < self._refused_since + timing.NOT_LET_IN_S:
             return (
                 f"was refused by {host}, which believes that an earlier process of this node is still online "
-                "(for up to 60 s), or does not know its key"
+                "(for up to 60 s), or does not know its key, which a link that has just started reads soon"
             )
         return (
             f"was refused: key not accepted. Ask whoever runs {host} to register {self.kit.name}, "
