@@ -186,9 +186,13 @@ def _by_examples(entry: Algorithm) -> str:
     return "the policy draws by n_k, and the rule counts features with weights n_k" if counts else ""
 
 
+def _everybody(entry: Algorithm) -> str:
+    return "its clients train on everybody's data" if entry.pooled else ""
+
+
 def _secure(entry: Algorithm) -> str:
-    if entry.pooled:
-        return "its clients train on everybody's data, so that there is nothing to hide"
+    if why := _everybody(entry):
+        return f"{why}, so that there is nothing to hide"
     if entry.repeats:
         return "the server would see the sums of single edges, which may have too few nodes"
     for contract in (entry, *entry.phases.values()):
@@ -241,13 +245,9 @@ CHOICES: tuple[Choice, ...] = (
     Choice("width.levels", (LEVELS,), why_whole),
     Choice("models.levels", (MODELS,), _alike),
     Choice("initial-model", (FILE,), _own_start),
-    Choice(
-        "heldout-clients",
-        (SOME,),
-        lambda entry: "its clients train on everybody's data" if entry.pooled else "",
-    ),
-    Choice("attack.kind", MOVED, _no_base),
-    Choice("attack.kind", ("label-flip", "backdoor")),
+    Choice("heldout-clients", (SOME,), _everybody),
+    Choice("attack.kind", MOVED, lambda entry: _everybody(entry) or _no_base(entry)),
+    Choice("attack.kind", ("label-flip", "backdoor"), _everybody),
     Choice("attack.kind", INFORMED, _informed),
     Choice("codec.up", ("fp16", "int8", "eden"), _codec),
     Choice("codec.up", SPARSE, _sparse),
