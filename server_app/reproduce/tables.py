@@ -87,6 +87,7 @@ class Cell:
     seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
     rounds: int = 0  # the most of a run
+    least_rounds: int = 1  # to which a run may be limited
 
     def keys_of(self, rate: float, seed: RunSeed) -> dict[str, Value]:
         """Return the keys of one run."""
@@ -265,7 +266,10 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
             f"got {config.server.target_accuracy:g}"
         )
     keys = {key: value for key, value in keys.items() if key not in OURS}
-    return replace(cell, keys=keys, rounds=config.server.num_server_rounds)
+    rounds = config.server.num_server_rounds
+    return replace(
+        cell, keys=keys, rounds=rounds, least_rounds=rounds if config.horizon else config.train.lr_warmup + 1
+    )
 
 
 def crossed(seeds: Sequence[int], data: Sequence[int]) -> tuple[RunSeed, ...]:

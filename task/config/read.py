@@ -228,12 +228,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        ConfigError: There is no such file, or it is not TOML.
+        ConfigError: There is no such file, or it is not TOML in UTF-8.
     """
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except tomllib.TOMLDecodeError as err:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise ConfigError(f"{path}: not a TOML file: {err}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -60,6 +61,8 @@ published = 4
 keys = {batch-size = 5}
 """
 SPEED = {0.01: 0.02, 0.1: 0.1, 1.0: 0.2, 10.0: 0.0}  # accuracy gained in a round, by learning rate
+# Keys of runs whose rounds follow from how many there are: the rates, the noise or the shares.
+HORIZONS: list[dict[str, Any]] = [{"lr-schedule": "cosine"}, {"algorithm": "nbafl"}, {"algorithm": "fedphp"}]
 Play = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
@@ -164,6 +167,18 @@ def test_the_rate_is_chosen_on_the_first_seed_and_a_run_that_cannot_be_best_ends
     assert len((tiny.parent / RESULTS).read_text().splitlines()) == len(started) == 12
 
 
+@pytest.mark.parametrize(
+    ("key", "least"), [('lr-schedule = "cosine"', 20), ('algorithm = "nbafl"', 20), ("lr-warmup = 6", 7)]
+)
+def test_a_run_that_cannot_be_best_does_the_rounds_that_it_cannot_do_without(
+    key: str, least: int, tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    tiny.write_text(TINY.replace("[keys]", f"[keys]\n{key}"), "utf-8")
+    assert all(at.done for at in worked(tiny).standings)
+    want = [(0.1, 1, 20), (0.01, 1, max(8, least)), (1.0, 1, max(8, least)), (10.0, 1, least)]
+    assert tried(started, 10)[:4] == want
+
+
 @pytest.mark.parametrize("jobs", [2, 3, 9])
 def test_runs_at_the_same_time_are_those_of_one_after_the_other(
     jobs: int, tiny: Path, started: list[dict[str, Any]]
@@ -236,6 +251,24 @@ def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[s
     assert len(tried(started, 5)) == 6
     assert left.busy == 1
     assert not left.over_budget
+
+
+@pytest.mark.parametrize("result", [{"stopped": "by the user"}, {"rounds": None}])
+def test_a_result_of_a_stopped_run_is_none_and_a_damaged_one_is_named(
+    result: dict[str, Any], tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    tiny.write_text(TINY.replace('"rounds"', '"accuracy"').replace("target-accuracy = 0.9\n", ""), "utf-8")
+    worked(tiny)
+    (tiny.parent / RESULTS).unlink()
+    path = tiny.parent / "runs" / started[-1]["run-name"] / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | result), "utf-8")
+    before = len(started)
+    if "stopped" not in result:
+        with pytest.raises(StateError, match=r'result.json: key "rounds": expected a number.*Delete the run'):
+            worked(tiny)
+        return
+    worked(tiny)
+    assert [(k["run-name"], k["resume"]) for k in started[before:]] == [(path.parent.name, True)]
 
 
 def test_a_failed_run_is_reported_and_the_others_go_on(
@@ -338,8 +371,8 @@ def test_which_runs_are_one() -> None:
     assert run_id(keys) == run_id(keys | {"checkpoint-every": 7, "runs-dir": "x"})
     different = [{"seed": 2}, {"learning-rate": 0.2}, {"target-accuracy": 0.8}, {"batch-size": 5}]
     assert len({run_id(target), *(run_id(target | one) for one in different)}) == 5
-    cosine = target | {"lr-schedule": "cosine"}  # the rates follow from the last round
-    assert run_id(cosine) != run_id(cosine | {"num-server-rounds": 99})
+    for more in HORIZONS:
+        assert run_id({**target, **more}) != run_id({**target, **more, "num-server-rounds": 99})
 
 
 # claims
@@ -417,6 +450,12 @@ def test_mistakes_in_a_table(tiny: Path, change: str, into: str, said: str) -> N
         read_table(str(tiny))
 
 
+def test_a_table_that_is_not_in_utf_8(tiny: Path) -> None:
+    tiny.write_bytes(TINY.replace("tiny table", "täble").encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"tiny.toml: not a TOML file"):
+        read_table(str(tiny))
+
+
 def extending(tiny: Path, text: str) -> PublishedTable:
     path = tiny.with_name("more.toml")
     path.write_text('extends = "tiny"\n' + text, "utf-8")
@@ -484,10 +523,37 @@ def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
     assert [line.split()[0] for line in lines if "not run  " in line] == ["big", "small"]
 
 
-def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
-    (tiny.parent / RESULTS).write_text('{"run": "x"}\n')
-    with pytest.raises(StateError, match=r"results.jsonl, line 1: damaged"):
-        rows_of(read_table(str(tiny)))
+@pytest.mark.parametrize(
+    "change", [{"run": ["x"]}, {"values": None}, {"values": {"rounds": "8"}}, {"hours": None}, {"more": 1}]
+)
+def test_a_damaged_results_file_names_the_line(tiny: Path, change: dict[str, Any]) -> None:
+    table = read_table(str(tiny))
+    right = asdict(measured(table, "big", 1, 0.1))
+    (tiny.parent / RESULTS).write_text(f"{json.dumps(right)}\n{json.dumps(right | change)}\n")
+    with pytest.raises(StateError, match=rf"results.jsonl, line 2: damaged.*{next(iter(change))}"):
+        rows_of(table)
+
+
+def test_a_record_is_written_whole_or_not_at_all(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, path = read_table(str(tiny)), results_of(tiny)
+    first, second = (measured(table, "big", seed, 0.1) for seed in (1, 2))
+    path.write_text(json.dumps(asdict(first)))  # edited: without a newline at the end
+    records = RunRecords(path)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StateError, match=rf"{RESULTS}: expected to write .*No space left.*same command"):
+            records.add(second)
+    assert RunRecords(path).by_run == {first.run: first}
+    assert records.add(second)
+    assert not records.add(second)
+    assert list(RunRecords(path).by_run.values()) == [first, second]
+    monkeypatch.setattr("server_app.reproduce.records.LOCK_WAIT_S", 0.0)
+    with locked(path), pytest.raises(StateError, match=rf"{RESULTS}: .*another process holds it"):
+        records.add(first)
 
 
 # pages
