@@ -177,8 +177,8 @@ class RunRecords:
             ) from None
         except OSError as err:
             raise StateError(
-                f"{self.path}: expected to write a run's record; got: {err.strerror or err}. {AGAIN} once that "
-                "is possible: the run's folder has its result"
+                f"{self.path}: expected to write a run's record; got: {err.strerror or err}. {AGAIN} once it "
+                "can be: the run's folder has its result"
             ) from err
 
 

@@ -205,8 +205,10 @@ def scene_runs(name_or_path: str) -> dict[str, dict[str, Value]]:
     return {run: {**flatten(table), **flatten(own)} for run, own in runs.items()}
 
 
-def read_recipe(name_or_path: str) -> dict[str, Value]:
+def read_recipe(name_or_path: str, what: str = "--recipe") -> dict[str, Value]:
     """Return the keys of a bundled recipe, of a TOML file of the user's own, or of ``SCENE/RUN``.
+
+    `what` names it in errors.
 
     Raises:
         ConfigError: No such recipe, or the file is not TOML.
@@ -217,10 +219,10 @@ def read_recipe(name_or_path: str) -> dict[str, Value]:
     if path.parent.name:
         runs = scene_runs(str(path.parent))
         if path.name not in runs:
-            raise ConfigError(choose_from(f"--recipe {path.parent}/RUN", path.name, runs))
+            raise ConfigError(choose_from(f"{what} {path.parent}/RUN", path.name, runs))
         return runs[path.name]
     if name_or_path not in (known := recipes()):
-        raise ConfigError(choose_from("--recipe", name_or_path, known))
+        raise ConfigError(choose_from(what, name_or_path, known))
     return flatten(read_toml(known[name_or_path]))
 
 

@@ -398,6 +398,9 @@ def with_results(tiny: Path, **values: list[float]) -> PublishedTable:
         ('of = "ratio"\nlow = 2', [2], [], "open: 1 of 2 cells have no value"),
         ('of = "difference"\nhigh = -6', [2, 4, 6], [10, 11, 12], "holds: -7"),
         ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [10, 11, 12], "does not hold (above 0.3): 0.364"),
+        ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [0, 0, 0], "open: a mean is 0"),
+        ('of = "ratio"\nlow = 2', [0, 0, 0], [10, 11, 12], "open: a mean is 0"),
+        ('of = "difference"\nhigh = -6', [0, 0, 0], [10, 11, 12], "holds: -11"),
     ],
 )
 def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[float], words: str) -> None:
@@ -409,6 +412,11 @@ def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[
 
 
 # tables
+
+AT_CLIENTS = 'published = 8\nmetric = "clients-mean"\nkeys = {target-accuracy = 0.0}'
+CLAIM = (
+    """[claims.x]\nsays = "y"\nwhere = "z"\nof = "over-best"\n{}\nbase = [{}]\ncells = [{}]\n[cells.big]"""
+)
 
 
 @pytest.mark.parametrize("name", sorted(tables()))
@@ -433,12 +441,24 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("[1, 2, 3]", "[1, 1]", 'key "seeds": expected finite numbers, each once'),
         ("[1, 2, 3]", "[true]", 'key "seeds": expected an array of int'),
         ("batch-size = 5", "batch-sise = 5", 'cell small.*"batch-sise"'),
-        ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": expected none'),
+        ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": the command sets it'),
         ("batch-size = 5", "fedprox.mu = 5.0", "cell small.*nothing in this run reads it"),
         ("target-accuracy = 0.9", "", 'key "keys.target-accuracy": expected the target'),
         ("num-clients = 4", "num-clients = 4\nfedprox.mu = 1.0", 'key "keys.fedprox.mu".*no cell does'),
         ('title = "A tiny table"', "", 'key "title": expected it at the top'),
-        ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a number > 0'),
+        ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a finite number > 0'),
+        ("round-seconds = 3600", "round-seconds = inf", 'key "round-seconds": expected a finite number > 0'),
+        ("published = 8", "published = 0", 'cell big: key "published": expected a finite number > 0; got 0'),
+        ("published = 8", "published = 8\npublished-sd = -1", 'key "published-sd": expected a finite'),
+        ("published = 8", "published = 8\npublished-sd = nan", 'key "published-sd": expected a finite'),
+        ("[1, 2, 3]", "[1, -2]", r'cell big: key "seeds": expected numbers >= 0; got \[1, -2\]'),
+        ("[1, 2, 3]", "[1]\ndata-seeds = [-1]", 'cell big: key "data-seeds": expected numbers >= 0'),
+        ("start = 0.1", 'start = 0.1\nrecipe = "x"', 'cell big: key "recipe": expected one of'),
+        ("published = 8", AT_CLIENTS, 'cell big: key "keys.fraction-evaluate": expected > 0'),
+        ("[cells.big]", CLAIM.format("high = 1", "", '"big"'), 'claim x: key "base": expected one cell'),
+        ("[cells.big]", CLAIM.format("high = 1", '["big"]', '"big"'), 'claim x: keys "cells" and "base"'),
+        ("[cells.big]", CLAIM.format("high = nan", '"small"', '"big"'), 'claim x: key "high": expected'),
+        ("[cells.big]", CLAIM.format("high = 1\nlow = 2", '"small"', '"big"'), 'x: key "low": expected at'),
         ("start = 0.1", 'start = 0.1\ngrid = "line"', 'key "grid": expected one of full, walk'),
         ("[cells.big]", '[claims.x]\nsays = "y"\n[cells.big]', 'claim x: key "where": expected it'),
     ],
@@ -485,11 +505,40 @@ def test_mistakes_in_a_table_that_extends_another(tiny: Path) -> None:
     with pytest.raises(ConfigError, match=r"more.toml: .cells.NAME. of \"tiny\".*Did you mean \"big\""):
         extending(tiny, "[cells]\nbigg.start = 10.0")
     extending(tiny, 'title = "Another"')
-    for base in ("more", "nothing"):
+    for base in ("more", "nothing", "sub/tiny", ""):
         path = tiny.with_name("third.toml")
         path.write_text(f'extends = "{base}"', "utf-8")
         with pytest.raises(ConfigError, match=rf'third.toml: key "extends": expected a table.*got "{base}"'):
             read_table(str(path))
+
+
+def test_a_table_that_extends_another_sets_keys_of_its_cells_and_joins_its_claims(tiny: Path) -> None:
+    claims = "".join(CLAIM.replace("x]", name).format("low = 1", '"small"', '"big"') for name in ("x]", "y]"))
+    tiny.write_text(TINY.replace("[cells.big]", claims.replace("[cells.big]", "") + "[cells.big]"), "utf-8")
+    table = extending(tiny, "keys.batch-size = 7\n[claims.x]\nlow = 3\n")
+    assert [cell.keys["batch-size"] for cell in table.cells.values()] == [7, 7]
+    assert [claim.low for claim in table.claims] == [3, 1]
+    assert [claim.says for claim in table.claims] == ["y", "y"]
+
+
+def test_a_mistake_in_the_table_that_another_extends_is_named_there(tiny: Path) -> None:
+    tiny.write_text(TINY.replace("published = 4", "published = nan"), "utf-8")
+    with pytest.raises(ConfigError, match=r'tiny.toml, cell small: key "published"'):
+        extending(tiny, "start = 1.0")
+
+
+@pytest.mark.parametrize(("fault", "code"), [(KeyboardInterrupt(), 130), (ConfigError("no data"), 1)])
+def test_a_queue_that_ends_early_leaves_its_page(
+    fault: BaseException, code: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: TableQueue, budget_s: float) -> Remaining:
+        raise fault
+
+    monkeypatch.setattr(TableQueue, "work", end)
+    runs = tiny.parent / "runs"
+    done = CliRunner().invoke(app, ["reproduce", str(tiny), "--runs-dir", str(runs)])
+    assert done.exit_code == code
+    assert "| `big` | B = 10 |" in (runs / "tiny.md").read_text("utf-8")
 
 
 def test_rounds_of_many_runs_stay_on_one_line(
@@ -510,6 +559,7 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
         return str(CliRunner().invoke(app, ["reproduce", *words]).exception)
 
     assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
+    assert "A table of your own is a file that ends in .toml" in error("digits")
     assert "--cells: expected one of big, small; got 'bog'" in error(str(tiny), "--cells", "bog", "--list")
     assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
     for text in ("2", "h", "2 weeks", "-1h"):
@@ -521,6 +571,8 @@ def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
     lines = CliRunner().invoke(app, ["reproduce", str(tiny), "--list"]).stdout.splitlines()
     assert lines[0].startswith("tiny: 2 cells: 0 full, 0 a fraction, 2 not run;")
     assert [line.split()[0] for line in lines if "not run  " in line] == ["big", "small"]
+    listed = CliRunner().invoke(app, ["reproduce", str(tiny), "--cells", "big", "--list"]).stdout
+    assert listed.startswith("tiny: 1 cell: 0 full")
 
 
 @pytest.mark.parametrize(
@@ -575,7 +627,8 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     text += 'fraction = "a tenth | of it"\n'
     text += '[cells.none]\nsetting = "B = 2"\nunquoted = "a dash there"\nneeds = "data"\n'
     text += "keys = {batch-size = 2}\n"
-    text += '[claims.more]\nsays = "big is better"\nwhere = "abstract"\nof = "difference"\n'
+    text = text.replace('setting = "B = 10"', 'setting = """B =\n10"""')
+    text += '[claims.more]\nsays = "big | better"\nwhere = "abstract"\nof = "difference"\n'
     text += 'cells = ["big"]\nbase = ["small"]\nlow = 0\n'
     tiny.write_text(text, "utf-8")
     table = read_table(str(tiny))
@@ -596,9 +649,21 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert "a tenth \\| of it" in page
     assert "Not quoted for none: a dash there." in page
     assert notes(rows[2:])[1] == "Nothing is quoted: a dash there."
-    assert "| big is better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
+    assert "| `big` | B = 10 | 91.00 ± 0.50 |" in page
+    assert "| big \\| better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
     html = as_html(table, rows)
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
+
+
+def test_a_run_without_the_value_is_said_and_its_cell_a_fraction(tiny: Path) -> None:
+    text = TINY.replace('"rounds"', '"loss"').replace("target-accuracy = 0.9\n", "")
+    tiny.write_text(text.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]"), "utf-8")
+    table, records = read_table(str(tiny)), RunRecords(tiny.parent / RESULTS)
+    for cell, seed, values in (("big", 1, {"loss": 1.0}), ("big", 2, {}), ("big", 3, {}), ("small", 1, {})):
+        records.add(measured(table, cell, seed, 0.1, values=values))
+    big, small = rows_of(table)
+    assert (big.ours, small.ours) == ("none in 2 of 3 seeds", "none")
+    assert big.status == "fraction (no value in 2 of 3 seeds)"
 
 
 def test_runs_that_end_by_themselves_are_estimated_by_those_that_did(tiny: Path) -> None:
