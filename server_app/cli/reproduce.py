@@ -48,7 +48,7 @@ def reproduce(
         bool, typer.Option("--list", help="List the cells and how far they are; exit.")
     ] = False,
     seeds: Annotated[
-        str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; --list has them, pages do not.")
+        str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; see them with --list.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     nodes: Annotated[

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from server_app.reproduce.measures import MEASURES, Measure
+from server_app.results.lines import number
 from task.config.read import RECIPES, SIGNS, flatten, fuse, read_config, read_recipe, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
@@ -297,7 +298,7 @@ def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tupl
     allowed = (int, float) if kind is float else int
     if not values or any(isinstance(v, bool) or not isinstance(v, allowed) for v in values):
         raise ConfigError(f'{where}: key "{key}": expected an array of {kind.__name__}; got {values!r}')
-    if len(set(values)) < len(values) or not all(map(math.isfinite, values)):
+    if len(set(values)) < len(values) or any(number(value) is None for value in values):
         raise ConfigError(f'{where}: key "{key}": expected finite numbers, each once; got {values!r}')
     if min(values) < 0:
         raise ConfigError(f'{where}: key "{key}": expected numbers >= 0; got {values!r}')
@@ -307,7 +308,7 @@ def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tupl
 def _finite(given: Mapping[str, Any], key: str, where: str, sign: str = "") -> Any:
     """Return a number, None if there is none; with a sign, which compares it with 0, it must hold."""
     value = given.get(key)
-    if value is not None and not (math.isfinite(value) and (not sign or SIGNS[sign](value, 0))):
+    if value is not None and (number(value) is None or (sign and not SIGNS[sign](value, 0))):
         expected = f"a finite number{sign and f' {sign} 0'}"
         raise ConfigError(f'{where}: key "{key}": expected {expected}; got {value}')
     return value

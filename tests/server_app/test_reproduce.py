@@ -451,6 +451,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("published = 8", "published = 0", 'cell big: key "published": expected a finite number > 0; got 0'),
         ("published = 8", "published = 8\npublished-sd = -1", 'key "published-sd": expected a finite'),
         ("published = 8", "published = 8\npublished-sd = nan", 'key "published-sd": expected a finite'),
+        ("published = 8", f"published = 1{'0' * 400}", 'cell big: key "published": expected a finite'),
         ("[1, 2, 3]", "[1, -2]", r'cell big: key "seeds": expected numbers >= 0; got \[1, -2\]'),
         ("[1, 2, 3]", "[1]\ndata-seeds = [-1]", 'cell big: key "data-seeds": expected numbers >= 0'),
         ("start = 0.1", 'start = 0.1\nrecipe = "x"', 'cell big: key "recipe": expected one of'),
