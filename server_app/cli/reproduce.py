@@ -42,13 +42,13 @@ def reproduce(
         typer.Option("--cells", help="Names of cells, * and ? allowed; may be given often. None = all."),
     ] = None,
     budget: Annotated[
-        str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = none.")
+        str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = start none.")
     ] = "",
     listing: Annotated[
         bool, typer.Option("--list", help="List the cells and how far they are; exit.")
     ] = False,
     seeds: Annotated[
-        str, typer.Option(help="Seeds instead of the table's, e.g. 1 or 1,2,3; the grid is on the first.")
+        str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; see them with --list.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     nodes: Annotated[
@@ -89,10 +89,13 @@ def reproduce(
         with sigterm_is_ctrl_c():
             left = queue.work(limit)
     except KeyboardInterrupt:
+        left = None
+    finally:
+        _write(chosen, folder)
+    if left is None:
         again = shlex.join(["bouquet", *sys.argv[1:]])
         typer.echo(f"stopped; go on with: {again}", err=True)
         sys.exit(STOPPED_BY_USER)
-    _write(chosen, folder)
     _say_left(left)
 
 
@@ -156,20 +159,21 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
 
 
 def _say_left(left: Remaining) -> None:
-    from server_app.reproduce.pages import hours
+    from server_app.reproduce.pages import hours, several
 
     open_ = [at for at in left.standings if not at.done]
     if open_:
         total = math.fsum(at.hours_left for at in open_)
         why = "over the budget" if left.over_budget else "of other processes" if left.busy else "failed"
-        typer.echo(f"left: {len(open_)} cells, {hours(total)} estimated ({why})", err=True)
+        cells = several(len(open_), "cell")
+        typer.echo(f"left: {cells}, {hours(total)} estimated ({why})", err=True)
         for at in sorted(open_, key=lambda at: at.hours_left):
             typer.echo(plain(f"  {at.cell.name}: {hours(at.hours_left)}"), err=True)
     if left.failed:
         name, why = next(iter(left.failed.items()))
+        runs = several(len(left.failed), "run")
         raise BouquetError(
-            f"reproduce: {len(left.failed)} runs failed, the first: {name}: {why}. The same command tries "
-            "them again"
+            f"reproduce: {runs} failed, the first: {name}: {why}. The same command tries again"
         )
 
 

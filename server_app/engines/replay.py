@@ -59,10 +59,10 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     result = folder.result()
     total = int(record["run"]["num-server-rounds"])
     if result is None or result.get("stopped"):
-        if record["run"]["lr-schedule"] == "cosine" and last < total:
+        if last < total and read_config(keys).horizon:
             raise ConfigError(
-                f"{run}: expected a run that is over, as its learning rates follow from its last round "
-                f"(lr-schedule); got {last} of {total} rounds. Resume it first"
+                f"{run}: expected a run that is over, as its rounds follow from how many there are "
+                f"(num-server-rounds); got {last} of {total} rounds. Resume it first"
             )
         keys["num-server-rounds"] = last
     _check_data(run, record, keys)

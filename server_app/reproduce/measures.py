@@ -22,6 +22,11 @@ class Measure:
     of: Callable[[Mapping[str, Any]], float | None]  # of the result
 
     @property
+    def at_clients(self) -> bool:
+        """Whether clients measure it."""
+        return self.name.startswith("clients-")
+
+    @property
     def to_target(self) -> bool:
         """Whether it is the rounds to the run's target-accuracy, at which the run ends."""
         return self.name == "rounds"

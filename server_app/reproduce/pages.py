@@ -24,6 +24,7 @@ HEADS = (
 )  # fmt: skip
 CLAIM_HEADS = ("the paper's claim", "where", "here")
 SHORT_HASH = 8
+BAR = "\\|"  # in a row of Markdown
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ def _ours(at: Standing) -> str:
     if at.mean is not None:
         decimals = at.cell.measure.decimals
         return f"{at.mean:.{decimals}f}" + ("" if at.std is None else f" ± {at.std:.{decimals}f}")
-    shortest = min(r.rounds for r in at.by_seed.values() if at.cell.measure.name not in r.values)
-    return f">{shortest}" + (f" in {at.missed} of {len(at.by_seed)} seeds" if at.values else "")
+    lacking = [r.rounds for r in at.by_seed.values() if at.cell.measure.name not in r.values]
+    word = f">{min(lacking)}" if at.cell.measure.to_target else "none"
+    return word + (f" in {at.missed} of {len(at.by_seed)} seeds" if at.values else "")
 
 
 def _difference(at: Standing) -> str:
@@ -125,6 +127,8 @@ def status(at: Standing) -> str:
         less.append(f"{len(at.tried)} of {len(cell.rates)} learning rates, and more to try")
     elif len(at.by_seed) < len(cell.seeds):
         less.append(f"{len(at.by_seed)} of {len(cell.seeds)} seeds")
+    if at.missed and not cell.measure.to_target:
+        less.append(f"no value in {at.missed} of {len(at.by_seed)} seeds")
     if at.at_the_edge:
         less.append("the best rate is at the edge of the grid")
     if less:
@@ -146,8 +150,10 @@ def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
         return f"open: {len(means) - len(known)} of {len(means)} cells have no value"
     ours, base = ([known[name] for name in names] for names in (claim.cells, claim.base))
     base = [min(base)] if claim.of == OVER_BEST else base
+    if 0 in {RATIO: ours, DIFFERENCE: [], OVER_BEST: base}[claim.of]:
+        return "open: a mean is 0"
     pairs = zip(ours, base if len(base) == len(ours) else base * len(ours), strict=True)
-    found = [{RATIO: b / a, DIFFERENCE: a - b, OVER_BEST: a / b}[claim.of] for a, b in pairs]
+    found = [a - b if claim.of == DIFFERENCE else b / a if claim.of == RATIO else a / b for a, b in pairs]
     mean = mean_and_std(found)[0]
     inside = [claim.low <= value <= claim.high for value in found]
     word = f"holds in {sum(inside)} of {len(inside)}" if any(inside) else "does not hold"
@@ -172,11 +178,12 @@ def counts(rows: Sequence[TableRow]) -> list[str]:
 
 def counted(rows: Sequence[TableRow]) -> str:
     """Return the same as a sentence."""
-    cells, full, fraction, not_run, left = counts(rows)
-    if full == cells:
-        return f"{cells} cells, all full."
+    number, full, fraction, not_run, left = counts(rows)
+    cells = several(len(rows), "cell")
+    if full == number:
+        return f"{cells}, all full."
     return (
-        f"{cells} cells: {full} full, {fraction} a fraction, {not_run} not run; {left} hours estimated for "
+        f"{cells}: {full} full, {fraction} a fraction, {not_run} not run; {left} hours estimated for "
         "the rest."
     )
 
@@ -201,16 +208,18 @@ def markdown(table: PublishedTable, rows: Sequence[TableRow], level: int = 1) ->
     lines = [f"{'#' * level} {table.title}", "", _paper(table), ""]
     lines += [table.about.strip(), ""] if table.about else []
     lines += [counted(rows), ""]
-    lines.append("| " + " | ".join(HEADS[i] for i in filled) + " |")
-    lines.append("|" + "---|" * len(filled))
-    for row in rows:
-        cells = [text.replace("|", "\\|") for text in row.texts]
-        lines.append("| " + " | ".join([f"`{cells[0]}`", *(cells[i] for i in filled[1:])]) + " |")
+    lines += [_line([HEADS[i] for i in filled]), "|" + "---|" * len(filled)]
+    lines += [_line([f"`{row.texts[0]}`", *(row.texts[i] for i in filled[1:])]) for row in rows]
     lines += ["", *(f"* {note}" for note in notes(rows))]
     if table.claims:
-        lines += ["", f"| {' | '.join(CLAIM_HEADS)} |", "|---|---|---|"]
-        lines += [f"| {claim.says} | {claim.where} | {verdict(claim, rows)} |" for claim in table.claims]
+        lines += ["", _line(CLAIM_HEADS), "|---|---|---|"]
+        lines += [_line([claim.says, claim.where, verdict(claim, rows)]) for claim in table.claims]
     return "\n".join([*lines, ""])
+
+
+def _line(texts: Iterable[str]) -> str:
+    """Return a row of a table in Markdown, whose texts may hold bars and line breaks."""
+    return f"| {' | '.join(' '.join(text.replace('|', BAR).split()) for text in texts)} |"
 
 
 def _paper(table: PublishedTable) -> str:
@@ -246,6 +255,11 @@ def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
 
 def _decimal_hours(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def several(count: int, noun: str) -> str:
+    """Return for example "1 cell" or "2 cells"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def hours(value: float) -> str:

@@ -123,7 +123,8 @@ def standing(cell: Cell, runs: Runs) -> Standing:
 def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
     """Return the rounds after which a run of the grid cannot be the best any more."""
     reached = [r.values.get("rounds") for r in records] if cell.measure.to_target else []
-    return min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
+    least = min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
+    return max(least, cell.least_rounds)
 
 
 def _likely(cell: Cell, records: Iterable[RunRecord], limit: int) -> int:

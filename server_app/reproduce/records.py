@@ -12,20 +12,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from server_app.reproduce.measures import values_of
 from server_app.results.folder import RunFolder, to_json
-from server_app.results.lines import parse, split
+from server_app.results.lines import number, parse, split
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults, read_config
 from task.config.run_name import changed, default_name
 from task.config.sections import Value
 from task.errors import StateError
-from task.storage.locks import locked
+from task.storage.locks import HeldError, locked
 
 RESULTS = "results.jsonl"
 LOCK_WAIT_S = 60.0
+AGAIN = "Give the same command again"
 SECONDS_AN_HOUR = 3600
 
 
@@ -63,7 +64,8 @@ def results_of(table: Path) -> Path:
 def run_id(keys: Mapping[str, Value]) -> str:
     """Return a fingerprint of all keys that decide a run's numbers.
 
-    With a target the number of rounds is only a limit, under which two runs are the same one.
+    With a target the number of rounds is only a limit, under which two runs are the same one, but for those
+    of which it decides the rounds themselves (`Config.horizon`).
     """
     own = {key: keys[key] for key in ("learning-rate", "seed")}
     shared = _terms(tuple(sorted((key, value) for key, value in keys.items() if key not in own)))
@@ -74,8 +76,7 @@ def run_id(keys: Mapping[str, Value]) -> str:
 @cache  # a cell's runs differ in rate and seed only
 def _terms(pairs: tuple[tuple[str, Value], ...]) -> dict[str, Value]:
     config = read_config(dict(pairs))
-    # The rates of a cosine follow from the last round.
-    limit = config.server.target_accuracy > 0 and config.train.lr_schedule != "cosine"
+    limit = config.server.target_accuracy > 0 and not config.horizon
     left = CHANGE_NO_RESULT | {"nodes"} | ({"num-server-rounds"} if limit else set())
     return {key: value for key, value in changed(config).items() if key not in left}
 
@@ -86,8 +87,18 @@ def folder_name(keys: Mapping[str, Value]) -> str:
 
 
 def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> RunRecord:
-    """Return what is kept of a finished run."""
+    """Return what is kept of a finished run.
+
+    Raises:
+        StateError: Its result.json is damaged.
+    """
     result, config = folder.result() or {}, folder.config()
+    for key in ("rounds", "seconds"):
+        if number(result.get(key)) is None:
+            raise StateError(
+                f'{folder.path / "result.json"}: key "{key}": expected a number, as every run leaves it; got '
+                f"{result.get(key)!r}. Delete the run's folder, and the run is done again"
+            )
     made: Mapping[str, Any] = config.get("environment") or {}
     target = read_config(keys).server.target_accuracy
     commit = (made.get("git_commit") or "")[:12]
@@ -99,6 +110,20 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
         ended.date().isoformat(), str(made.get("bouquet") or ""), commit + "+" * bool(made.get("git_dirty")),
         int(keys.get("data-seed", -1)),
     )  # fmt: skip
+
+
+def _parsed(line: bytes) -> RunRecord:
+    record = RunRecord(**parse(line, strict=True))
+    for name, kind in get_type_hints(RunRecord).items():
+        if not _fits(value := getattr(record, name), kind):
+            raise ValueError(f'key "{name}": a value of the wrong type, {value!r}')
+    return record
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if kind == Mapping[str, float]:
+        return isinstance(value, dict) and all(number(each) is not None for each in value.values())
+    return number(value) is not None if kind in (int, float) else isinstance(value, kind)
 
 
 class RunRecords:
@@ -122,7 +147,7 @@ class RunRecords:
         found = dict[str, RunRecord]()
         for i, line in enumerate([*lines, rest] if rest else lines, start=1):
             try:
-                record = RunRecord(**parse(line, strict=True))
+                record = _parsed(line)
             except (ValueError, TypeError) as err:
                 raise StateError(
                     f"{self.path}, line {i}: damaged: expected the record of a run, as `bouquet reproduce` "
@@ -131,13 +156,43 @@ class RunRecords:
             found[record.run] = record
         self.by_run = found
 
-    def add(self, record: RunRecord) -> None:
-        """Append a run, if another process has not, and read what others wrote."""
-        with locked(self.path, wait_s=LOCK_WAIT_S):
-            self.read()
-            if self.by_run.get(record.run) != record:
-                with self.path.open("ab") as file:
-                    file.write(to_json(asdict(record)))
-                    file.flush()
-                    os.fsync(file.fileno())
+    def add(self, record: RunRecord) -> bool:
+        """Append a run, and read what others wrote; return whether it was not there yet.
+
+        Raises:
+            StateError: The file is damaged, held by another process, or cannot be written; it is as before.
+        """
+        try:
+            with locked(self.path, wait_s=LOCK_WAIT_S):
+                self.read()
+                if self.by_run.get(record.run) == record:
+                    return False
+                _append(self.path, to_json(asdict(record)))
                 self.by_run[record.run] = record
+                return True
+        except HeldError:
+            raise StateError(
+                f"{self.path}: expected it to be free within {LOCK_WAIT_S:g} s; another process holds it. "
+                f"{AGAIN} once that has ended"
+            ) from None
+        except OSError as err:
+            raise StateError(
+                f"{self.path}: expected to write a run's record; got: {err.strerror or err}. {AGAIN} once it "
+                "can be: the run's folder has its result"
+            ) from err
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a whole line, or nothing."""
+    with path.open("r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:  # the last line may have been edited
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(size)
+            raise

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from server_app.reproduce.measures import MEASURES, Measure
-from task.config.read import RECIPES, flatten, fuse, read_config, read_recipe, read_toml
+from server_app.results.lines import number
+from task.config.read import RECIPES, SIGNS, flatten, fuse, read_config, read_recipe, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
 
@@ -87,6 +88,7 @@ class Cell:
     seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
     rounds: int = 0  # the most of a run
+    least_rounds: int = 1  # to which a run may be limited
 
     def keys_of(self, rate: float, seed: RunSeed) -> dict[str, Value]:
         """Return the keys of one run."""
@@ -135,7 +137,10 @@ def read_table(name_or_path: str) -> PublishedTable:
     path = Path(name_or_path)
     if path.suffix != ".toml":
         if name_or_path not in (known := tables()):
-            raise ConfigError(choose_from("reproduce TABLE", name_or_path, known))
+            raise ConfigError(
+                f"{choose_from('reproduce TABLE', name_or_path, known)} A table of your own is a "
+                "file that ends in .toml"
+            )
         path = known[name_or_path]
     top = _read(path)
     if "extends" in top:
@@ -165,20 +170,27 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _extended(own: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a table with what it takes from another one."""
-    file = path.with_name(f"{own['extends']}.toml")
-    base = _read(file) if file.is_file() else None
-    if base is None or "extends" in base:
+    name = own["extends"]
+    file = path.with_name(f"{name}.toml") if Path(name).name == name else None
+    base = _read(file) if file and file.is_file() else None
+    if file is None or base is None or "extends" in base:
         raise ConfigError(
             f'{path}: key "extends": expected a table of the same folder that extends none itself; got '
-            f'"{own["extends"]}"'
+            f'"{name}"'
         )
+    read_table(str(file))  # what is wrong in it is not reported as of `path`
     for_all = {key: value for key, value in own.items() if key in OF_A_CELL and key != "keys"}
-    cells = {name: {**cell, **for_all} for name, cell in _tables(base, "cells", path)}
-    for name, cell in _tables(own, "cells", path):
-        if name not in cells:
-            raise ConfigError(choose_from(f'{path}: [cells.NAME] of "{own["extends"]}"', name, cells))
-        cells[name] = _joined(cells[name], cell)
-    return {**_joined(base, own), "cells": cells}
+    keys = flatten(own.get("keys", {}))
+    cells = {cell: {**its, **for_all} for cell, its in _tables(base, "cells", file)}
+    for its in cells.values():
+        its["keys"] = {key: value for key, value in flatten(its.get("keys", {})).items() if key not in keys}
+    for cell, its in _tables(own, "cells", path):
+        if cell not in cells:
+            raise ConfigError(choose_from(f'{path}: [cells.NAME] of "{name}"', cell, cells))
+        cells[cell] = _joined(cells[cell], its)
+    claims = dict(_tables(base, "claims", file))
+    claims |= {claim: {**claims.get(claim, {}), **its} for claim, its in _tables(own, "claims", path)}
+    return {**_joined(base, own), "cells": cells, "claims": claims}
 
 
 def _joined(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +236,7 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         )
     for key in OURS:
         if key in {**common, **given["keys"]}:
-            raise ConfigError(f'{where}: key "keys.{key}": expected none, the command sets it; got it')
+            raise ConfigError(f'{where}: key "keys.{key}": the command sets it itself; remove it here')
     grid = given.get("grid", WALK)
     if grid not in (WALK, FULL):
         raise ConfigError(choose_from(f'{where}: key "grid"', grid, (WALK, FULL)))
@@ -238,13 +250,13 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         _numbers(given, "seeds", int, where),
         _numbers(given, "data-seeds", int, where) if "data-seeds" in given else (-1,),
     )
-    if not (seconds := given["round-seconds"]) > 0:
-        raise ConfigError(f'{where}: key "round-seconds": expected a number > 0; got {seconds}')
+    measure = MEASURES[given["metric"]]
     cell = Cell(
-        name, given["setting"], given["where"], {}, MEASURES[given["metric"]],
-        given.get("published"), given.get("published-sd"), given.get("unquoted", ""),
-        given.get("fraction", ""), given.get("needs", ""), grid, rates, start, seeds,
-        float(seconds),
+        name, given["setting"], given["where"], {}, measure,
+        _finite(given, "published", where, ">" if measure.to_target else ""),
+        _finite(given, "published-sd", where, ">="), given.get("unquoted", ""), given.get("fraction", ""),
+        given.get("needs", ""), grid, rates, start, seeds,
+        float(_finite(given, "round-seconds", where, ">")),
     )  # fmt: skip
     return _with_keys(cell, given, common, where)
 
@@ -252,7 +264,7 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
 def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value], where: str) -> Cell:
     """Return the cell with the keys of its recipe, of those of the table that it reads, and its own."""
     try:
-        base = {**(read_recipe(given["recipe"]) if given.get("recipe") else {}), **shared}
+        base = {**(read_recipe(given["recipe"], 'key "recipe"') if given.get("recipe") else {}), **shared}
         base = {key: value for key, value in base.items() if key not in OURS}
         keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, **cell.seeds[0].keys})
         config = read_config(keys)
@@ -264,8 +276,16 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
             f'{where}: key "keys.target-accuracy": expected {wanted}, as metric = "{cell.measure.name}"; '
             f"got {config.server.target_accuracy:g}"
         )
+    if cell.measure.at_clients and not config.server.fraction_evaluate:
+        raise ConfigError(
+            f'{where}: key "keys.fraction-evaluate": expected > 0, as metric = "{cell.measure.name}" is '
+            "measured at the clients; got 0"
+        )
     keys = {key: value for key, value in keys.items() if key not in OURS}
-    return replace(cell, keys=keys, rounds=config.server.num_server_rounds)
+    rounds = config.server.num_server_rounds
+    return replace(
+        cell, keys=keys, rounds=rounds, least_rounds=rounds if config.horizon else config.train.lr_warmup + 1
+    )
 
 
 def crossed(seeds: Sequence[int], data: Sequence[int]) -> tuple[RunSeed, ...]:
@@ -278,9 +298,20 @@ def _numbers(given: Mapping[str, Any], key: str, kind: type, where: str) -> tupl
     allowed = (int, float) if kind is float else int
     if not values or any(isinstance(v, bool) or not isinstance(v, allowed) for v in values):
         raise ConfigError(f'{where}: key "{key}": expected an array of {kind.__name__}; got {values!r}')
-    if len(set(values)) < len(values) or not all(map(math.isfinite, values)):
+    if len(set(values)) < len(values) or any(number(value) is None for value in values):
         raise ConfigError(f'{where}: key "{key}": expected finite numbers, each once; got {values!r}')
+    if min(values) < 0:
+        raise ConfigError(f'{where}: key "{key}": expected numbers >= 0; got {values!r}')
     return tuple(kind(value) for value in values)
+
+
+def _finite(given: Mapping[str, Any], key: str, where: str, sign: str = "") -> Any:
+    """Return a number, None if there is none; with a sign, which compares it with 0, it must hold."""
+    value = given.get(key)
+    if value is not None and (number(value) is None or (sign and not SIGNS[sign](value, 0))):
+        expected = f"a finite number{sign and f' {sign} 0'}"
+        raise ConfigError(f'{where}: key "{key}": expected {expected}; got {value}')
+    return value
 
 
 def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> PublishedClaim:
@@ -291,17 +322,22 @@ def _claim(own: Mapping[str, Any], cells: Mapping[str, Cell], where: str) -> Pub
     if own["of"] not in KINDS:
         raise ConfigError(choose_from(f'{where}: key "of"', own["of"], KINDS))
     for name in (*own["cells"], *own["base"]):
-        if name not in cells:
+        if not isinstance(name, str) or name not in cells:
             raise ConfigError(choose_from(f'{where}: keys "cells" and "base"', name, cells))
-    if not own["cells"] or (len(own["base"]) not in (1, len(own["cells"])) and own["of"] != OVER_BEST):
+    fits = len(own["base"]) in (1, len(own["cells"])) or own["of"] == OVER_BEST
+    if not (own["cells"] and own["base"] and fits):
         raise ConfigError(
             f'{where}: key "base": expected one cell, or one for each of "cells"; got {own["base"]}'
         )
+    for key in ("low", "high"):
+        _finite(own, key, where)
     low, high = float(own.get("low", -math.inf)), float(own.get("high", math.inf))
     if low == -math.inf and high == math.inf:
         raise ConfigError(
             f'{where}: expected "low", "high" or both: what holds if the claim does; got neither'
         )
+    if low > high:
+        raise ConfigError(f'{where}: key "low": expected at most "high" = {high:g}; got {low:g}')
     return PublishedClaim(
         own["says"], own["where"], own["of"], tuple(own["cells"]), tuple(own["base"]), low, high
     )

@@ -96,8 +96,7 @@ class TableQueue:
                 for run in at.wanted:
                     record = None if self._is_taken(run) else self._finished(table, run)
                     if record is not None:
-                        self._record(table, run, record)
-                        more = True
+                        more = self._record(table, run, record) or more
 
     def work(self, budget_s: float) -> Remaining:
         """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""
@@ -164,16 +163,18 @@ class TableQueue:
                     self._record(table, run, record)
 
     def _finished(self, table: PublishedTable, run: Wanted) -> RunRecord | None:
-        """Return the record of a run whose folder has all that is wanted of it."""
+        """Return the record of a run whose folder has all that is wanted of it, and that nobody stopped."""
         folder = RunFolder(self.runs_dir / run.folder)
-        if not folder.finished():
+        result = folder.result()
+        if result is None or result.get("stopped"):
             return None
         record = record_of(folder, run.keys, table.name, run.cell.name)
         return record if enough(run.cell, record, run.rounds) else None
 
-    def _record(self, table: PublishedTable, run: Wanted, record: RunRecord) -> None:
-        self.records[table.path].add(record)
-        self._ended(table.name, run, record)
+    def _record(self, table: PublishedTable, run: Wanted, record: RunRecord) -> bool:
+        if new := self.records[table.path].add(record):
+            self._ended(table.name, run, record)
+        return new
 
     def _is_taken(self, run: Wanted) -> bool:
         return is_locked(self._claim(run)) or is_held(self.runs_dir / run.folder)

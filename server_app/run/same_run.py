@@ -15,8 +15,8 @@ FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
 
 
 def free_on_resume(config: Config) -> frozenset[str]:
-    """Return the keys that may differ when a run is resumed; a cosine's rates follow from the last round."""
-    return FREE_ON_RESUME - ({"num-server-rounds"} if config.train.lr_schedule == "cosine" else set())
+    """Return the keys that may differ when a run is resumed; without `Config.horizon` the rounds may."""
+    return FREE_ON_RESUME - ({"num-server-rounds"} if config.horizon else set())
 
 
 def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
@@ -55,7 +55,8 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
     before = folder.config()["run"]
     for key, value in keys.items():
         if key not in free and key in before and before[key] != value:
+            why = ", as its rounds follow from how many there are" if key in FREE_ON_RESUME else ""
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
-                f"was started; got {value!r}. Give the same keys, or another --run-name for a new run."
+                f"was started{why}; got {value!r}. Give the same keys, or another --run-name for a new run."
             )

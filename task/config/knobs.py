@@ -261,6 +261,11 @@ class Config:
         return self.output.run_name or default_name(self)
 
     @property
+    def horizon(self) -> bool:
+        """Whether what happens in a round follows from the number of rounds, so that it is no mere limit."""
+        return self.train.lr_schedule == "cosine" or algorithm_of(self.algorithm).horizon
+
+    @property
     def measured_share(self) -> float:
         """Share of the clients that evaluate unless the run says otherwise."""
         if self.dp.central:

@@ -205,8 +205,10 @@ def scene_runs(name_or_path: str) -> dict[str, dict[str, Value]]:
     return {run: {**flatten(table), **flatten(own)} for run, own in runs.items()}
 
 
-def read_recipe(name_or_path: str) -> dict[str, Value]:
+def read_recipe(name_or_path: str, what: str = "--recipe") -> dict[str, Value]:
     """Return the keys of a bundled recipe, of a TOML file of the user's own, or of ``SCENE/RUN``.
+
+    `what` names it in errors.
 
     Raises:
         ConfigError: No such recipe, or the file is not TOML.
@@ -217,10 +219,10 @@ def read_recipe(name_or_path: str) -> dict[str, Value]:
     if path.parent.name:
         runs = scene_runs(str(path.parent))
         if path.name not in runs:
-            raise ConfigError(choose_from(f"--recipe {path.parent}/RUN", path.name, runs))
+            raise ConfigError(choose_from(f"{what} {path.parent}/RUN", path.name, runs))
         return runs[path.name]
     if name_or_path not in (known := recipes()):
-        raise ConfigError(choose_from("--recipe", name_or_path, known))
+        raise ConfigError(choose_from(what, name_or_path, known))
     return flatten(read_toml(known[name_or_path]))
 
 
@@ -228,12 +230,12 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        ConfigError: There is no such file, or it is not TOML.
+        ConfigError: There is no such file, or it is not TOML in UTF-8.
     """
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except tomllib.TOMLDecodeError as err:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise ConfigError(f"{path}: not a TOML file: {err}") from None

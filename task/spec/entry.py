@@ -92,6 +92,8 @@ class Algorithm:
     features: bool = False
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
+    # Whether what happens in a round follows from ``num-server-rounds``, not from the rounds before alone.
+    horizon: bool = False
     # Whether a client may train several times in a round, each time with batches of its own.
     repeats: bool = False
     # Whether a round takes the updates that arrive first, from whatever version of the model; its rule says

@@ -258,6 +258,7 @@ PERSONAL = (
         ),
         newcomer="p_k = w^t, the global model of its first round",
         neutral={"fedphp.lambda": 0.0},
+        horizon=True,
     ),
     _averaged(
         "fedrep", "FedRep", paper("2102.07089"),

@@ -115,6 +115,15 @@ def test_a_finished_run_can_be_lengthened(tmp_path: Path) -> None:
     assert (longer / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("more", [{"lr_schedule": "cosine"}, {"algorithm": "nbafl"}, {"algorithm": "fedphp"}])
+def test_a_run_whose_rounds_follow_from_how_many_there_are_cannot_be_lengthened(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    go(tmp_path, **more)
+    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected .* follow from how many there are'):
+        go(tmp_path, resume=True, num_server_rounds=9, **more)
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", "."])
 def test_a_run_name_is_one_folder(name: str) -> None:
     with pytest.raises(ConfigError, match="one folder"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -60,6 +61,8 @@ published = 4
 keys = {batch-size = 5}
 """
 SPEED = {0.01: 0.02, 0.1: 0.1, 1.0: 0.2, 10.0: 0.0}  # accuracy gained in a round, by learning rate
+# Keys of runs whose rounds follow from how many there are: the rates, the noise or the shares.
+HORIZONS: list[dict[str, Any]] = [{"lr-schedule": "cosine"}, {"algorithm": "nbafl"}, {"algorithm": "fedphp"}]
 Play = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
@@ -164,6 +167,18 @@ def test_the_rate_is_chosen_on_the_first_seed_and_a_run_that_cannot_be_best_ends
     assert len((tiny.parent / RESULTS).read_text().splitlines()) == len(started) == 12
 
 
+@pytest.mark.parametrize(
+    ("key", "least"), [('lr-schedule = "cosine"', 20), ('algorithm = "nbafl"', 20), ("lr-warmup = 6", 7)]
+)
+def test_a_run_that_cannot_be_best_does_the_rounds_that_it_cannot_do_without(
+    key: str, least: int, tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    tiny.write_text(TINY.replace("[keys]", f"[keys]\n{key}"), "utf-8")
+    assert all(at.done for at in worked(tiny).standings)
+    want = [(0.1, 1, 20), (0.01, 1, max(8, least)), (1.0, 1, max(8, least)), (10.0, 1, least)]
+    assert tried(started, 10)[:4] == want
+
+
 @pytest.mark.parametrize("jobs", [2, 3, 9])
 def test_runs_at_the_same_time_are_those_of_one_after_the_other(
     jobs: int, tiny: Path, started: list[dict[str, Any]]
@@ -236,6 +251,24 @@ def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[s
     assert len(tried(started, 5)) == 6
     assert left.busy == 1
     assert not left.over_budget
+
+
+@pytest.mark.parametrize("result", [{"stopped": "by the user"}, {"rounds": None}])
+def test_a_result_of_a_stopped_run_is_none_and_a_damaged_one_is_named(
+    result: dict[str, Any], tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    tiny.write_text(TINY.replace('"rounds"', '"accuracy"').replace("target-accuracy = 0.9\n", ""), "utf-8")
+    worked(tiny)
+    (tiny.parent / RESULTS).unlink()
+    path = tiny.parent / "runs" / started[-1]["run-name"] / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | result), "utf-8")
+    before = len(started)
+    if "stopped" not in result:
+        with pytest.raises(StateError, match=r'result.json: key "rounds": expected a number.*Delete the run'):
+            worked(tiny)
+        return
+    worked(tiny)
+    assert [(k["run-name"], k["resume"]) for k in started[before:]] == [(path.parent.name, True)]
 
 
 def test_a_failed_run_is_reported_and_the_others_go_on(
@@ -338,8 +371,8 @@ def test_which_runs_are_one() -> None:
     assert run_id(keys) == run_id(keys | {"checkpoint-every": 7, "runs-dir": "x"})
     different = [{"seed": 2}, {"learning-rate": 0.2}, {"target-accuracy": 0.8}, {"batch-size": 5}]
     assert len({run_id(target), *(run_id(target | one) for one in different)}) == 5
-    cosine = target | {"lr-schedule": "cosine"}  # the rates follow from the last round
-    assert run_id(cosine) != run_id(cosine | {"num-server-rounds": 99})
+    for more in HORIZONS:
+        assert run_id({**target, **more}) != run_id({**target, **more, "num-server-rounds": 99})
 
 
 # claims
@@ -365,6 +398,9 @@ def with_results(tiny: Path, **values: list[float]) -> PublishedTable:
         ('of = "ratio"\nlow = 2', [2], [], "open: 1 of 2 cells have no value"),
         ('of = "difference"\nhigh = -6', [2, 4, 6], [10, 11, 12], "holds: -7"),
         ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [10, 11, 12], "does not hold (above 0.3): 0.364"),
+        ('of = "over-best"\nhigh = 0.3', [2, 4, 6], [0, 0, 0], "open: a mean is 0"),
+        ('of = "ratio"\nlow = 2', [0, 0, 0], [10, 11, 12], "open: a mean is 0"),
+        ('of = "difference"\nhigh = -6', [0, 0, 0], [10, 11, 12], "holds: -11"),
     ],
 )
 def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[float], words: str) -> None:
@@ -376,6 +412,11 @@ def test_verdicts_by_hand(tiny: Path, claim: str, big: list[float], small: list[
 
 
 # tables
+
+AT_CLIENTS = 'published = 8\nmetric = "clients-mean"\nkeys = {target-accuracy = 0.0}'
+CLAIM = (
+    """[claims.x]\nsays = "y"\nwhere = "z"\nof = "over-best"\n{}\nbase = [{}]\ncells = [{}]\n[cells.big]"""
+)
 
 
 @pytest.mark.parametrize("name", sorted(tables()))
@@ -400,12 +441,25 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("[1, 2, 3]", "[1, 1]", 'key "seeds": expected finite numbers, each once'),
         ("[1, 2, 3]", "[true]", 'key "seeds": expected an array of int'),
         ("batch-size = 5", "batch-sise = 5", 'cell small.*"batch-sise"'),
-        ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": expected none'),
+        ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": the command sets it'),
         ("batch-size = 5", "fedprox.mu = 5.0", "cell small.*nothing in this run reads it"),
         ("target-accuracy = 0.9", "", 'key "keys.target-accuracy": expected the target'),
         ("num-clients = 4", "num-clients = 4\nfedprox.mu = 1.0", 'key "keys.fedprox.mu".*no cell does'),
         ('title = "A tiny table"', "", 'key "title": expected it at the top'),
-        ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a number > 0'),
+        ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a finite number > 0'),
+        ("round-seconds = 3600", "round-seconds = inf", 'key "round-seconds": expected a finite number > 0'),
+        ("published = 8", "published = 0", 'cell big: key "published": expected a finite number > 0; got 0'),
+        ("published = 8", "published = 8\npublished-sd = -1", 'key "published-sd": expected a finite'),
+        ("published = 8", "published = 8\npublished-sd = nan", 'key "published-sd": expected a finite'),
+        ("published = 8", f"published = 1{'0' * 400}", 'cell big: key "published": expected a finite'),
+        ("[1, 2, 3]", "[1, -2]", r'cell big: key "seeds": expected numbers >= 0; got \[1, -2\]'),
+        ("[1, 2, 3]", "[1]\ndata-seeds = [-1]", 'cell big: key "data-seeds": expected numbers >= 0'),
+        ("start = 0.1", 'start = 0.1\nrecipe = "x"', 'cell big: key "recipe": expected one of'),
+        ("published = 8", AT_CLIENTS, 'cell big: key "keys.fraction-evaluate": expected > 0'),
+        ("[cells.big]", CLAIM.format("high = 1", "", '"big"'), 'claim x: key "base": expected one cell'),
+        ("[cells.big]", CLAIM.format("high = 1", '["big"]', '"big"'), 'claim x: keys "cells" and "base"'),
+        ("[cells.big]", CLAIM.format("high = nan", '"small"', '"big"'), 'claim x: key "high": expected'),
+        ("[cells.big]", CLAIM.format("high = 1\nlow = 2", '"small"', '"big"'), 'x: key "low": expected at'),
         ("start = 0.1", 'start = 0.1\ngrid = "line"', 'key "grid": expected one of full, walk'),
         ("[cells.big]", '[claims.x]\nsays = "y"\n[cells.big]', 'claim x: key "where": expected it'),
     ],
@@ -414,6 +468,12 @@ def test_mistakes_in_a_table(tiny: Path, change: str, into: str, said: str) -> N
     assert change in TINY
     tiny.write_text(TINY.replace(change, into, 1), "utf-8")
     with pytest.raises(ConfigError, match=f"(?s)tiny.toml.*{said}"):
+        read_table(str(tiny))
+
+
+def test_a_table_that_is_not_in_utf_8(tiny: Path) -> None:
+    tiny.write_bytes(TINY.replace("tiny table", "täble").encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"tiny.toml: not a TOML file"):
         read_table(str(tiny))
 
 
@@ -446,11 +506,40 @@ def test_mistakes_in_a_table_that_extends_another(tiny: Path) -> None:
     with pytest.raises(ConfigError, match=r"more.toml: .cells.NAME. of \"tiny\".*Did you mean \"big\""):
         extending(tiny, "[cells]\nbigg.start = 10.0")
     extending(tiny, 'title = "Another"')
-    for base in ("more", "nothing"):
+    for base in ("more", "nothing", "sub/tiny", ""):
         path = tiny.with_name("third.toml")
         path.write_text(f'extends = "{base}"', "utf-8")
         with pytest.raises(ConfigError, match=rf'third.toml: key "extends": expected a table.*got "{base}"'):
             read_table(str(path))
+
+
+def test_a_table_that_extends_another_sets_keys_of_its_cells_and_joins_its_claims(tiny: Path) -> None:
+    claims = "".join(CLAIM.replace("x]", name).format("low = 1", '"small"', '"big"') for name in ("x]", "y]"))
+    tiny.write_text(TINY.replace("[cells.big]", claims.replace("[cells.big]", "") + "[cells.big]"), "utf-8")
+    table = extending(tiny, "keys.batch-size = 7\n[claims.x]\nlow = 3\n")
+    assert [cell.keys["batch-size"] for cell in table.cells.values()] == [7, 7]
+    assert [claim.low for claim in table.claims] == [3, 1]
+    assert [claim.says for claim in table.claims] == ["y", "y"]
+
+
+def test_a_mistake_in_the_table_that_another_extends_is_named_there(tiny: Path) -> None:
+    tiny.write_text(TINY.replace("published = 4", "published = nan"), "utf-8")
+    with pytest.raises(ConfigError, match=r'tiny.toml, cell small: key "published"'):
+        extending(tiny, "start = 1.0")
+
+
+@pytest.mark.parametrize(("fault", "code"), [(KeyboardInterrupt(), 130), (ConfigError("no data"), 1)])
+def test_a_queue_that_ends_early_leaves_its_page(
+    fault: BaseException, code: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: TableQueue, budget_s: float) -> Remaining:
+        raise fault
+
+    monkeypatch.setattr(TableQueue, "work", end)
+    runs = tiny.parent / "runs"
+    done = CliRunner().invoke(app, ["reproduce", str(tiny), "--runs-dir", str(runs)])
+    assert done.exit_code == code
+    assert "| `big` | B = 10 |" in (runs / "tiny.md").read_text("utf-8")
 
 
 def test_rounds_of_many_runs_stay_on_one_line(
@@ -471,6 +560,7 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
         return str(CliRunner().invoke(app, ["reproduce", *words]).exception)
 
     assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
+    assert "A table of your own is a file that ends in .toml" in error("digits")
     assert "--cells: expected one of big, small; got 'bog'" in error(str(tiny), "--cells", "bog", "--list")
     assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
     for text in ("2", "h", "2 weeks", "-1h"):
@@ -482,12 +572,41 @@ def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
     lines = CliRunner().invoke(app, ["reproduce", str(tiny), "--list"]).stdout.splitlines()
     assert lines[0].startswith("tiny: 2 cells: 0 full, 0 a fraction, 2 not run;")
     assert [line.split()[0] for line in lines if "not run  " in line] == ["big", "small"]
+    listed = CliRunner().invoke(app, ["reproduce", str(tiny), "--cells", "big", "--list"]).stdout
+    assert listed.startswith("tiny: 1 cell: 0 full")
 
 
-def test_a_damaged_results_file_names_the_line(tiny: Path) -> None:
-    (tiny.parent / RESULTS).write_text('{"run": "x"}\n')
-    with pytest.raises(StateError, match=r"results.jsonl, line 1: damaged"):
-        rows_of(read_table(str(tiny)))
+@pytest.mark.parametrize(
+    "change", [{"run": ["x"]}, {"values": None}, {"values": {"rounds": "8"}}, {"hours": None}, {"more": 1}]
+)
+def test_a_damaged_results_file_names_the_line(tiny: Path, change: dict[str, Any]) -> None:
+    table = read_table(str(tiny))
+    right = asdict(measured(table, "big", 1, 0.1))
+    (tiny.parent / RESULTS).write_text(f"{json.dumps(right)}\n{json.dumps(right | change)}\n")
+    with pytest.raises(StateError, match=rf"results.jsonl, line 2: damaged.*{next(iter(change))}"):
+        rows_of(table)
+
+
+def test_a_record_is_written_whole_or_not_at_all(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, path = read_table(str(tiny)), results_of(tiny)
+    first, second = (measured(table, "big", seed, 0.1) for seed in (1, 2))
+    path.write_text(json.dumps(asdict(first)))  # edited: without a newline at the end
+    records = RunRecords(path)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StateError, match=rf"{RESULTS}: expected to write .*No space left.*same command"):
+            records.add(second)
+    assert RunRecords(path).by_run == {first.run: first}
+    assert records.add(second)
+    assert not records.add(second)
+    assert list(RunRecords(path).by_run.values()) == [first, second]
+    monkeypatch.setattr("server_app.reproduce.records.LOCK_WAIT_S", 0.0)
+    with locked(path), pytest.raises(StateError, match=rf"{RESULTS}: .*another process holds it"):
+        records.add(first)
 
 
 # pages
@@ -509,7 +628,8 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     text += 'fraction = "a tenth | of it"\n'
     text += '[cells.none]\nsetting = "B = 2"\nunquoted = "a dash there"\nneeds = "data"\n'
     text += "keys = {batch-size = 2}\n"
-    text += '[claims.more]\nsays = "big is better"\nwhere = "abstract"\nof = "difference"\n'
+    text = text.replace('setting = "B = 10"', 'setting = """B =\n10"""')
+    text += '[claims.more]\nsays = "big | better"\nwhere = "abstract"\nof = "difference"\n'
     text += 'cells = ["big"]\nbase = ["small"]\nlow = 0\n'
     tiny.write_text(text, "utf-8")
     table = read_table(str(tiny))
@@ -530,9 +650,21 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     assert "a tenth \\| of it" in page
     assert "Not quoted for none: a dash there." in page
     assert notes(rows[2:])[1] == "Nothing is quoted: a dash there."
-    assert "| big is better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
+    assert "| `big` | B = 10 | 91.00 ± 0.50 |" in page
+    assert "| big \\| better | abstract | holds: 12; 1 of 2 cells lack seeds |" in page
     html = as_html(table, rows)
     assert all(f">{word}</td>" in html for word in ("92.00 ± 2.00", "+1.00 (+2.0 sd)", "full"))
+
+
+def test_a_run_without_the_value_is_said_and_its_cell_a_fraction(tiny: Path) -> None:
+    text = TINY.replace('"rounds"', '"loss"').replace("target-accuracy = 0.9\n", "")
+    tiny.write_text(text.replace("[0.01, 0.1, 1.0, 10.0]", "[0.1]"), "utf-8")
+    table, records = read_table(str(tiny)), RunRecords(tiny.parent / RESULTS)
+    for cell, seed, values in (("big", 1, {"loss": 1.0}), ("big", 2, {}), ("big", 3, {}), ("small", 1, {})):
+        records.add(measured(table, cell, seed, 0.1, values=values))
+    big, small = rows_of(table)
+    assert (big.ours, small.ours) == ("none in 2 of 3 seeds", "none")
+    assert big.status == "fraction (no value in 2 of 3 seeds)"
 
 
 def test_runs_that_end_by_themselves_are_estimated_by_those_that_did(tiny: Path) -> None:
