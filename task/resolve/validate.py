@@ -88,7 +88,7 @@ def check_names(config: Config) -> None:
     _check_portable(config)
     _check_structured(config)
     _check_schedule(config)
-    _check_plateau(config)
+    _check_measured(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear and not is_reference(config.model):
@@ -219,14 +219,21 @@ def _check_schedule(config: Config) -> None:
         )
 
 
-def _check_plateau(config: Config) -> None:
-    """Refuse to stop by an accuracy that nobody measures."""
+def _check_measured(config: Config) -> None:
+    """Refuse to stop by an accuracy, or to name metrics, that nobody measures."""
     server, data = config.server, config.data
     own = algorithm_of(config.algorithm).personal or config.train.ala
     held = not data.pool_test and (bool(data.data_path) or not spec_of(data.dataset).own)
     central = bool(server.evaluate_every) and held and not own
-    if server.plateau_rounds and not central and not server.fraction_evaluate:
-        raise ConfigError(
-            'run-config key "plateau-rounds": expected an accuracy to go by, but the server measures none; '
-            'set "fraction-evaluate" above 0'
-        )
+    if central or server.fraction_evaluate:
+        return
+    for key, set_, wanted in (
+        ("target-accuracy", server.target_accuracy, "an accuracy to go by"),
+        ("plateau-rounds", server.plateau_rounds, "an accuracy to go by"),
+        ("metrics", config.metrics and not server.heldout_clients, "a model that is measured"),
+    ):
+        if set_:
+            raise ConfigError(
+                f'run-config key "{key}": expected {wanted}, but the server measures none; '
+                'set "fraction-evaluate" above 0'
+            )
