@@ -187,7 +187,11 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "width.scheme": (When("width.levels"),),
     "personal.layers": (_HEAD, When("private-layers", ("",))),
     "private-layers": (_HEAD,),
-    "personal.epochs": (_algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),),
+    "personal.epochs": (
+        _algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),
+        When("local-steps", (0,)),
+        When("fedbabu.tune", ("none",), but=True),
+    ),
     "robust.trim": (_algorithm("trimmed-mean"),),
     "robust.m": (_algorithm("multi-krum"),),
     "robust.nu": (_MEDIAN,),

@@ -58,6 +58,11 @@ CHECKS = tuple(
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
         ({"client-evaluate-every": 5}, '"client-evaluate-every".*"fraction-evaluate" set'),
         ({"local-epochs": 5, "local-steps": 20}, '"local-epochs".*local-steps = 0.*local-steps = 20'),
+        *(
+            ({"personal.epochs": 5, "local-steps": 3, "algorithm": a}, '"personal.epochs".*local-steps = 0')
+            for a in ("ditto", "fedbabu", "fedrep", "fine-tune")
+        ),
+        ({"personal.epochs": 5, "algorithm": "fedbabu", "fedbabu.tune": "none"}, '"personal.epochs".*tune'),
         ({"local-steps": 5, "algorithm": "adaptive-tau"}, '"local-steps".*other than .*"adaptive-tau"'),
         ({"algorithm": "fedsgd", "local-epochs": 2}, '"local-epochs".*other than "fedsgd"'),
     ],
