@@ -56,6 +56,7 @@ def check_names(config: Config) -> None:
     _check_tables(config)
     _check_graph(config)
     _check_edges(config)
+    _check_shares(config)
     byzantine = config.robust.byzantine
     if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
@@ -150,6 +151,24 @@ def _check_edges(config: Config) -> None:
         raise ConfigError(
             f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
         )
+
+
+def _check_shares(config: Config) -> None:
+    """Refuse a share of the clients, above 0, that is nobody."""
+    clients, attack = config.data.num_clients, config.attack
+    if spec_of(config.data.dataset).own and not config.data.data_path:
+        return  # nodes bring their own clients
+    malicious = attack.fraction if attack.kind != "none" else 0.0
+    for key, share, most, what in (
+        ("attack.fraction", malicious, clients, "malicious"),
+        ("arrive.share", config.arrive.share, clients - 1, "late"),  # one at least is there from round 1
+    ):
+        if clients and share and min(round(share * clients), most) < 1:
+            needed = f"above {0.5 / clients:g}, or more clients" if most else "a larger num-clients"
+            raise ConfigError(
+                f'run-config key "{key}": 0 of {clients} clients would be {what}; expected {needed}; '
+                f"got {share:g} with num-clients = {clients}"
+            )
 
 
 def _check_columns(config: Config) -> None:

@@ -96,6 +96,9 @@ def test_recipes_are_valid(name: str) -> None:
         ({"fedatt.p": 0.5}, r'"fedatt.p": expected float >= 1 and <= 10 .*got 0.5'),
         ({"fedatt.temperature": 0}, r'"fedatt.temperature": expected float > 0 '),
         ({"fedatt.noise": -1}, r'"fedatt.noise": expected float >= 0 '),
+        ({"attack.kind": "scale", "num-clients": 2}, r'"attack.fraction": 0 of 2 .*above 0.25, or more .*got 0.2'),
+        ({"arrive.share": 0.04}, r'"arrive.share": 0 of 10 clients would be late; expected above 0.05'),
+        ({"arrive.share": 0.9, "num-clients": 1}, r'"arrive.share": 0 of 1 clients would be late'),
         ({"fraction-evaluate": 0.5, "local-test-fraction": 0}, r'"fraction-evaluate".*"local-test-fraction"'),
     ],
 )
