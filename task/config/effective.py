@@ -96,6 +96,12 @@ _SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 _SCALED = ("sign-flip", "scale", "inner-product", "distributed-backdoor", "model-replacement")
 
+# Slow clients do fewer epochs, but one at least: they do the same work where it is one, or not in epochs.
+_DROPPED = When("drop-stragglers")
+_SLOW = (
+    When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True, other=_DROPPED),
+    When("local-epochs", (1,), but=True, other=_DROPPED),
+)
 _DRIFTS = When("drift.kind", ("none",), but=True)
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
@@ -132,7 +138,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "max-update-norm": (_AVERAGED, _UPDATES),
-    **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
+    "enough-replies": (_AVERAGED, _WAITING),
+    "stragglers": (_AVERAGED, _WAITING, When("local-steps", (0,)), *_SLOW),
     "devices.": (_VIRTUAL,),
     "devices.uplink": (_AVERAGED, _WAITING),
     "order-of-arrival": (_algorithm(*_ASYNCHRONOUS),),

@@ -71,11 +71,6 @@ def check_names(config: Config) -> None:
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
-    if config.server.stragglers > 0 and config.train.local_steps > 0:
-        raise ConfigError(
-            'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
-            "set one of the two to 0"
-        )
     if config.server.stragglers > 0 and config.personal.epochs > 0:
         raise ConfigError(
             'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '

@@ -56,6 +56,11 @@ CHECKS = tuple(
         ({"attack.scale": 3.0}, '"attack.scale".*attack.kind one of'),
         ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
+        ({"stragglers": 0.5}, '"stragglers".*local-epochs other than 1, or "drop-stragglers" set'),
+        *(
+            ({"stragglers": 0.5, "algorithm": a}, f'"stragglers".*other than .*"drop-stragglers".*"{a}"')
+            for a in ("adaptive-tau", "fedsgd", "qfedsgd", "signsgd")
+        ),
         ({"client-evaluate-every": 5}, '"client-evaluate-every".*"fraction-evaluate" set'),
         ({"local-epochs": 5, "local-steps": 20}, '"local-epochs".*local-steps = 0.*local-steps = 20'),
         *(
@@ -83,6 +88,8 @@ def test_a_key_that_nothing_reads_is_refused(keys: dict[str, Any], message: str)
         {"ala": True, "fedala.eta": 2.0},
         {"algorithm": "median", "robust.byzantine": 0.3},
         {"stragglers": 0.5, "drop-stragglers": True},
+        {"stragglers": 0.5, "drop-stragglers": True, "algorithm": "fedsgd"},
+        {"stragglers": 0.5, "local-epochs": 2},
         {"algorithm": "ditto", "client-evaluate-every": 5},  # by default its clients evaluate
         {"algorithm": "fedsgd", "batch-size": 0},
         {"devices.speed": 10.0},
@@ -168,7 +175,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "feddf": {"algorithm": "feddf", "public.examples": 20, "feddf.steps": 2},
     "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
-    "stragglers": {"stragglers": 0.5},
+    "stragglers": {"stragglers": 0.5, "local-epochs": 2},
     "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
     "oort": {"selection": "oort", "fraction-train": 0.5, "select.pacer-window": 1},
     "fedcs": {"selection": "fedcs"},
