@@ -131,6 +131,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
     "standardise": (_TABLE, _AVERAGED),
+    "batch-size": (When("algorithm", ("fedsgd", "qfedsgd"), but=True, other=When("batch-size", (0,))),),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),

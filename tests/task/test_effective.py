@@ -69,6 +69,10 @@ CHECKS = tuple(
         ),
         ({"personal.epochs": 5, "algorithm": "fedbabu", "fedbabu.tune": "none"}, '"personal.epochs".*tune'),
         ({"local-steps": 5, "algorithm": "adaptive-tau"}, '"local-steps".*other than .*"adaptive-tau"'),
+        *(
+            ({"algorithm": a, "batch-size": 50}, '"batch-size".*"qfedsgd", or batch-size = 0, or.*got 50')
+            for a in ("fedsgd", "qfedsgd")
+        ),
         ({"algorithm": "fedsgd", "local-epochs": 2}, '"local-epochs".*other than "fedsgd"'),
     ],
 )  # fmt: skip
@@ -92,6 +96,7 @@ def test_a_key_that_nothing_reads_is_refused(keys: dict[str, Any], message: str)
         {"stragglers": 0.5, "local-epochs": 2},
         {"algorithm": "ditto", "client-evaluate-every": 5},  # by default its clients evaluate
         {"algorithm": "fedsgd", "batch-size": 0},
+        {"algorithm": "signsgd", "batch-size": 50},
         {"devices.speed": 10.0},
     ],
 )
@@ -191,8 +196,8 @@ SETTINGS = {
 }  # fmt: skip
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
-    "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
-    "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
+    "batch-size", "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes",
+    "d-psgd.degree", "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "models.features", "models.levels", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
