@@ -17,7 +17,7 @@ from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
 from task.spec.algorithms import ALGORITHMS
 from task.spec.brought import algorithm_of
-from task.spec.selections import SELECTIONS, candidates_of
+from task.spec.selections import SELECTIONS, asked_of, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
@@ -57,6 +57,7 @@ def check_names(config: Config) -> None:
     _check_graph(config)
     _check_edges(config)
     _check_shares(config)
+    _check_replies(config)
     byzantine = config.robust.byzantine
     if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
@@ -148,11 +149,15 @@ def _check_edges(config: Config) -> None:
         )
 
 
+def _clients(config: Config) -> int:
+    """Return how many clients there are; 0 = that depends on the data or on the nodes."""
+    own = spec_of(config.data.dataset).own and not config.data.data_path
+    return 0 if own else config.data.num_clients
+
+
 def _check_shares(config: Config) -> None:
     """Refuse a share of the clients, above 0, that is nobody."""
-    clients, attack = config.data.num_clients, config.attack
-    if spec_of(config.data.dataset).own and not config.data.data_path:
-        return  # nodes bring their own clients
+    clients, attack = _clients(config), config.attack
     malicious = attack.fraction if attack.kind != "none" else 0.0
     for key, share, most, what in (
         ("attack.fraction", malicious, clients, "malicious"),
@@ -164,6 +169,19 @@ def _check_shares(config: Config) -> None:
                 f'run-config key "{key}": 0 of {clients} clients would be {what}; expected {needed}; '
                 f"got {share:g} with num-clients = {clients}"
             )
+
+
+def _check_replies(config: Config) -> None:
+    """Refuse to wait for more replies than there are clients to ask."""
+    server, clients = config.server, _clients(config)
+    draws = algorithm_of(config.algorithm).asynchronous or is_reference(config.algorithm)  # itself who trains
+    most = clients if draws else asked_of(server, clients)
+    if clients and server.min_replies > max(most, 1):
+        raise ConfigError(
+            f'run-config key "min-replies": expected at most {most}, as a round asks no more clients with '
+            f"num-clients = {clients} and fraction-train = {server.fraction_train:g}; "
+            f"got {server.min_replies}"
+        )
 
 
 def _check_columns(config: Config) -> None:
