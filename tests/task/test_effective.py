@@ -73,6 +73,11 @@ CHECKS = tuple(
             ({"algorithm": a, "batch-size": 50}, '"batch-size".*"qfedsgd", or batch-size = 0, or.*got 50')
             for a in ("fedsgd", "qfedsgd")
         ),
+        ({"algorithm": "fedphp", "fedphp.transfer": "mmd", "fedphp.temperature": 2.0}, '"fedphp.temp.*"kd"'),
+        (
+            {"algorithm": "adaptive-tau", "adaptive-tau.fixed-tau": 5, "adaptive-tau.tau-max": 9},
+            '"adaptive-tau.tau-max".*fixed-tau = 0.*fixed-tau = 5',
+        ),
         ({"algorithm": "fedsgd", "local-epochs": 2}, '"local-epochs".*other than "fedsgd"'),
     ],
 )  # fmt: skip
