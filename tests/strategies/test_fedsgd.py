@@ -53,7 +53,11 @@ def test_buffers_have_no_gradient_and_stay() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "instead"),
-    [("fedsgd", ', or .* "fedavg" with batch'), ("qfedsgd", ', or .* "qfedavg" with batch'), ("signsgd", ";")],
+    [
+        ("fedsgd", ', or .* "fedavg" with batch'),
+        ("qfedsgd", ', or .* "qfedavg" with batch'),
+        ("signsgd", ";"),
+    ],
 )
 def test_statistics_that_no_client_sends_are_refused(algorithm: str, instead: str) -> None:
     config = read_config({"algorithm": algorithm, "model": "mlp-bn"})

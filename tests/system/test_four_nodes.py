@@ -52,7 +52,10 @@ NOISE: dict[str, Any] = {
 CASES: dict[str, dict[str, Any]] = {
     "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8", "pixels": "centred"},
     "fedprox": {
-        "algorithm": "fedprox", "fedprox.mu": 0.1, "fedprox.adaptive": True, "stragglers": 0.5,
+        "algorithm": "fedprox",
+        "fedprox.mu": 0.1,
+        "fedprox.adaptive": True,
+        "stragglers": 0.5,
         "local-epochs": 2,
     },
     "peers": {"algorithm": "d-psgd", "d-psgd.route": "directed-ring", "fraction-train": 0.8},
