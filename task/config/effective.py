@@ -96,6 +96,12 @@ _SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 _SCALED = ("sign-flip", "scale", "inner-product", "distributed-backdoor", "model-replacement")
 
+# Slow clients do fewer epochs, but one at least: they do the same work where it is one, or not in epochs.
+_DROPPED = When("drop-stragglers")
+_SLOW = (
+    When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True, other=_DROPPED),
+    When("local-epochs", (1,), but=True, other=_DROPPED),
+)
 _DRIFTS = When("drift.kind", ("none",), but=True)
 _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
@@ -125,6 +131,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
     "standardise": (_TABLE, _AVERAGED),
+    "batch-size": (When("algorithm", ("fedsgd", "qfedsgd"), but=True, other=When("batch-size", (0,))),),
     "local-epochs": (
         When("local-steps", (0,)),
         When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),
@@ -132,7 +139,8 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "max-update-norm": (_AVERAGED, _UPDATES),
-    **dict.fromkeys(("enough-replies", "stragglers"), (_AVERAGED, _WAITING)),
+    "enough-replies": (_AVERAGED, _WAITING),
+    "stragglers": (_AVERAGED, _WAITING, When("local-steps", (0,)), *_SLOW),
     "devices.": (_VIRTUAL,),
     "devices.uplink": (_AVERAGED, _WAITING),
     "order-of-arrival": (_algorithm(*_ASYNCHRONOUS),),
@@ -152,6 +160,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "drop-stragglers": (When("stragglers"),),
     "plateau-delta": (When("plateau-rounds"),),
     "client-evaluate-every": (When("fraction-evaluate"),),
+    "adaptive-tau.tau-max": (When("adaptive-tau.fixed-tau", (0,)),),
     "adaptive-tau.step-cost": (_MODEL_COST,),
     "adaptive-tau.round-cost": (_MODEL_COST,),
     **dict.fromkeys(("dp.clip", "dp.delta", "dp.max-epsilon", "dp.unit"), (When("dp.noise"),)),
@@ -187,12 +196,17 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "width.scheme": (When("width.levels"),),
     "personal.layers": (_HEAD, When("private-layers", ("",))),
     "private-layers": (_HEAD,),
-    "personal.epochs": (_algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),),
+    "personal.epochs": (
+        _algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),
+        When("local-steps", (0,)),
+        When("fedbabu.tune", ("none",), but=True),
+    ),
     "robust.trim": (_algorithm("trimmed-mean"),),
     "robust.m": (_algorithm("multi-krum"),),
     "robust.nu": (_MEDIAN,),
     "robust.iterations": (_MEDIAN,),
     "robust.weighted": (_MEDIAN,),
+    "fedphp.temperature": (When("fedphp.transfer", ("kd",)),),
     "d-psgd.degree": (When("d-psgd.route", ("regular",)),),
     "fedasync.poly-a": (When("fedasync.staleness", ("polynomial",)),),
     "fedasync.hinge-a": (When("fedasync.staleness", ("hinge",)),),

@@ -26,7 +26,7 @@ from task.spec.columns import COLUMNS, columns_phase
 from task.spec.encryption import with_encryption
 from task.spec.entry import Algorithm
 from task.spec.gradients import GRADIENTS, gradients_phase
-from task.spec.record import MODEL_UP, PROTOTYPES
+from task.spec.record import MODEL_UP, PARAMETERS, PROTOTYPES
 from task.spec.selections import SELECTIONS, with_selection
 from task.spec.several import with_models
 from task.spec.stages import with_stages
@@ -126,6 +126,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         last_linear(model, who)  # they are what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
+    _check_statistics(entry, config.model, [n for n in buffers if model.state_dict()[n].is_floating_point()])
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
     if config.server.he and integers:
         raise ConfigError(
@@ -138,6 +139,19 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
+    """Refuse statistics that training moves, where clients send gradients and nobody learns them."""
+    if buffers and entry.up and all(r.layout == PARAMETERS for r in entry.up):
+        trains = {"fedsgd": "fedavg", "qfedsgd": "qfedavg"}.get(entry.solver)
+        raise ConfigError(
+            f'run-config key "model": the clients of {entry.title} send a gradient and no buffers such as '
+            f"{buffers[0]!r}, so that the model would be measured with those of round 0; expected a model "
+            "without batch normalisation"
+            + (f', or algorithm = "{trains}" with batch-size = 0 and local-epochs = 1' if trains else "")
+            + f"; got {model!r}"
+        )
 
 
 def reads_features(config: Config) -> str:

@@ -17,7 +17,7 @@ from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
 from task.spec.algorithms import ALGORITHMS
 from task.spec.brought import algorithm_of
-from task.spec.selections import SELECTIONS, candidates_of
+from task.spec.selections import SELECTIONS, asked_of, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
@@ -56,6 +56,8 @@ def check_names(config: Config) -> None:
     _check_tables(config)
     _check_graph(config)
     _check_edges(config)
+    _check_shares(config)
+    _check_replies(config)
     byzantine = config.robust.byzantine
     if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
@@ -70,11 +72,6 @@ def check_names(config: Config) -> None:
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
-    if config.server.stragglers > 0 and config.train.local_steps > 0:
-        raise ConfigError(
-            'run-config key "stragglers": slow clients do fewer epochs, but "local-steps" counts steps; '
-            "set one of the two to 0"
-        )
     if config.server.stragglers > 0 and config.personal.epochs > 0:
         raise ConfigError(
             'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
@@ -88,7 +85,7 @@ def check_names(config: Config) -> None:
     _check_portable(config)
     _check_structured(config)
     _check_schedule(config)
-    _check_plateau(config)
+    _check_measured(config)
     if config.algorithm == "fsvrg-sparse":
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear and not is_reference(config.model):
@@ -149,6 +146,41 @@ def _check_edges(config: Config) -> None:
     if config.algorithm == "hierfavg" and not knobs.pattern and 0 < clients < knobs.edges:
         raise ConfigError(
             f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
+        )
+
+
+def _clients(config: Config) -> int:
+    """Return how many clients there are; 0 = that depends on the data or on the nodes."""
+    own = spec_of(config.data.dataset).own and not config.data.data_path
+    return 0 if own else config.data.num_clients
+
+
+def _check_shares(config: Config) -> None:
+    """Refuse a share of the clients, above 0, that is nobody."""
+    clients, attack = _clients(config), config.attack
+    malicious = attack.fraction if attack.kind != "none" else 0.0
+    for key, share, most, what in (
+        ("attack.fraction", malicious, clients, "malicious"),
+        ("arrive.share", config.arrive.share, clients - 1, "late"),  # one at least is there from round 1
+    ):
+        if clients and share and min(round(share * clients), most) < 1:
+            needed = f"above {0.5 / clients:g}, or more clients" if most else "a larger num-clients"
+            raise ConfigError(
+                f'run-config key "{key}": 0 of {clients} clients would be {what}; expected {needed}; '
+                f"got {share:g} with num-clients = {clients}"
+            )
+
+
+def _check_replies(config: Config) -> None:
+    """Refuse to wait for more replies than there are clients to ask."""
+    server, clients = config.server, _clients(config)
+    draws = algorithm_of(config.algorithm).asynchronous or is_reference(config.algorithm)  # itself who trains
+    most = clients if draws else asked_of(server, clients)
+    if clients and server.min_replies > max(most, 1):
+        raise ConfigError(
+            f'run-config key "min-replies": expected at most {most}, as a round asks no more clients with '
+            f"num-clients = {clients} and fraction-train = {server.fraction_train:g}; "
+            f"got {server.min_replies}"
         )
 
 
@@ -219,14 +251,21 @@ def _check_schedule(config: Config) -> None:
         )
 
 
-def _check_plateau(config: Config) -> None:
-    """Refuse to stop by an accuracy that nobody measures."""
+def _check_measured(config: Config) -> None:
+    """Refuse to stop by an accuracy, or to name metrics, that nobody measures."""
     server, data = config.server, config.data
     own = algorithm_of(config.algorithm).personal or config.train.ala
     held = not data.pool_test and (bool(data.data_path) or not spec_of(data.dataset).own)
     central = bool(server.evaluate_every) and held and not own
-    if server.plateau_rounds and not central and not server.fraction_evaluate:
-        raise ConfigError(
-            'run-config key "plateau-rounds": expected an accuracy to go by, but the server measures none; '
-            'set "fraction-evaluate" above 0'
-        )
+    if central or server.fraction_evaluate:
+        return
+    for key, set_, wanted in (
+        ("target-accuracy", server.target_accuracy, "an accuracy to go by"),
+        ("plateau-rounds", server.plateau_rounds, "an accuracy to go by"),
+        ("metrics", config.metrics and not server.heldout_clients, "a model that is measured"),
+    ):
+        if set_:
+            raise ConfigError(
+                f'run-config key "{key}": expected {wanted}, but the server measures none; '
+                'set "fraction-evaluate" above 0'
+            )

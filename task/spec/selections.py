@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from task.config.knobs import Config
+from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
 from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
 from task.spec.papers import Paper, paper
@@ -83,6 +84,12 @@ def cohort_size(fraction: float, population: int) -> int:
     """Return m = max(floor(C K), 1), how many clients train; 0 of none."""
     # 0.29 * 100 is 28.999999999999996
     return max(math.floor(fraction * population + 1e-9), 1) if population else 0
+
+
+def asked_of(server: ServerConfig, population: int) -> int:
+    """Return how many clients are asked to train in a round where the policy draws as many as it may."""
+    selected = cohort_size(server.fraction_train, population)
+    return selected - (round(server.stragglers * selected) if server.drop_stragglers else 0)
 
 
 def candidates_of(config: Config, population: int) -> int:

@@ -411,7 +411,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "heldout-clients": {"heldout-clients": 0.2, "local-test-fraction": 0.2},
     "min-replies": {"min-replies": 3},
     "enough-replies": {"enough-replies": 3},
-    "stragglers": {"stragglers": 0.5},
+    "stragglers": {"stragglers": 0.5, "local-epochs": 2},
     "max-update-norm": {"max-update-norm": 1.0},
     "codec.up": {"codec.up": "top-k"},
     "structured.kind": {"structured.kind": "mask"},

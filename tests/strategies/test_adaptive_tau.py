@@ -349,9 +349,8 @@ def test_the_pipeline_equals_the_reference(keys: dict[str, Any], nodes: int, tmp
 
 def test_fixed_tau_keeps_the_same_books(tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
-    played = play(
-        config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), adaptive_tau__fixed_tau=7)
-    )
+    of = {"state_dir": str(tmp_path / "state"), "adaptive_tau__fixed_tau": 7, "adaptive_tau__tau_max": 100}
+    played = play(config(tmp_path / "owners.npz", **of))
     taus = [row["metrics"]["tau"] for row in played.rows[1:]]
     # a round costs 5.5: of 60, ten are 55 and one of tau 2 + look does not fit; the last is cut to what fits
     assert set(taus[:-2]) == {7}

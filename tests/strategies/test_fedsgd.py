@@ -13,6 +13,9 @@ from strategies import FedSGD
 from strategies.engine.state import ServerState
 from strategies.rules.fedsgd import server_update
 from task.config.knobs import Config
+from task.config.read import read_config
+from task.errors import ConfigError
+from task.resolve.contract import model_of, parts_of
 from task.wire import messages as wire
 from tests.support.apps import named_app
 from tests.support.federation import (
@@ -46,6 +49,20 @@ def test_buffers_have_no_gradient_and_stay() -> None:
     assert new.arrays["w"].tolist() == [0.0]
     assert new.arrays["mean"].tolist() == [3.0]
     assert (int(new.arrays["seen"]), new.arrays["seen"].dtype) == (4, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "instead"),
+    [
+        ("fedsgd", ', or .* "fedavg" with batch'),
+        ("qfedsgd", ', or .* "qfedavg" with batch'),
+        ("signsgd", ";"),
+    ],
+)
+def test_statistics_that_no_client_sends_are_refused(algorithm: str, instead: str) -> None:
+    config = read_config({"algorithm": algorithm, "model": "mlp-bn"})
+    with pytest.raises(ConfigError, match=f"running_mean.* without batch normalisation{instead}"):
+        parts_of(model_of(config, (8, 8), 10), config)
 
 
 def run(tmp_path: Path, algorithm: str = "fedsgd", **keys: Any) -> tuple[Played, Data]:

@@ -51,7 +51,13 @@ NOISE: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8", "pixels": "centred"},
-    "fedprox": {"algorithm": "fedprox", "fedprox.mu": 0.1, "fedprox.adaptive": True, "stragglers": 0.5},
+    "fedprox": {
+        "algorithm": "fedprox",
+        "fedprox.mu": 0.1,
+        "fedprox.adaptive": True,
+        "stragglers": 0.5,
+        "local-epochs": 2,
+    },
     "peers": {"algorithm": "d-psgd", "d-psgd.route": "directed-ring", "fraction-train": 0.8},
     "asynchronous": {"algorithm": "fedbuff", "fraction-train": 0.5},
     "edges": {"algorithm": "hierfavg", "hierfavg.kappa2": 2},

@@ -96,6 +96,12 @@ def test_recipes_are_valid(name: str) -> None:
         ({"fedatt.p": 0.5}, r'"fedatt.p": expected float >= 1 and <= 10 .*got 0.5'),
         ({"fedatt.temperature": 0}, r'"fedatt.temperature": expected float > 0 '),
         ({"fedatt.noise": -1}, r'"fedatt.noise": expected float >= 0 '),
+        ({"attack.kind": "scale", "num-clients": 2}, r'"attack.fraction": 0 of 2 .*above 0.25, .*got 0.2'),
+        ({"arrive.share": 0.04}, r'"arrive.share": 0 of 10 clients would be late; expected above 0.05'),
+        ({"arrive.share": 0.9, "num-clients": 1}, r'"arrive.share": 0 of 1 clients would be late'),
+        ({"min-replies": 20, "num-clients": 4}, r'"min-replies": .* at most 4, .*num-clients = 4 .*got 20'),
+        ({"min-replies": 11, "algorithm": "fedbuff", "fraction-train": 0.5}, "at most 10,"),
+        ({"min-replies": 6, "fraction-train": 0.5}, r'"min-replies": .* at most 5,.*train = 0.5;'),
         ({"fraction-evaluate": 0.5, "local-test-fraction": 0}, r'"fraction-evaluate".*"local-test-fraction"'),
     ],
 )
@@ -149,7 +155,7 @@ def test_recipes_by_path_and_unknown_ones(tmp_path: Path) -> None:
         ({"algorithm": "fedsgd", "momentum": 0.9}, '"momentum": nothing in this run reads it'),
         ({"algorithm": "fedsgd", "weight-decay": 0.1}, '"weight-decay": nothing in this run reads it'),
         ({"algorithm": "qfedsgd", "local-steps": 3}, '"local-steps": nothing in this run reads it'),
-        ({"local-steps": 3, "stragglers": 0.5}, '"stragglers": slow clients do fewer epochs'),
+        ({"local-steps": 3, "stragglers": 0.5}, '"stragglers": nothing .*; expected local-steps = 0'),
     ],
 )
 def test_knobs_that_would_have_no_effect_are_refused(keys: dict[str, Any], message: str) -> None:

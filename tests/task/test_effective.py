@@ -56,9 +56,28 @@ CHECKS = tuple(
         ({"attack.scale": 3.0}, '"attack.scale".*attack.kind one of'),
         ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
+        ({"stragglers": 0.5}, '"stragglers".*local-epochs other than 1, or "drop-stragglers" set'),
+        *(
+            ({"stragglers": 0.5, "algorithm": a}, f'"stragglers".*other than .*"drop-stragglers".*"{a}"')
+            for a in ("adaptive-tau", "fedsgd", "qfedsgd", "signsgd")
+        ),
         ({"client-evaluate-every": 5}, '"client-evaluate-every".*"fraction-evaluate" set'),
         ({"local-epochs": 5, "local-steps": 20}, '"local-epochs".*local-steps = 0.*local-steps = 20'),
+        *(
+            ({"personal.epochs": 5, "local-steps": 3, "algorithm": a}, '"personal.epochs".*local-steps = 0')
+            for a in ("ditto", "fedbabu", "fedrep", "fine-tune")
+        ),
+        ({"personal.epochs": 5, "algorithm": "fedbabu", "fedbabu.tune": "none"}, '"personal.epochs".*tune'),
         ({"local-steps": 5, "algorithm": "adaptive-tau"}, '"local-steps".*other than .*"adaptive-tau"'),
+        *(
+            ({"algorithm": a, "batch-size": 50}, '"batch-size".*"qfedsgd", or batch-size = 0, or.*got 50')
+            for a in ("fedsgd", "qfedsgd")
+        ),
+        ({"algorithm": "fedphp", "fedphp.transfer": "mmd", "fedphp.temperature": 2.0}, '"fedphp.temp.*"kd"'),
+        (
+            {"algorithm": "adaptive-tau", "adaptive-tau.fixed-tau": 5, "adaptive-tau.tau-max": 9},
+            '"adaptive-tau.tau-max".*fixed-tau = 0.*fixed-tau = 5',
+        ),
         ({"algorithm": "fedsgd", "local-epochs": 2}, '"local-epochs".*other than "fedsgd"'),
     ],
 )  # fmt: skip
@@ -78,8 +97,11 @@ def test_a_key_that_nothing_reads_is_refused(keys: dict[str, Any], message: str)
         {"ala": True, "fedala.eta": 2.0},
         {"algorithm": "median", "robust.byzantine": 0.3},
         {"stragglers": 0.5, "drop-stragglers": True},
+        {"stragglers": 0.5, "drop-stragglers": True, "algorithm": "fedsgd"},
+        {"stragglers": 0.5, "local-epochs": 2},
         {"algorithm": "ditto", "client-evaluate-every": 5},  # by default its clients evaluate
         {"algorithm": "fedsgd", "batch-size": 0},
+        {"algorithm": "signsgd", "batch-size": 50},
         {"devices.speed": 10.0},
     ],
 )
@@ -163,7 +185,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "feddf": {"algorithm": "feddf", "public.examples": 20, "feddf.steps": 2},
     "fedmd": {"algorithm": "fedmd", "public.examples": 20},
     "ala": {"ala": True},
-    "stragglers": {"stragglers": 0.5},
+    "stragglers": {"stragglers": 0.5, "local-epochs": 2},
     "power-of-choice": {"selection": "power-of-choice", "fraction-train": 0.5},
     "oort": {"selection": "oort", "fraction-train": 0.5, "select.pacer-window": 1},
     "fedcs": {"selection": "fedcs"},
@@ -179,8 +201,8 @@ SETTINGS = {
 }  # fmt: skip
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
-    "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "d-psgd.degree",
-    "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
+    "batch-size", "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "num-classes",
+    "d-psgd.degree", "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "models.features", "models.levels", "vertical.cut",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.

@@ -70,8 +70,12 @@ def test_a_run_that_does_all_its_rounds_says_so(tmp_path: Path) -> None:
         {"plateau-rounds": 2, "evaluate-every": 0},
         {"plateau-rounds": 2, "dataset": "csv"},
         {"plateau-delta": 0.1},
+        {"target-accuracy": 0.9, "evaluate-every": 0},
+        {"target-accuracy": 0.9, "pool-test": True},
+        {"target-accuracy": 0.9, "dataset": "csv"},
+        {"metrics": "f1-macro", "evaluate-every": 0},
     ],
 )
-def test_a_plateau_that_nobody_would_see_is_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match='"plateau-'):
+def test_a_measure_that_nobody_takes_is_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f'"{next(iter(keys))}": '):
         read_config(keys)

@@ -20,7 +20,7 @@ from task.datasets import spec_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.spec.brought import algorithm_of
-from task.spec.selections import cohort_size
+from task.spec.selections import asked_of
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
@@ -92,9 +92,7 @@ def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, 
     clients = data.num_clients or nodes
     if spec_of(data.dataset).own:
         clients = min(clients, nodes) if data.data_path else nodes
-    asked = cohort_size(server.fraction_train, clients)
-    if server.drop_stragglers:
-        asked -= round(server.stragglers * asked)
+    asked = asked_of(server, clients)
     if algorithm_of(config.algorithm).pooled or server.selection == "fedcs":
         asked = 1  # fedcs may find only one client that is quick enough
     if config.dp.central:
