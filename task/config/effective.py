@@ -73,6 +73,7 @@ _UPDATES = When(
     but=True,
     why="whose clients send nothing, or sums that no norm of a change bounds",
 )
+_MANY = When("algorithm", tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.pooled)), but=True)
 _ASYNCHRONOUS = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.asynchronous))
 _WAITING = When("algorithm", _ASYNCHRONOUS, but=True)
 _VIRTUAL = When("order-of-arrival", ("virtual",))
@@ -140,7 +141,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "max-update-norm": (_AVERAGED, _UPDATES),
     "enough-replies": (_AVERAGED, _WAITING),
-    "stragglers": (_AVERAGED, _WAITING, When("local-steps", (0,)), *_SLOW),
+    "stragglers": (_AVERAGED, _WAITING, _MANY, When("local-steps", (0,)), *_SLOW),
     "devices.": (_VIRTUAL,),
     "devices.uplink": (_AVERAGED, _WAITING),
     "order-of-arrival": (_algorithm(*_ASYNCHRONOUS),),

@@ -43,10 +43,12 @@ def presumed_trainable(arrays: NamedArrays) -> tuple[str, ...]:
 
     PyTorch's running statistics of normalisation layers are left out, by their names.
     """
-    statistics = ("running_mean", "running_var")
-    return tuple(
-        name for name, a in arrays.items() if a.dtype.kind == "f" and name.split(".")[-1] not in statistics
-    )
+    return tuple(name for name, a in arrays.items() if a.dtype.kind == "f" and not is_statistic(name))
+
+
+def is_statistic(name: str) -> bool:
+    """Return whether PyTorch's normalisation layers call a buffer so that training moves."""
+    return name.split(".")[-1] in ("running_mean", "running_var")
 
 
 def blocks(size: int, length: int = 1 << 13) -> Iterator[slice]:

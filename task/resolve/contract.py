@@ -15,7 +15,7 @@ from task.errors import ConfigError
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.arrays import Arrays, is_statistic, only, state_of
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
@@ -126,7 +126,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
         last_linear(model, who)  # they are what that layer reads
     buffers = [n for n in names if n not in dict(model.named_parameters())]
     check_covered(config, [n for n in shared if n not in trainable], buffers)
-    _check_statistics(entry, config.model, [n for n in buffers if model.state_dict()[n].is_floating_point()])
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
     integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
     if config.server.he and integers:
         raise ConfigError(

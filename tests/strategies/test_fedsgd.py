@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord
 
 from strategies import FedSGD
@@ -63,6 +64,9 @@ def test_statistics_that_no_client_sends_are_refused(algorithm: str, instead: st
     config = read_config({"algorithm": algorithm, "model": "mlp-bn"})
     with pytest.raises(ConfigError, match=f"running_mean.* without batch normalisation{instead}"):
         parts_of(model_of(config, (8, 8), 10), config)
+    constant = torch.nn.Linear(64, 10)
+    constant.register_buffer("scale", torch.ones(1))  # training does not move it
+    assert parts_of(constant, config).trainable == ("weight", "bias")
 
 
 def run(tmp_path: Path, algorithm: str = "fedsgd", **keys: Any) -> tuple[Played, Data]:

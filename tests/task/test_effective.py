@@ -57,6 +57,7 @@ CHECKS = tuple(
         ({"attack.scale": 3.0, "attack.kind": "label-flip"}, '"attack.scale".*attack.kind = "label-flip"'),
         ({"drop-stragglers": True}, '"drop-stragglers".*"stragglers" set.*stragglers = 0'),
         ({"stragglers": 0.5}, '"stragglers".*local-epochs other than 1, or "drop-stragglers" set'),
+        ({"stragglers": 0.5, "local-epochs": 2, "algorithm": "centralised"}, '"stragglers".*"centralised"'),
         *(
             ({"stragglers": 0.5, "algorithm": a}, f'"stragglers".*other than .*"drop-stragglers".*"{a}"')
             for a in ("adaptive-tau", "fedsgd", "qfedsgd", "signsgd")
