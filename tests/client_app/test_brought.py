@@ -21,7 +21,8 @@ from tests.support.federation import play, read_by
 from tests.support.horizontal import HORIZONTAL
 from tests.support.shapes import by_shape
 
-LINEAR_ONLY = {"fsvrg-sparse"}  # it scales the columns of a first layer that is linear in the features
+# The first scales the columns of a linear layer, the others send no running statistics.
+PLAIN = {"fsvrg-sparse", "fedsgd", "qfedsgd", "signsgd"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def net(tmp_path: Path) -> Iterator[Path]:
 def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> None:
     # Each client has 21 training examples: its last batch is a single one.
     keys = {
-        "algorithm": name, "model": "brought_net:" + ("plain" if name in LINEAR_ONLY else "Small"),
+        "algorithm": name, "model": "brought_net:" + ("plain" if name in PLAIN else "Small"),
         "dataset": "digits", "num-clients": 4, "max-examples": 92, "num-server-rounds": 2,
         "learning-rate": 0.05, "batch-size": 10, "state-dir": str(tmp_path / "state"),
         "adaptive-tau.budget": 1.0, "public.examples": 8,
