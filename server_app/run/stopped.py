@@ -38,7 +38,7 @@ def finish_stopped(
     result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
     model = in_clear(read_config(folder.config()["run"]), snapshot.model)
     with writing() as may:
-        if not may or folder.finished():
+        if not may:
             return None
         folder.finish(result, model, extra.get("card"))
         write_report(path)
