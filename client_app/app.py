@@ -96,7 +96,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             if owned.simulation:
                 raise
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
-            raise kind(owned.explain(err)) from None
+            raise kind(owned.explain(err)) from err  # whose kind the node's program may want to know
 
     def on_phase(name: str) -> OnMessage:
         def on_message(message: Message, context: Context) -> Message:

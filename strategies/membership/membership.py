@@ -146,17 +146,17 @@ class Membership:
         """Return what a node registered; None if the node could not answer and is to be asked again.
 
         Raises:
-            ConfigError: The node declines.
+            ConfigError: The node declines, or its app failed, which makes it no client of another author's.
             Exception: Whatever its bytes lead to.
         """
         if isinstance(reply, Exception):
             raise reply
         if reply.has_error():
             why = wire.one_line(reply.error.reason, "no reason given")
-            if why.startswith(wire.POLICY):
-                raise ConfigError(why)
             if reply.metadata.src_node_id != node.id:
                 return None  # the SuperLink's error: the node left, or its answer did
+            if REGISTER not in why:  # Flower names the query to which an app has no answer
+                raise ConfigError(why)
         elif REGISTER in reply.content:
             registered = read_registration(reply.content)
             whole = self.whole_nodes and len(registered.clients) > 1

@@ -63,6 +63,8 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
         if "error" in told:
             raise told["error"]
+        if "stock" in told:  # what Flower raises for an app without this query
+            raise ValueError(f"No query function registered with name '{registration.REGISTER}'")
         if "refused" in told:
             return Message(registration.refusal_content(told["refused"]), reply_to=message)
         if "content" in told:
@@ -231,7 +233,7 @@ def test_a_node_that_was_silent_is_called_again() -> None:
 
 
 def test_a_node_that_cannot_register_is_one_client() -> None:
-    grid = hosts({"clients": {"a": 1}}, {"error": NotImplementedError("no such action")})
+    grid = hosts({"clients": {"a": 1}}, {"stock": True})
     registry = called(grid)
     node = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 1)
     assert registry.names == ["a", f"node-{node}"]
@@ -266,11 +268,19 @@ def test_nodes_that_refuse_for_one_reason_are_one_sentence() -> None:
     [
         REFUSES,
         {"error": RuntimeError("x"), "policy": True},
+        {"error": MemoryError("--max-memory: this task needs more than 512M")},
         {"content": lambda: lies(share=[0, 0])},
         owner("ward-3", shape=(5,)),
         owner("ward-3", classes=4),
     ],
-    ids=["refuses", "another app", "lies", "another shape", "another number of classes"],
+    ids=[
+        "refuses",
+        "another app",
+        "runs out of memory",
+        "lies",
+        "another shape",
+        "another number of classes",
+    ],
 )
 def test_one_of_three_nodes_vetoes_no_run(
     odd: dict[str, Any], min_nodes: int, caplog: pytest.LogCaptureFixture
@@ -509,7 +519,7 @@ def test_who_is_enrolled_under_another_name_is_refused_and_the_run_begins_withou
 
 
 def test_somebody_elses_app_on_an_enrolled_node_has_its_name() -> None:
-    grid = hosts({"error": NotImplementedError("no such action"), "name": "lab-7"})
+    grid = hosts({"stock": True, "name": "lab-7"})
     assert called(grid).names == ["lab-7"]
 
 

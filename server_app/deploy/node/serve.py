@@ -182,8 +182,10 @@ class _NodeProcess:
         """Say what has changed, and refuse to go on without enough memory.
 
         Raises:
-            ConfigError: The node's processes alone use more than they may.
+            ConfigError: The node's processes, or a run's data, need more than they may use.
         """
+        if self.loop.lacks_memory:
+            raise ConfigError(self.loop.lacks_memory)
         quiet_s = self._quiet_s()
         if self.tasks[True].wanted and WARM_PORTABLE not in self.supervisor.children:
             env = environment(self.kit, self.options) | portable.SETTINGS
