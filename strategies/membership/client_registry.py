@@ -228,13 +228,38 @@ class ClientRegistry:
         return {name: n for name, n in counts.items() if n > 0}
 
     def participants(self) -> list[Row]:
-        """Return the nodes that take part, by id, with their enrolled name and what they registered."""
+        """Return the nodes that take part, by id, with their enrolled name and their share of the clients."""
         names = {node: claim.node.name for node, claim in self.membership.claims.items()}
+        shares = self._shares()
         return [
-            {"node": str(n), "name": names.get(n, ""), "clients": len(a.clients)}
-            | {"examples": int(np.sum(a.num_examples)), "version": a.version}
+            {"node": str(n), "name": names.get(n, ""), "clients": shares[n][0], "examples": shares[n][1]}
+            | {"version": a.version}
             for n, a in sorted(self._answers.items())
         ]
+
+    def _shares(self) -> dict[int, tuple[int, int]]:
+        """Return by node how many clients it trains, and their registered examples.
+
+        Which node of a pool trains which client depends on the cohort: each counts for an equal part.
+        """
+        shares = dict.fromkeys(self._answers, (0, 0))
+        for group in self._groups:
+            counts = np.asarray(self._answers[group.nodes[0]].num_examples)
+            places = np.arange(len(group.names))
+            if group.names != self._dealt:
+                places = np.array([bisect_left(self._dealt, name) for name in group.names])
+            by_pool: dict[str, list[int]] = {}
+            for node in sorted(group.nodes):
+                by_pool.setdefault(self._answers[node].pool, []).append(node)
+            of = np.zeros(len(group.names), int)  # which pool trains each client, as in `_hosts`
+            for i, pool in reversed(list(enumerate(sorted(by_pool)))):
+                for part, parts in (self._answers[node].share for node in self._pools[pool]):
+                    of[places % max(parts, 1) == part] = i
+            for i, pool in enumerate(sorted(by_pool)):
+                for k, node in enumerate(by_pool[pool]):
+                    own = np.flatnonzero(of == i)[k :: len(by_pool[pool])]
+                    shares[node] = len(own), int(counts[own].sum())
+        return shares
 
     def left_out(self) -> list[Row]:
         """Return the nodes that are online and take no part, by id, with their enrolled name and why."""

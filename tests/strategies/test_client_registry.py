@@ -174,6 +174,33 @@ def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.
     assert [p["node"] for p in registry.participants()] == [str(grid.node(1))]
 
 
+def shown(registry: ClientRegistry, grid: FaultyGrid) -> list[tuple[int, int]]:
+    """Return clients and examples of each node as ``nodes.json`` has them."""
+    by_node = {p["node"]: (p["clients"], p["examples"]) for p in registry.participants()}
+    return [by_node[str(grid.node(i))] for i in range(len(by_node))]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([{"share": (0, 3)}, {"share": (1, 3)}, {"share": (2, 3)}], [(2, 5), (2, 7), (1, 3)]),
+        ([{}, {}], [(5, 15), (0, 0)]),  # two disks without shares: the first trains all
+        ([{"pool": "disk"}, {"pool": "disk"}], [(3, 9), (2, 6)]),
+        ([{"share": (1, 3)}], [(5, 15)]),  # whose share it is is not there
+    ],
+    ids=["shares", "no shares", "one disk", "one share alone"],
+)
+def test_a_node_is_shown_with_the_clients_that_it_trains(
+    more: list[dict[str, Any]], expected: list[tuple[int, int]]
+) -> None:
+    clients = {f"c{i}": i + 1 for i in range(5)}
+    grid = hosts(*({"clients": clients} | node for node in more))
+    registry = called(grid)
+    assert sorted(shown(registry, grid)) == sorted(expected)  # nodes' ids are random
+    plan = by_index(grid, registry.assign(list(clients), dict.fromkeys(clients, 1.0)))
+    assert sorted(map(len, plan.values())) == sorted(n for n, _ in expected if n)
+
+
 def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
     """Lose the answers of the i-th node to its first questions."""
     push, lost = grid.push_messages, [0]
