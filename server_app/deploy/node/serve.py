@@ -155,7 +155,7 @@ class _NodeProcess:
         rounds = kit.state / "rounds.json"
         mine, identity = site(kit, options), Identities(kit).of
         self.loop = MessageLoop(client, self.tasks, mine, config, options.max_memory, rounds, identity)
-        self.probe = Probe(self.link, kit.ca_certificate)
+        self.probe = Probe(self.link, kit.ca_certificate, transport)
         self.connected = False
         self._lost = False
         self._has_memory = self.limit is None
@@ -249,7 +249,7 @@ class _NodeProcess:
         if quiet_s < timing.NODE_SILENT_S:
             self._answers_since = 0.0
         answers = self._answers_since and time.monotonic() > self._answers_since + timing.NODE_STALE_S
-        if quiet_s > timing.NODE_STALE_S and answers:
+        if quiet_s > timing.NODE_STALE_S and answers and not self.loop.refused:
             self._answers_since = 0.0
             say(
                 f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers: reconnecting"
@@ -263,6 +263,11 @@ class _NodeProcess:
         if not self.loop.held:
             return f"was refused by {host}: {self.loop.refused}"
         if time.monotonic() < self._refused_since + timing.NOT_LET_IN_S:
+            if self.connected:
+                return (
+                    f"was refused by {host}, which accepted the key of {self.kit.name} before: the key was "
+                    "revoked, or the link has just started and reads its keys soon"
+                )
             return (
                 f"was refused by {host}, which believes that an earlier process of this node is still online "
                 "(for up to 60 s), or does not know its key, which a link that has just started reads soon"
