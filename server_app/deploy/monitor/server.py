@@ -262,8 +262,7 @@ def serve(path: Path, host: str, port: int) -> None:
                 "password and no encryption. Prefer 127.0.0.1 and `ssh -L`.",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-        later = "" if path.is_dir() else ", which does not exist yet"
-        print(f"monitor of {path}{later}: http://{where}:{monitor.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"monitor of {path}: http://{where}:{monitor.server_port}/ (Ctrl-C ends it)", flush=True)
         monitor.serve_forever()
     print("monitor stopped", file=sys.stderr)
 
