@@ -58,7 +58,7 @@ class MemoryLimit:
 
 
 _ASKED = re.compile(r"you tried to allocate (\d+) bytes|Unable to allocate ([\d.]+) (\w+) for an array")
-_UNITS = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")  # each 1024 of the one before
 
 
 def lacking(err: BaseException) -> int | None:
@@ -70,7 +70,7 @@ def lacking(err: BaseException) -> int | None:
     seen: BaseException | None = err
     while seen is not None:
         if found := _ASKED.search(str(seen)):  # PyTorch's words, then NumPy's
-            return int(found[1] or float(found[2]) * _UNITS.get(found[3], 0))
+            return int(found[1] or float(found[2]) * 1024 ** _UNITS.index(found[3]))
         if isinstance(seen, MemoryError) or "allocate memory" in str(seen):
             return 0
         seen = seen.__cause__
