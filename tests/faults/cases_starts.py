@@ -54,6 +54,7 @@ def refused(*arguments: str) -> tuple[int, str]:
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[Machine]:
     """Run a link or a node for the block."""
+    folder.mkdir(parents=True, exist_ok=True)
     machine = Machine(arguments[0], [BOUQUET, *arguments], folder / f"{arguments[0]}.log")
     machine.log.unlink(missing_ok=True)
     with machine.log.open("ab") as log:
@@ -221,9 +222,8 @@ def certificates_end(rig: Rig) -> str:
 @case(
     "R34",
     "A node may use too little memory for a run's data",
-    "the run goes on with the others and with all clients; the node says what it needs, and ends with exit code 2",
-    "of three nodes that host a partition, one may use 70 MB more than it does before any task; the run's data "
-    "are 94 MB",
+    "the run goes on with the others and all clients; the node says what it needs and ends, with exit code 2",
+    "of three nodes that host a partition, one may use 70 MB more than at rest; the run's data are 94 MB",
     tests=(
         "tests/deploy/test_edge.py::test_what_an_error_says_of_memory",
         "tests/deploy/test_node.py::test_a_node_that_lacks_memory_for_a_runs_data_ends_and_says_so",
