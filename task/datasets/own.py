@@ -16,6 +16,7 @@ import numpy.typing as npt
 from task.config.sections import TABLES, DataConfig
 from task.datasets.base import Dataset, Decoded, Names, Owners, Request, Rows
 from task.datasets.columns import layout_of
+from task.datasets.layout import channels_first
 from task.datasets.shares import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
@@ -43,8 +44,8 @@ def data_path(request: Request) -> Path:
 
 def files_of(folder: Path, suffix: str) -> tuple[Path, ...]:
     """Return the files of a folder whose names end so, in any case, sorted; not hidden ones."""
-    found = [p for p in folder.glob("*") if p.suffix.lower() == suffix and not p.name.startswith((".", "~$"))]
-    return tuple(sorted(found))
+    found = [p for p in folder.glob("*") if p.suffix.lower() == suffix and p.is_file()]
+    return tuple(sorted(p for p in found if not p.name.startswith((".", "~$"))))
 
 
 def keys_of(request: Request) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def assemble(
     if not num_train:
         raise DataError(f"{local(where)}: expected training examples; all {len(y)} are test examples")
     labels = labels[order] if len(labels) == len(y) else labels
-    x = np.ascontiguousarray(channels_first(x)[order])
+    x = np.ascontiguousarray(channels_first(x, where)[order])
     image = x.dtype == np.uint8
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
     missing = 0 if image else int(np.isnan(x[:, layout_of(columns, x.shape[1])[1]]).sum())
@@ -172,13 +173,6 @@ def _outputs(y: npt.NDArray[Any]) -> int:
     if y.dtype.kind != "f":
         return 0
     return y.shape[1] if y.ndim > 1 else 1
-
-
-def channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Turn ``[N, H, W, C]`` images into ``[N, C, H, W]``; leave all else."""
-    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    return x
 
 
 def _cut(owners: npt.NDArray[Any], count: int, seed: int) -> Mask:

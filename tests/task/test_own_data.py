@@ -92,7 +92,7 @@ def test_a_folder_of_csv_files_has_one_owner_each(tmp_path):
         ("label\n1\n", r"line 1: expected a header"),
         ("x,x,label\n1,1,1\n", r"each name once"),
         ("client,label\na,1\n", "at least one feature"),
-        ("x,label,split\n1,0,dev\n", r'column 3 "split": expected train or test; got "dev"'),
+        ("x,label,split\n1,0,dev\n", r'column 3 "split": expected train, test or validation; got "dev"'),
         ("x,label,client\n1,0,\n", r'column 3 "client": expected a name'),
         ("x,label,split\n1,0,test\n", "expected training examples"),
     ],
