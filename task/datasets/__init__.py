@@ -39,7 +39,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
 
     Raises:
         ConfigError: No such data set, or max-examples or pool-test with natural owners.
-        DataError: The data are missing, damaged or cannot be downloaded.
+        DataError: The data are missing, damaged or cannot be downloaded, or are of one class.
     """
     request = _request(config, synthetic, seed, config.data_path)
     source = spec_of(config.dataset).locate(request)
@@ -52,6 +52,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
         )
     if config.pool_test:
         dataset = _pooled(dataset)
+    dataset.check_classes(config.task)
     if not 0 < config.max_examples < dataset.num_train:
         return prepared(dataset, config)
     if dataset.owners:
@@ -61,6 +62,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
             "partition=natural)."
         )
     subset = _cached(request, source, max_examples=config.max_examples, pool_test=config.pool_test)
+    subset.check_classes(config.task)
     return prepared(subset, config)
 
 
@@ -124,6 +126,11 @@ def load_owned(
     request = replace(_request(config, SyntheticConfig(), seed, data_path, client_name), grows=grows)
     owned = _cached(request, spec.locate(request))
     _check_party(owned, config)
+    if owned.task == natural_task(config) == "classification" and owned.labelled and owned.num_classes < 2:
+        raise ConfigError(
+            'run-config key "num-classes": expected two classes or more to choose from; got '
+            f"{owned.num_classes}"
+        )
     if config.task == "auto" and owned.task != natural_task(config):
         raise ConfigError(
             f'run-config key "task": a node brings its own data, whose targets are those of {owned.task}; '
