@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from task.datasets.base import Decoded
+from task.datasets.base import Dataset, Decoded
 from task.datasets.header import TypedColumn, read_column
 
 # What a digest is of, by part; where two differ, these words say it.
@@ -112,6 +112,11 @@ def described(data: Decoded) -> Description:
     if not classes and numbered and data.num_classes <= MOST_NUMBERS:
         classes = [str(i) for i in range(data.num_classes)]
     return Description(kind, columns, tuple(name for name in several if name), tuple(classes))
+
+
+def meaning_of(data: Dataset) -> Meaning:
+    """Return what others may know of what a data set means."""
+    return data.meaning or described(data).meaning
 
 
 @functools.lru_cache(maxsize=16)
