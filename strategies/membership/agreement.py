@@ -15,6 +15,7 @@ from task.datasets.description import PARTS, Meaning
 from task.population import some
 
 OTHERS = "those of the others"
+ITS_OWN = "those which it registered first"
 COMMON = ""  # whose meaning is that of all clients' data
 
 
@@ -29,6 +30,12 @@ class Agreement:
     def of(self, client: str) -> Meaning:
         """Return what a client's data must mean, as far as it is known."""
         return self.by_client.get(client if self.apart else COMMON, Meaning())
+
+    def refuses(self, client: str, theirs: Meaning) -> str:
+        """Return why a client's data do not mean what they must, as far as it is known; "" if they do."""
+        known, whose = self.of(client).parts, ITS_OWN if self.apart else self.whose
+        unlike = (part for part in PARTS if known.get(part, found := theirs.parts.get(part, "")) != found)
+        return next((_differs(theirs, part, whose) for part in unlike), "")
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ def agree(voters: Mapping[int, Voter], known: Agreement) -> tuple[Agreement, dic
     agreed, refused, unclear = dict(known.by_client), dict[int, str](), ""
     for client in {v.client for v in voters.values()} if known.apart else {COMMON}:
         mine = {n: v for n, v in voters.items() if not known.apart or v.client == client}
-        meaning, out, why = _agree(mine, known.of(client), known.whose)
+        meaning, out, why = _agree(mine, known.of(client), ITS_OWN if known.apart else known.whose)
         refused |= out
         unclear = unclear or why
         if meaning is not None:
@@ -65,23 +72,25 @@ def _agree(
         sides: dict[str, list[str]] = {}
         for voter in left.values():
             sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter.node)
-        if not sides:
-            return None, refused, ""
-        if part not in parts:
+        if left and part not in parts:
             parts[part] = max(sides, key=lambda digest: len(sides[digest]))
             if 2 * len(sides[parts[part]]) <= len(left):
                 return None, refused, _unclear(words, sides.values())
         for node, voter in list(left.items()):
-            if (theirs := voter.meaning.parts.get(part, "")) != parts[part]:
-                none = "" if theirs else ", which it does not name"
-                refused[node] = (
-                    f"has data that differ from {whose} in {words}{none}; its own log has its names"
-                )
+            if voter.meaning.parts.get(part, "") != parts[part]:
+                refused[node] = _differs(voter.meaning, part, whose)
                 del left[node]
+    if not left:
+        return None, refused, ""
     order = [v.meaning for _, v in sorted(left.items(), key=lambda item: item[1].client)]
     inputs = known.inputs or Counter(m.inputs for m in order).most_common(1)[0][0]
     outputs = known.outputs or Counter(m.outputs for m in order).most_common(1)[0][0]
     return Meaning(parts, inputs, outputs), refused, ""
+
+
+def _differs(theirs: Meaning, part: str, whose: str) -> str:
+    none = "" if theirs.parts.get(part) else ", which it does not name"
+    return f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names"
 
 
 def _unclear(words: str, sides: Iterable[list[str]]) -> str:

@@ -95,7 +95,7 @@ def admit(
     is what a ClientApp that is not Bouquet's cannot do in this run ("": it can take part). `code` has, by
     package, the hash of what the run's user brings.
     """
-    done = Admission(held=dict(held), size=size)
+    done, known = Admission(held=dict(held), size=size), agreement or Agreement()
     by_client: dict[str, list[Claim]] = {}
     shared: list[Claim] = []
     ordered = sorted(claims, key=lambda c: c.node.id)
@@ -106,7 +106,8 @@ def admit(
             done.refused[node.id] = differs
         elif data and theirs and theirs != data:
             done.deviating.add(node.id)
-            done.refused[node.id] = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
+            why = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
+            done.refused[node.id] = known.refuses(claim.own, claim.registration.meaning) or why
         elif not claim.own:
             shared.append(claim)
         elif node.name not in ("", claim.own):
@@ -118,7 +119,7 @@ def admit(
     if shared:
         enrolled = any(c.node.name for group in by_client.values() for c in group)
         _admit_shared(shared, done, enrolled)
-    _admit_alike(ordered, done, agreement or Agreement())
+    _admit_alike(ordered, done, known)
     if lost_on_foreign:
         _refuse_foreign(ordered, done, lost_on_foreign)
     return done
