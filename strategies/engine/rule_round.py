@@ -88,7 +88,7 @@ class RuleRound:
         self.result: tuple[ServerState, dict[str, Number]] | None = None
         self.spent: AggregatedReplies | None = None  # what it cost, if it ended without one
         self.why = ""  # why the round keeps the model; "" = it does not, or is not over
-        self._phases: Round = rule.round(state, context)
+        self._phases: Round = rule.round(rule.counted(state, context), context)
 
     def begin(self) -> Phase | None:
         """Run the phases before the first training; return that, or None if the round is over."""

@@ -168,7 +168,9 @@ class Strategy(FlowerStrategy):
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
         more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
-        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
+        return RoundContext(
+            self.rule, self.entry, server_round, lr, (), *known, *more, known=clients.known.names
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -357,7 +359,8 @@ class Strategy(FlowerStrategy):
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
         assert self.state is not None
-        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry)
+        known = self.registry.dump(examples=self.rule.counts_examples)
+        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry) | known
         good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
         return Snapshot.of(server_round, self.state, memory, good)
 
@@ -366,6 +369,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
+        self.registry.known.load(snapshot.arrays)
         self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
