@@ -53,7 +53,8 @@ class ReplayEngine(PhaseEngine):
         self.begin(int(line["round"]), float(line["lr"]))
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
-        self._names.names = tuple(next(iter(given), ()) or line.get("cohort", ()))
+        asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
+        self._names.names = tuple(next(iter(given), ()) or sorted(asked))
         counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
         # Who the others are changes nothing.
         self._names.known.names = self._names.names if given and given[0] else ("",) * max(counts, default=0)
@@ -129,6 +130,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
                 groups=tuple(tuple(group) for group in line.get("groups", ())),
                 known=engine.registry.known.names,
             )  # fmt: skip
+            state = rule.counted(state, context)
             state = _round(
                 RuleRound(rule, state, context, engine, cast(Grid, None)), line, state, kept, engine
             )

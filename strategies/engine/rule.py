@@ -253,7 +253,11 @@ class Rule:
         return state, metrics | over_models(hops)
 
     def counted(self, state: Any, context: RoundContext) -> Any:
-        """Return a state whose means over all clients count those, too, that the run has known only since."""
+        """Return the state with which a round begins, given whom the run has known by then.
+
+        Means over all clients count those, too, that have joined since. It comes after `begin`, and is also
+        called where a transcript is checked.
+        """
         if not isinstance(state, MeansState):
             return state
         N = len(context.everybody)

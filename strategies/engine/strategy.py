@@ -142,7 +142,7 @@ class Strategy(FlowerStrategy):
             self._register(grid, server_round)
         context, run = self.context(server_round, lr), partial(self.engine.run, grid=grid)
         seconds = partial(self.cohorts.alone, state=state, context=context)
-        state = self._take(self.rule.begin(state, context, seconds))
+        state = self._take(self.rule.counted(self.rule.begin(state, context, seconds), context))
         plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):

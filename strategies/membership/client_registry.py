@@ -12,7 +12,6 @@ or else after its id; where the algorithm needs our client half it is refused, s
 `strategies.membership.foreign`.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,8 +77,6 @@ class ClientRegistry:
         self._groups: list[_Group] = []
         self._widths: dict[str, float] = {}
         self._models: dict[str, str] = {}
-        # Names with those that join later: a client stays at its node, where its state is.
-        self._dealt: Sequence[str] = []
 
     @property
     def started(self) -> bool:
@@ -143,7 +140,6 @@ class ClientRegistry:
         self.late = self.stream.late(self.names) if self.stream else frozenset()
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
-        self._dealt = self.names
         if self.stream and self.late and self.stream.age(True, self.round) < 1:
             self.names = [name for name in self.names if name not in self.late]
 
@@ -192,11 +188,12 @@ class ClientRegistry:
             by_pool.setdefault(self._answers[node].pool, []).append(node)
         if len(by_pool) == 1:
             return claims
-        i = bisect_left(self._dealt, name)
+        # Its place among the clients that the node named: whoever else joins does not move it.
+        places = {node: group.number(name) for group in self._groups for node in group.nodes}
         for pool in sorted(by_pool):
             for node in self._pools[pool]:
                 part, parts = self._answers[node].share
-                if i % max(parts, 1) == part:
+                if (i := places.get(node)) is not None and i % max(parts, 1) == part:
                     return by_pool[pool]
         return by_pool[min(by_pool)]
 
