@@ -27,7 +27,7 @@ from client_app.work import adapt_clients, check_bounds, evaluate_clients, train
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.encryption.sums import Ciphertexts
-from task.errors import BouquetError, FieldError, RefusedError, WireError
+from task.errors import MISTAKES, BouquetError, FieldError, RefusedError, WireError
 from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
@@ -91,7 +91,7 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
         try:
             return work(message, context)
-        except Exception as err:
+        except Exception as err:  # raised again, without what the owner does not let out
             owned = owner(context)
             if owned.simulation:
                 raise
@@ -225,6 +225,8 @@ def answer(
             if isinstance(outcome, Exception):
                 raise outcome
             merged.add(client, outcome)
+        except MISTAKES:  # in the program, and no client's
+            raise
         except Exception as err:  # a client's failure is its own; the others go on
             if not named:
                 raise

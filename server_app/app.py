@@ -224,7 +224,7 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
         return summarise(folder.rounds(), folder.clients(), keys)
     except OSError:
         raise  # the disk is at fault, and a resume can do it again
-    except Exception as err:
+    except Exception as err:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run is finished, but its summary could not be made", folder.path)
         known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
@@ -238,7 +238,7 @@ def _report(path: Path, opened: OpenedRun, arrays: Arrays) -> None:
         write_report(path)
     except OSError:
         raise
-    except Exception:
+    except Exception:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run is finished, but its report could not be made", path)
 
 

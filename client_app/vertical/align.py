@@ -36,7 +36,7 @@ class Alignment:
                 with self.memory.locked([client]):
                     (kept,) = self.memory.load([client], 0)
                     yield client, self.memory.keep(client, *step(client, kept))
-            except Exception as err:
+            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
                 yield client, err
 
     def points(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:

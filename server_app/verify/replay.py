@@ -42,7 +42,7 @@ class ReplayEngine(PhaseEngine):
     """A phase engine whose replies are those of a transcript."""
 
     def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
-        names = SimpleNamespace(names=())
+        names = SimpleNamespace(names=(), known=SimpleNamespace(names=()))
         super().__init__(config, cast(Any, names))
         self.accounts = self.privacy = None  # noise is in the published sums
         self.chain, self.findings, self.run_id, self._names = chain, findings, chain.run, names
@@ -53,7 +53,11 @@ class ReplayEngine(PhaseEngine):
         self.begin(int(line["round"]), float(line["lr"]))
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
-        self._names.names = tuple(next(iter(given), ()) or line.get("cohort", ()))
+        asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
+        self._names.names = tuple(next(iter(given), ()) or sorted(asked))
+        counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
+        # Who the others are changes nothing.
+        self._names.known.names = self._names.names if given and given[0] else ("",) * max(counts, default=0)
         self._spent: Row = line.get("spent", {})
 
     def run(self, phase: Phase, grid: Grid) -> Folded:
@@ -124,7 +128,9 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
                 rule, entry, number, float(line["lr"]), tuple(line.get("cohort", ())), engine.registry.names,
                 engine.trainable, partial(_examples, line),
                 groups=tuple(tuple(group) for group in line.get("groups", ())),
+                known=engine.registry.known.names,
             )  # fmt: skip
+            state = rule.counted(state, context)
             state = _round(
                 RuleRound(rule, state, context, engine, cast(Grid, None)), line, state, kept, engine
             )

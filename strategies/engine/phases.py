@@ -119,7 +119,7 @@ class PhaseEngine:
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
         if self.accounts and server_round:
-            self.accounts.begin(self.journal, server_round, len(self.registry.names))
+            self.accounts.begin(self.journal, server_round, len(self.registry.known.names))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -168,6 +168,7 @@ class PhaseEngine:
         """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
         self.registry.at(server_round)
         RegistrationPhase(self.registry, server_round, clients).run(grid)
+        self.registry.known.add(self.registry.names)
         warn_of_empty(self)
 
     def open(self, phase: Phase) -> Opened:
@@ -215,7 +216,7 @@ class PhaseEngine:
     ) -> list[Message]:
         """Return a message for each node with its clients; one with `evidence` asks for a commitment."""
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
-        named = phase.to if phase.contract.vertical else self.registry.names
+        named = phase.to if phase.contract.vertical else self.registry.known.names
         names = tuple(sorted(named)) if phase.contract.individual else ()
         good = self.last_good if phase.contract.keeps else None
         void, oldest = (good.void, good.oldest()) if good else ((), None)
@@ -339,7 +340,7 @@ class PhaseEngine:
         self.done.append((phase, folded))
         self.journal.quarantined(folded.set_apart(phase.contract.work))
         if folded.reduced is not None:
-            names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
+            names = tuple(self.registry.known.names) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
         if isinstance(self.accounts, ExamplePrivacy) and phase.contract.work == "train":
             self.accounts.observe(folded.metrics)
@@ -380,7 +381,9 @@ class PhaseEngine:
             time.perf_counter() - self._began,
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
-        return replace(reduced, population=len(self.registry.names), seconds=seconds, bytes=size, asked=asked)
+        return replace(
+            reduced, population=len(self.registry.known.names), seconds=seconds, bytes=size, asked=asked
+        )
 
     def like(
         self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -391,6 +394,6 @@ class PhaseEngine:
         """
         others = {"sums": self.measures.like if self.measures else {}, "shared-table": self.model}
         part = SubModels(self.family, self.round, self.model).form if self.family else None
-        clients = len(self.registry.names)
+        clients = len(self.registry.known.names)
         shared = ckks.form_of(self.model)
         return Forms(shared, self.trainable, clients, self.columns, rows, others, part).of(contract.up)

@@ -23,7 +23,7 @@ from strategies.engine.evidence import Evidence
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
 from strategies.engine.state import AggregatedReplies
-from task.errors import BouquetError, FieldError, SecureAggregationError
+from task.errors import UNFED, BouquetError, FieldError, SecureAggregationError
 from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
 from task.secagg.shamir import SHARE_BYTES
@@ -188,6 +188,8 @@ class SecurePhase:
                 found[name] = read(name, reply)
             except BouquetError as err:
                 self._why[name] = wire.one_line(str(err))
+            except UNFED:  # ours
+                raise
             except Exception as err:  # whatever bytes from outside lead to is their reply's fault
                 self._why[name] = wire.one_line(str(err), type(err).__name__)
         for node in waiting:

@@ -144,7 +144,7 @@ class Strategy(FlowerStrategy):
             self._register(grid, server_round)
         context, run = self.context(server_round, lr), partial(self.engine.run, grid=grid)
         seconds = partial(self.cohorts.alone, state=state, context=context)
-        state = self._take(self.rule.begin(state, context, seconds))
+        state = self._take(self.rule.counted(self.rule.begin(state, context, seconds), context))
         plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
@@ -170,7 +170,9 @@ class Strategy(FlowerStrategy):
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
         more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
-        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
+        return RoundContext(
+            self.rule, self.entry, server_round, lr, (), *known, *more, known=clients.known.names
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -359,7 +361,8 @@ class Strategy(FlowerStrategy):
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
         assert self.state is not None
-        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry)
+        known = self.registry.dump(examples=self.rule.counts_examples)
+        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry) | known
         good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
         return Snapshot.of(server_round, self.state, memory, good)
 
@@ -368,6 +371,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
+        self.registry.known.load(snapshot.arrays)
         self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)

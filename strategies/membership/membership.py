@@ -19,7 +19,7 @@ from strategies.membership.foreign import as_one_client, foreign_registration
 from strategies.transport.pull import FetchedReplies
 from task import timing
 from task.datasets.description import Meaning
-from task.errors import ConfigError
+from task.errors import UNFED, ConfigError
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire
@@ -133,7 +133,9 @@ class Membership:
             registered = self._read(node, reply)
         except ConfigError as err:
             self._leave_out(node, str(err), declined=True)
-        except Exception as err:  # hostile bytes may raise anything
+        except UNFED:  # ours
+            raise
+        except Exception as err:  # hostile bytes may raise anything else
             why = f"its registration cannot be read: {err or type(err).__name__}"
             self._leave_out(node, why, declined=False)
         else:

@@ -309,6 +309,20 @@ def test_a_ledger_without_its_rounds_is_refused(owners: Path) -> None:
         run(keys, again)
 
 
+def test_the_denominator_is_of_all_clients_that_the_run_has_known() -> None:
+    """Those who join draw coins, too; with four times the clients, a sum is four times as large."""
+    config = read_config({"dp.noise": 1.0, "dp.clip": 1.0, "fraction-train": 0.5, "dp.delta": 0.02})
+    privacy, journal = Privacy(config, contract_of(config)), Ledger()
+    privacy.begin(journal, 1, 10)
+    assert privacy.expected == 5.0
+    privacy.begin(journal, 2, 40)
+    assert privacy.expected == 20.0
+    privacy.begin(journal, 3, 30)
+    assert privacy.expected == 20.0
+    privacy.begin(journal, 4, 50)  # delta = 0.02 is one over 50
+    assert any("dp.delta" in line for line in journal.remarks)
+
+
 # ---------------------------------------------------------------------------------------- the bound
 
 

@@ -159,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
             status, kind, body = 404, JSON, to_json({"error": "there is no such run, or it was deleted"})
         except ValueError as err:
             status, kind, body = 400, JSON, to_json({"error": str(err)})
-        except Exception:
+        except Exception:  # one page's, printed with its traceback: the others are served
             traceback.print_exc()
             status, kind, body = 500, JSON, to_json({"error": "the monitor failed: see its terminal"})
         self._send(status, kind, body)
