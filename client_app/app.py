@@ -24,6 +24,7 @@ from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
+from task import trust
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.encryption.sums import Ciphertexts
@@ -31,6 +32,7 @@ from task.errors import MISTAKES, BouquetError, FieldError, RefusedError, WireEr
 from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
+from task.references import references_in
 from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.text import logger
@@ -68,14 +70,19 @@ class PhaseApp(ClientApp):
         return super().__call__(message, context)
 
 
-def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
+def make_app(
+    run_config: Mapping[str, Any] | None = None, *, simulation: bool = False, said: trust.Words | None = None
+) -> ClientApp:
     """Return a ClientApp.
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.owner`.
+    are one user's, on one machine; see `client_app.owner`. `said` is what that user named in the process that
+    made the run config, see `task.trust`.
     """
     fixed = dict(run_config or {})
+    if said is not None:
+        trust.take_over(said)
     simulation = simulation or bool(fixed)
 
     def owner(context: Context) -> Owner:
@@ -85,6 +92,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
         owned, keys = owner(context), {**context.run_config, **fixed}
         if not owned.simulation:
             keys = keys_of_node(keys, context.node_config)
+        elif not fixed:  # Flower's own simulation, whose user has typed the keys
+            trust.user_named(references_in(keys))
         return open_node(read_config(keys), context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_app.training.loop import steps_of
+from task import trust
 from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
@@ -118,7 +119,10 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
 
 
 def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
-    """Refuse a run that names code of its user's own, unless the node's owner allows the package."""
+    """Refuse a run that names code of its user's own, unless the node's owner allows the package.
+
+    What the owner allows may be imported from then on.
+    """
     allowed = node_config.get(PACKAGES, "")
     if not isinstance(allowed, str):
         raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
@@ -132,6 +136,7 @@ def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> 
                 f'got "{package}"{of}. The owner allows it with packages = ["{package}"] in '
                 f"[policy] of its kit.toml, or in its --node-config, and {then}"
             )
+    trust.allow(listed(allowed), "policy: packages")
 
 
 def basis(

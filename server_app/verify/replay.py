@@ -27,6 +27,7 @@ from task.config.read import read_config
 from task.errors import BouquetError, DataError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.moments import moments_of
+from task.references import check_origin
 from task.resolve.contract import contract_of
 from task.spec.columns import COLUMNS, SQUARES, SUMS
 from task.wire import messages as wire
@@ -104,8 +105,9 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
 
     Raises:
         DataError: A file is missing or damaged.
-        ConfigError: The run's keys or code cannot be read here.
+        ConfigError: The run's keys or code cannot be read here, or the user has not named that code.
     """
+    check_origin(chain.about["run"], chain.folder)
     config = read_config({**chain.about["run"], "resume": False})
     strategy = strategy_of(contract_of(config).rule)(config)
     rule, entry, engine = strategy.rule, strategy.entry, ReplayEngine(chain, config, findings)

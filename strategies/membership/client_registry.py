@@ -260,8 +260,6 @@ class ClientRegistry:
         for group in self._groups:
             counts = np.asarray(self._answers[group.nodes[0]].num_examples)
             places = np.arange(len(group.names))
-            if group.names != self._dealt:
-                places = np.array([bisect_left(self._dealt, name) for name in group.names])
             by_pool: dict[str, list[int]] = {}
             for node in sorted(group.nodes):
                 by_pool.setdefault(self._answers[node].pool, []).append(node)

@@ -47,6 +47,12 @@ OF_THE_MACHINE = CHANGE_NO_RESULT | {
 }  # fmt: skip
 
 
+# Not read from a card: whoever made the file has no say in which files of this machine are read or written.
+PATHS = frozenset(
+    {"cache-dir", "data-dir", "data-path", "initial-model", "initial-model-strict", "runs-dir", "state-dir"}
+)
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """What a model reads and says, and the run that made it."""
@@ -62,6 +68,7 @@ class ModelCard:
     columns: tuple[str, ...] = ()  # of a table: the features in their order, then the label
     moments: ColumnMoments | None = None  # by which its columns are filled and standardised
     taken: Mapping[str, str] = field(default_factory=dict)  # of an exported model: run and client
+    left_out: tuple[str, ...] = ()  # keys of the run that were not read from the card, see `PATHS`
     int8: Mapping[str, Any] | None = None  # of a file of 8-bit codes: what was measured before and after
 
     @cached_property
@@ -189,7 +196,7 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         )
     scaling = value["normalisation"]
     return ModelCard(
-        dict(value["run"]),
+        {key: it for key, it in dict(value["run"]).items() if key not in PATHS},
         tuple(value["input_shape"]),
         int(value["num_classes"]),
         str(value["kind"]),
@@ -200,5 +207,6 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         tuple(value["columns"]),
         from_dict(value["moments"]) if "moments" in value else None,
         {k: str(value[k]) for k in ("run_name", "client") if k in value},
+        tuple(sorted(PATHS & value["run"].keys())),
         dict(value["int8"]) if "int8" in value else None,
     )

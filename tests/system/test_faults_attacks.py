@@ -11,6 +11,8 @@ pytestmark = [pytest.mark.system, pytest.mark.full]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", others_of("cases_network", "cases_replies", "cases_security", "cases_sites"))
+@pytest.mark.parametrize(
+    "case", others_of("cases_network", "cases_replies", "cases_security", "cases_sites", "cases_files")
+)
 def test_what_must_hold_holds(case: Case, rig: Rig) -> None:
     hold(case, rig)

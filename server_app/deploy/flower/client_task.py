@@ -44,7 +44,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.deploy.host.processes import say
-from server_app.deploy.node.app_integrity import difference, forget
+from server_app.deploy.node.app_integrity import check_unpacked, difference, forget
 from server_app.deploy.node.policy import Site, audit, may_train
 from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, lacking, spell
 from server_app.deploy.node.tasks import END, ID_BYTES
@@ -71,6 +71,7 @@ class _Received:
     @property
     def context(self) -> Context:
         """The context of the ClientApp."""
+        check_unpacked(self.fab.content)
         config = get_fused_config_from_fab(self.fab.content, self.run)
         (state := RecordDictProto()).ParseFromString(self.kept)
         return Context(

@@ -7,7 +7,6 @@ SuperLink's port has answered all that time, is replaced.
 
 import os
 import re
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from server_app.deploy.flower.fleet_client import FleetClient
 from server_app.deploy.host.host import place_of
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
@@ -175,7 +175,7 @@ class _NodeProcess:
         self.loop.start()
 
     def _add_parent(self, name: str, tasks: Tasks, env: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "server_app.deploy.node.warm", APP]
+        command = module_command("server_app.deploy.node.warm", APP)
         self.supervisor.add(Child(name, command, env, stdin=tasks.stdin))
 
     def look(self) -> None:
