@@ -18,6 +18,7 @@ from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
+from client_app.stages.attacks import drawn
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
@@ -27,7 +28,7 @@ from client_app.work import adapt_clients, check_bounds, evaluate_clients, train
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.encryption.sums import Ciphertexts
-from task.errors import BouquetError, FieldError, RefusedError, WireError
+from task.errors import BouquetError, FieldError, RefusedError, SecureAggregationError, WireError
 from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
@@ -190,6 +191,8 @@ def answer(
     node, content = with_columns(node, content), opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
+    if masking:
+        masking.check(content, order)
     node = node.at(order.round)
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
@@ -227,6 +230,11 @@ def answer(
                 raise
             merged.fail(client, order.round, err)
     if masking:
+        if not node.owner.simulation and drawn(node, merged.clients):
+            raise SecureAggregationError(
+                "expected a client whose upload follows from its data; got canaries and random attackers "
+                "only, whose uploads the run's seed gives away: they would hide no other node's"
+            )
         return merged.masked(masking)
     return wire.reply_content(merged.reply() if named or entry.encrypted else merged.as_one_client())
 

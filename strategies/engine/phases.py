@@ -203,7 +203,7 @@ class PhaseEngine:
         like = self.like(phase.contract, phase.rows)
         most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
         terms = self.registry.membership, self.round
-        return Terms(*terms, most_bytes=most, whole=self._whole, lasting=lasting)
+        return Terms(*terms, most_bytes=most, whole=self.whole, lasting=lasting)
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
@@ -252,7 +252,7 @@ class PhaseEngine:
         record = steps_record(steps, self.model, self.trainable)
         return {wire.ARRAYS: record}, {MODEL: steps.model, BASE: steps.base}
 
-    def _whole(self, content: RecordDict) -> RecordDict:
+    def whole(self, content: RecordDict) -> RecordDict:
         """Return an order's content with the model whole, for a node that cannot go on from another one."""
         config = wire.records_of(content, ConfigRecord)[wire.CONFIG]
         if BASE not in config:

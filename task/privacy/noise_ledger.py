@@ -8,8 +8,9 @@ the node cannot know, so that its epsilon is that of the server's ledger or more
 A client takes part in each of the sums, which are Gaussian mechanisms, and T of noise multipliers z_i are
 worth one of 1 / mu, mu^2 = sum 1 / z_i^2, so that epsilon needs no package (`task.privacy.accounting`).
 
-The file lies in the node's state folder; of nodes that share one, a sum counts once, as no client is at two
-nodes of a sum.
+A line goes by a name that follows from the node's own secret, as its noise does: whatever words a server
+uses, other noise is another line, and the same noise once more, as for an order that came twice, is none.
+The file lies in the node's state folder; nodes that share one each add the lines of their own noise.
 """
 
 import math
@@ -87,7 +88,7 @@ class NoiseLedger:
         """Write a sum down, unless it was before; it is on the disk when this returns.
 
         Args:
-            sum_id: Identity of the attempt at a phase.
+            sum_id: The noise's name, which nobody but the node chooses.
             noise: Its noise multiplier z.
             delta: That of the run.
             about: What the line says besides, such as the run and the round.
