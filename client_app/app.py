@@ -14,7 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, check_spending, keys_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
@@ -108,8 +108,9 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            kind, simulation = message.metadata.message_type, node.owner.simulation
-            masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
+            kind = message.metadata.message_type
+            check_spending(node.owner, node.config, contract)
+            masking = masking_of(message.content, kind, node.config, context, node.owner.ledger)
             if verb == TRAIN:
                 check_own_data(node, context, message.content)
             content = answer(node, message.content, contract, masking)

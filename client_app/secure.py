@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
-from task.config.paths import own_state_root
 from task.config.read import as_run_config
 from task.config.run_name import session_terms
 from task.errors import RefusedError, SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.grid import exponent
 from task.privacy.noise import Stream
-from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.noise_ledger import NoiseLedger
 from task.privacy.shares import deviation, multiplier, share, with_share
 from task.resolve.contract import contract_of
 from task.secagg import node as steps
@@ -185,10 +184,6 @@ class Masking:
         if ledger is None:
             return
         if not (config.dp.distributed and entry.noised):
-            if ledger.most:
-                raise RefusedError(
-                    f"policy: {MAX_EPSILON} = {ledger.most:g}; the sum of {session.phase!r} has no noise"
-                )
             return
         about = {"run": str(session.run), "round": session.round, "phase": session.phase}
         noise = steps.noise_name(state, session, self.roster)
@@ -206,27 +201,18 @@ class Masking:
 
 
 def masking_of(
-    content: RecordDict, kind: str, config: Config, context: Context, *, simulation: bool = False
+    content: RecordDict, kind: str, config: Config, context: Context, ledger: NoiseLedger | None = None
 ) -> Masking | None:
     """Return what masks the answer to a message; None if the run has no secure aggregation.
 
-    In a `simulation`, where all nodes are one user's, the server's ledger is the only one.
+    `ledger` is the node's; in a simulation, where all nodes are one user's, the server's is the only one.
 
     Raises:
-        RefusedError: The owner of the node allows no run without it, or none that costs more privacy.
-        ConfigError: A limit of the node's owner cannot be used.
+        RefusedError: The owner of the node allows no run without it.
         SecureAggregationError: The message is one of a secure round, and the run has none.
     """
     if context.node_config.get(REQUIRED) is True and not config.server.secagg:
         raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
-    ledger = None if simulation else NoiseLedger.of(own_state_root(context.node_config), context.node_config)
-    if ledger and ledger.most:
-        if not config.dp.distributed:
-            raise RefusedError(
-                f"policy: {MAX_EPSILON} = {ledger.most:g}; expected a run in which nodes add noise "
-                '("dp.noise-by" = "nodes"); got one without'
-            )
-        ledger.check(multiplier(config.dp, contract_of(config)))  # before a training that would be in vain
     if not config.server.secagg and secure.record_in(content) is None:
         return None
     return Masking(content, kind, config, context, ledger)

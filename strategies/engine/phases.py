@@ -52,6 +52,7 @@ from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
 from task.wire.commitments import ATTEMPT
+from task.wire.entries import scalars_in
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 from task.wire.replica import BASE, MODEL, steps_record
@@ -233,6 +234,8 @@ class PhaseEngine:
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
+            if evidence:
+                evidence.sent = scalars_in(content)
             requests.append(wire.message(content, node, phase.kind, order.round, self.timeout_s))
         return requests
 

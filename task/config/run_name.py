@@ -79,6 +79,11 @@ def session_terms(keys: Mapping[str, Value]) -> str:
     return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys())
 
 
+def all_terms(keys: Mapping[str, Value]) -> str:
+    """Return the SHA-256 of all keys of a run as a node reads them, but those of places and waits."""
+    return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys() - {"task"})
+
+
 def digest_but(keys: Mapping[str, Value], left: Collection[str]) -> str:
     """Return the SHA-256 of a run's keys but those that are `left` out."""
     taken = {key: value for key, value in keys.items() if key not in left}

@@ -56,12 +56,12 @@ def test_what_was_written_outlives_kill_9(tmp_path: Path) -> None:
     again = NoiseLedger(path)
     again.charge("2", 2.0, 1e-5, {})
     again.charge("2", 2.0, 1e-5, {})  # a message that comes twice
-    assert again.sums() == {"0": 2.0, "1": 2.0, "2": 2.0}
+    assert again.spent().sums == {"0": 2.0, "1": 2.0, "2": 2.0}
     spent = epsilon([2.0] * 3, 1e-5)
     assert again.summary() == f"epsilon = {spent:.4g} at delta = 1e-05 after 3 noised sums of all runs"
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(StateError, match="expected sum and noise in each line"):
-        again.sums()
+    with pytest.raises(StateError, match="line 1: expected sum and noise"):
+        again.spent()
 
 
 def test_a_sum_beyond_the_owners_limit_is_refused_and_not_written(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_sum_beyond_the_owners_limit_is_refused_and_not_written(tmp_path: Path
     for name in ("a", "b"):
         ledger.check(2.0)
         ledger.charge(name, 2.0, 0.5, {})  # whatever delta the run names
-    with pytest.raises(RefusedError, match=r"policy: max-epsilon = .*would be .* after 2 sums"):
+    with pytest.raises(RefusedError, match=r"policy: max-epsilon = .*would be .* after 2 noised sums"):
         ledger.check(2.0)
     with pytest.raises(RefusedError, match="policy: max-epsilon"):
         ledger.charge("c", 2.0, 0.5, {})
