@@ -157,6 +157,8 @@ class Masking:
         most = self.config.train.local_epochs
         if odd := [epochs for epochs in order.epochs if not 0 <= epochs <= most]:
             raise SecureAggregationError(f"field 'epochs': expected 0 to {most}; got {odd[0]}")
+        known = _runs(self.context) | {str(self.context.run_id): session.run}
+        self.context.state[RUNS] = ConfigRecord(dict(list(known.items())[-MOST_RUNS:]))
 
     def content(
         self,
@@ -224,16 +226,20 @@ def _session(order: ConfigRecord, context: Context) -> Session:
     So a server does not get a second sum of a round by giving the run another name.
 
     Raises:
-        SecureAggregationError: It names another run than the sessions before.
+        SecureAggregationError: It names another run than orders before.
     """
-    session, kept = secure.session_in(order), context.state.get(RUNS)
-    known = dict(kept) if isinstance(kept, ConfigRecord) else {}
-    if (first := known.setdefault(str(context.run_id), session.run)) != session.run:
+    session = secure.session_in(order)
+    if (first := _runs(context).get(str(context.run_id), session.run)) != session.run:
         raise SecureAggregationError(
-            f"expected the run {str(first)[:12]} of the sessions before; got {session.run[:12]}"
+            f"expected the run {str(first)[:12]} of the orders before; got {session.run[:12]}"
         )
-    context.state[RUNS] = ConfigRecord(dict(list(known.items())[-MOST_RUNS:]))
     return session
+
+
+def _runs(context: Context) -> dict[str, str]:
+    """Return by run of Flower's the run that this node has had orders of."""
+    kept = context.state.get(RUNS)
+    return {k: str(v) for k, v in kept.items()} if isinstance(kept, ConfigRecord) else {}
 
 
 def _load(context: Context) -> RoundMemory:

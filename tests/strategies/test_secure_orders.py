@@ -142,7 +142,7 @@ def test_a_second_name_of_a_run_gives_no_second_sum_of_a_round(owners: Path) -> 
     rows = play(keys, nodes=3, grid_type=hostile(rename, "")).rows
     assert not rows[1]["skipped"]
     assert rows[2]["skipped"]
-    assert any("of the sessions before" in q["got"] for q in rows[2]["quarantined"])
+    assert any("of the orders before" in q["got"] for q in rows[2]["quarantined"])
 
 
 def test_all_run_config_keys_but_those_of_a_machine_are_part_of_the_session() -> None:
