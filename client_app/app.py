@@ -14,10 +14,11 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, check_spending, keys_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
+from client_app.stages.attacks import drawn
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
@@ -28,7 +29,14 @@ from task import trust
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.encryption.sums import Ciphertexts
-from task.errors import MISTAKES, BouquetError, FieldError, RefusedError, WireError
+from task.errors import (
+    MISTAKES,
+    BouquetError,
+    FieldError,
+    RefusedError,
+    SecureAggregationError,
+    WireError,
+)
 from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
@@ -116,8 +124,9 @@ def make_app(
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            kind, simulation = message.metadata.message_type, node.owner.simulation
-            masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
+            kind = message.metadata.message_type
+            check_spending(node.owner, node.config, contract)
+            masking = masking_of(message.content, kind, node.config, context, node.owner.ledger)
             if verb == TRAIN:
                 check_own_data(node, context, message.content)
             content = answer(node, message.content, contract, masking)
@@ -202,6 +211,8 @@ def answer(
     content = opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
+    if masking:
+        masking.check(content, order)
     node = node.at(order.round)
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
@@ -241,6 +252,11 @@ def answer(
                 raise
             merged.fail(client, order.round, err)
     if masking:
+        if not node.owner.simulation and drawn(node, merged.clients):
+            raise SecureAggregationError(
+                "expected a client whose upload follows from its data; got canaries and random attackers "
+                "only, whose uploads the run's seed gives away: they would hide no other node's"
+            )
         return merged.masked(masking)
     return wire.reply_content(merged.reply() if named or entry.encrypted else merged.as_one_client())
 

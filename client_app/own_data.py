@@ -17,6 +17,7 @@ from task.config.paths import state_root
 from task.datasets.description import described, meaning_of
 from task.errors import ConfigError, DataError
 from task.privacy.ledger import Releases
+from task.storage.client_state import safe_name
 from task.text import logger
 from task.wire import messages as wire
 
@@ -72,7 +73,7 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
         number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")
         line = {"round": int(str(number or 0)), "client": client, "examples": examples}
         line["data"] = node.dataset.fingerprint
-        Releases(state_root(node.config) / FOLDER / f"{run}.jsonl").append(line)
+        Releases(state_root(node.config) / FOLDER / f"{safe_name(run)}.jsonl").append(line)
 
 
 def _form(node: Node) -> str:

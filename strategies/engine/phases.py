@@ -52,6 +52,7 @@ from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
 from task.wire.commitments import ATTEMPT
+from task.wire.entries import scalars_in
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 from task.wire.places import place_entries
@@ -205,7 +206,7 @@ class PhaseEngine:
         like = self.like(phase.contract, phase.rows)
         most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
         terms = self.registry.membership, self.round
-        return Terms(*terms, most_bytes=most, whole=self._whole, lasting=lasting)
+        return Terms(*terms, most_bytes=most, whole=self.whole, lasting=lasting)
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
@@ -238,6 +239,8 @@ class PhaseEngine:
             if (agreed := orders.get(node)) is not None:
                 extra |= place_entries(agreed)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
+            if evidence:
+                evidence.sent = scalars_in(content)
             requests.append(wire.message(content, node, phase.kind, order.round, self.timeout_s))
         return requests
 
@@ -257,7 +260,7 @@ class PhaseEngine:
         record = steps_record(steps, self.model, self.trainable)
         return {wire.ARRAYS: record}, {MODEL: steps.model, BASE: steps.base}
 
-    def _whole(self, content: RecordDict) -> RecordDict:
+    def whole(self, content: RecordDict) -> RecordDict:
         """Return an order's content with the model whole, for a node that cannot go on from another one."""
         config = wire.records_of(content, ConfigRecord)[wire.CONFIG]
         if BASE not in config:

@@ -105,12 +105,13 @@ class Privacy:
 
         Raises:
             ConfigError: What accounts for it is not installed.
-            StateError: The ledger lacks a round.
+            StateError: The ledger lacks a round, or a line of it contradicts the run.
         """
         accountant()
         self.journal, self.secret, self.round = journal, journal.secret(), done
         begin, *lines = journal.released() or [{"clients": 0}]
         self.clients = int(begin["clients"])
+        self._check_lines(begin, lines)
         for line in lines:
             found = self._events.setdefault(int(line["round"]), {})
             if line["release"]:
@@ -120,6 +121,26 @@ class Privacy:
             raise StateError(
                 f"the ledger of releases: expected lines for rounds 1 to {done}; got none for {missing[:5]}. "
                 "Put back the file, without which the epsilon of the run is not known"
+            )
+
+    def _check_lines(self, begin: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a ledger whose lines say otherwise than this run's would: epsilon follows from them."""
+        if not self.clients:
+            return
+        bits = 2 * BIT_NOISE * self.expected
+        noises = {joined([self._noise]), *([joined([self._noise, bits])] if self.dp.clip_quantile else [])}
+        wrong = begin.get("round") != 0 or begin.get("sampling") != self.sampling
+        found = [f"sampling {begin.get('sampling')}, and not {self.sampling:g}"] if wrong else []
+        for line in lines:
+            number, noise = line.get("round"), line.get("noise")
+            if type(number) is not int or number < 1:
+                found.append(f"round {number}")
+            elif line.get("release") and noise not in noises:
+                found.append(f"noise {noise} in round {number}, and not {min(noises):.6g}")
+        if found:
+            raise StateError(
+                f"the ledger of releases: expected lines of this run; got one that says {found[0]}. Put back "
+                "the file, without which the epsilon of the run is not known"
             )
 
     def _check(self) -> None:

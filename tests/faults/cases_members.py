@@ -68,7 +68,7 @@ def veto(rig: Rig) -> str:
 def degraded(rig: Rig) -> str:
     fed = rig.fed()
     fed.machines["ward-3"].stop()
-    fed.start_node("ward-3", code=_other_app(fed.folder / "other-app"))
+    fed.start_node("ward-3", code=other_app(fed.folder / "other-app"))
     run = rig.submit_to(fed, ENDLESS, min_nodes=2, progress="log")
     screen = fed.folder / f"{run.name}.screen"
     try:
@@ -103,7 +103,7 @@ def link_upgraded(rig: Rig) -> str:
     run = rig.submit(8, min_replies=3)
     run.wait_round(1)
     fed.machines["link"].stop()
-    fed.start_link(code=_other_app(fed.folder / "other-link-app"))
+    fed.start_link(code=other_app(fed.folder / "other-link-app"))
     fed.until(lambda: run.job().ended, 180, f"the end of {run.name}")
     why, at = run.job().reason, run.done()
     assert run.job().state == "failed", run.job()
@@ -206,11 +206,11 @@ def _terminal(fed: Federation, run: Run, screen: Path) -> Iterator[None]:
         watching.wait(30)
 
 
-def _other_app(folder: Path) -> Path:
-    """Write a copy of the app with one line more; return its folder."""
+def other_app(folder: Path, file: str = "client_app/app.py", more: str = "# another app\n") -> Path:
+    """Write a copy of the app with `more` at the end of one of its files; return its folder."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    with (folder / "client_app" / "app.py").open("a") as file:
-        file.write("# another app\n")
+    with (folder / file).open("a") as opened:
+        opened.write(more)
     return folder

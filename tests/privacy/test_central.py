@@ -323,6 +323,26 @@ def test_the_denominator_is_of_all_clients_that_the_run_has_known() -> None:
     assert any("dp.delta" in line for line in journal.remarks)
 
 
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(0, {"sampling": 0.5}), (1, {"noise": 100.0}), (2, {"noise": 1e-3}), (2, {"round": -2})],
+    ids=str,
+)
+def test_a_line_that_contradicts_the_run_is_refused(
+    number: int, says: dict[str, float], owners: Path
+) -> None:
+    """Epsilon follows from the lines: one that says more noise would be a promise that nobody kept."""
+    keys = keys_of(owners, num_server_rounds=2)
+    first = Ledger()
+    run(keys, first)
+    again = Ledger(before=first, restore=first.snapshots[2])
+    lines = [dict(line) for line in first.released()]
+    lines[number] |= says
+    again._released = tuple(lines)
+    with pytest.raises(StateError, match="expected lines of this run"):
+        run(keys, again)
+
+
 # ---------------------------------------------------------------------------------------- the bound
 
 
