@@ -14,7 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, config_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
@@ -83,9 +83,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
-        if not owned.simulation:
-            keys = keys_of_node(keys, context.node_config)
-        return open_node(read_config(keys), context.node_config, owned)
+        config = read_config(keys) if owned.simulation else config_of_node(keys, context.node_config)
+        return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""

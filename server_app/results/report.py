@@ -32,7 +32,7 @@ from server_app.results.plots import (
 )
 from server_app.results.summary import measured_on, summarise
 from task.config.effective import models_in, unmet
-from task.config.read import defaults, read_config
+from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.errors import BouquetError, StateError
 from task.storage.files import write_text
@@ -165,7 +165,7 @@ def _run(
 def _changed(keys: Row) -> dict[str, Any]:
     """Return the keys that the user set: not at their defaults, and not what a command or a link sets."""
     try:
-        found = changed(read_config(keys))
+        found = changed(read_checked(keys))
     except BouquetError:  # of another version of the app
         found = {key: value for key, value in keys.items() if value != defaults().get(key)}
     return {key: value for key, value in found.items() if key not in _DERIVED}

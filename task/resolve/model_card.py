@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 
 from task.config.effective import models_in
 from task.config.knobs import CHANGE_NO_RESULT, Config
-from task.config.read import as_run_config, defaults, read_config
+from task.config.read import as_run_config, defaults, read_checked
 from task.config.sections import Value
 from task.datasets import Dataset, natural_task
 from task.datasets.base import PIXELS
@@ -67,7 +67,7 @@ class ModelCard:
     @cached_property
     def config(self) -> Config:
         """The run's config, as far as it says what the model is."""
-        return read_config(self.run)
+        return read_checked(self.run)
 
     @cached_property
     def task(self) -> str:
