@@ -26,6 +26,7 @@ from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.datasets.columns import unscaled
+from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.flower.ray import in_simulation
@@ -122,7 +123,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
-            note_own_data(node, context)
+            if note_own_data(node, context) and not node.owner.simulation:
+                _log_data(node)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
             own = own and not (contract_of(node.config).vertical and node.config.vertical.standardise)
             if own and (warning := unscaled(node.dataset, node.config.data)):
@@ -142,6 +144,14 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
         made.query(stage)(on_stage)
     return made
+
+
+def _log_data(node: Node) -> None:
+    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
+    data, sizes = node.dataset, node.clients.num_train()
+    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
+    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
+        logger.info("%s", line)
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:

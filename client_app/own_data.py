@@ -21,14 +21,14 @@ KEPT = "own-data"  # name in Flower's ``Context.state``
 FOLDER = ".own-data"
 
 
-def note_own_data(node: Node, context: Context) -> None:
-    """Take note of the data that a node registers.
+def note_own_data(node: Node, context: Context) -> bool:
+    """Take note of the data that a node registers; return whether they are others than it noted before.
 
     Raises:
         ConfigError: They have other columns than in an earlier round of the run.
     """
     if not isinstance(node.clients, OneClient):
-        return
+        return True  # a partition is registered once
     client, form = node.clients.names[0], _form(node)
     before = context.state.get(KEPT)
     if isinstance(before, ConfigRecord) and before["form"] != form:
@@ -40,6 +40,7 @@ def note_own_data(node: Node, context: Context) -> None:
     context.state[KEPT] = ConfigRecord(
         {"form": form, "fingerprint": node.dataset.fingerprint, "examples": examples}
     )
+    return not isinstance(before, ConfigRecord) or before["fingerprint"] != node.dataset.fingerprint
 
 
 def check_own_data(node: Node, context: Context, order: RecordDict) -> None:

@@ -139,6 +139,10 @@ class Decoded:
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
+    # Sentences about what was left out or not taken as it stands. They are for who has the data: they may
+    # have names and values of them.
+    notes: tuple[str, ...] = ()
+    read: dict[str, Any] = field(default_factory=dict)  # facts about the files, as of JSON
 
     @functools.cached_property
     def rows_hash(self) -> str:

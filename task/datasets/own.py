@@ -6,7 +6,7 @@ What a node brings is all its own, so there the test part is the client's own an
 says how many classes there are: then every class number from 0 on is good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,15 @@ def assemble(
     columns: tuple[str, ...] = (),
     ids: npt.NDArray[np.str_] | None = None,
     labelled: bool = True,
+    notes: tuple[str, ...] = (),
+    read: Mapping[str, Any] | None = None,
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
-    training row, or of none. `y` and `columns` are as of `task.datasets.base.Decoded`. `classes` is empty if
-    they are numbers, and `where` is the file or folder.
+    training row, or of none. `y`, `columns`, `notes` and `read` are as of `task.datasets.base.Decoded`.
+    `classes` is empty if they are numbers, and `where` is the file or folder.
 
     Raises:
         DataError: All rows are test examples.
@@ -116,6 +118,8 @@ def assemble(
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
         + (f", {missing} values missing" if missing else ""),
         source=where,
+        notes=notes,
+        read=dict(read or {}),
     )
 
 
@@ -136,6 +140,8 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         columns=whole.columns,
         ids=whole.ids,
         labelled=whole.labelled,
+        notes=whole.notes,
+        read=whole.read,
     )
 
 
