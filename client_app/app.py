@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.columns import sum_columns, with_columns
+from client_app.columns import in_order, sum_columns, with_columns
 from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
@@ -196,7 +196,8 @@ def answer(
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    node, content = with_columns(node, content), opened(node, with_model(node, content))
+    node = with_columns(in_order(node, content), content)
+    content = opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
     node = node.at(order.round)

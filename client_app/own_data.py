@@ -3,8 +3,9 @@
 A run weighs a client by the examples that its node registered, and its columns mean what they did then. So a
 node that brings its own data takes note of them when it registers, and trains on no others: with
 ``stream.own-data = true`` it registers before every round and trains on what the file had then; without, the
-file must stay as it is. Other columns are refused in any case. ``<state-dir>/.own-data/<run's id>.jsonl``,
-which never leaves the node, has a line for each training: round, client, examples and a hash of them.
+file must stay as it is. Other columns are refused in any case; in another order they are read by name.
+``<state-dir>/.own-data/<run's id>.jsonl``, which never leaves the node, has a line for each training: round,
+client, examples and a hash of them.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from client_app.node import Node, OneClient
 from task.config.paths import state_root
+from task.datasets.description import meaning_of
 from task.errors import ConfigError, DataError
 from task.privacy.ledger import Releases
 from task.wire import messages as wire
@@ -74,5 +76,5 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
 def _form(node: Node) -> str:
     """Return a hash of what must stay the same when data grow."""
     data = node.dataset
-    said = repr((data.columns, data.input_shape, data.num_classes, data.classes, data.kind))
+    said = repr((sorted(meaning_of(data).parts.items()), data.input_shape, data.num_classes))
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()

@@ -14,6 +14,7 @@ from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
+from server_app.run.meaning import in_order, known_meaning, meaning_record
 from server_app.run.naming import numbered
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from strategies import strategy_of
@@ -133,16 +134,19 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     Raises:
         BouquetError: A part is missing or does not fit; nothing was written.
     """
-    dataset, keys, resume = server_data(config), as_run_config(config), config.output.resume
-    found = dataset.task if dataset else natural_task(config.data)
+    raw, keys, resume = server_data(config), as_run_config(config), config.output.resume
+    found = raw.task if raw else natural_task(config.data)
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
-    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
+    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, raw)}
     if config.train.portable:
         code[KERNELS] = kernels()
     expected = code if entry.public else {name: it for name, it in code.items() if name != CODE}
-    strategy.registry.membership.expect_code(expected | (compared(dataset, config.data) if dataset else {}))
+    membership = strategy.registry.membership
+    membership.expect_code(expected | (compared(raw, config.data) if raw else {}))
+    membership.expect_meaning(known_meaning(config, raw, RunFolder(path).config() if resume else None))
+    dataset = in_order(raw, config, membership.agreement) if raw else None
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like
@@ -165,11 +169,12 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
-    if dataset is not None:
-        card = data_card(config, dataset, task.name == "classification")
+    if raw is not None:
+        card = data_card(config, raw, task.name == "classification")
     else:
         card = nodes_card(registry, shape, classes)
     record: dict[str, Any] = {"run": keys, "data": card}
+    record |= meaning_record(config, membership.agreement)
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
         record["code"] = code

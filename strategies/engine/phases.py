@@ -54,6 +54,7 @@ from task.wire import traffic
 from task.wire.commitments import ATTEMPT
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
+from task.wire.places import place_entries
 from task.wire.replica import BASE, MODEL, steps_record
 
 if TYPE_CHECKING:  # it imports torch
@@ -223,6 +224,7 @@ class PhaseEngine:
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
         route, requests = packed_route(phase, self._pack), list[Message]()
+        orders = self.registry.membership.orders()
         for node, clients in by_node:
             order = wire.TrainOrder(
                 phase.round or self.round, {}, phase.scalars, tuple(clients),
@@ -232,6 +234,8 @@ class PhaseEngine:
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
+            if (agreed := orders.get(node)) is not None:
+                extra |= place_entries(agreed)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
             requests.append(wire.message(content, node, phase.kind, order.round, self.timeout_s))
         return requests

@@ -34,6 +34,7 @@ from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
+from strategies.membership.agreement import Agreement
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts, RoundPlan
@@ -90,6 +91,7 @@ class Strategy(FlowerStrategy):
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
         self.registry.follow(self.config)
         self.registry.membership.only = listed(server.nodes)
+        self.registry.membership.agreement = Agreement(apart=self.entry.vertical)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled

@@ -17,6 +17,7 @@ from task.datasets import cache, images
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.catalogue import DATASETS, spec_of
 from task.datasets.columns import prepared
+from task.datasets.description import Meaning, described
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
@@ -296,6 +297,7 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()
+    meta["meaning"] = described(decoded).meaning.as_dict()
     if decoded.ids is not None:
         arrays["ids"] = decoded.ids
     if decoded.owners:
@@ -305,7 +307,10 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
 
 
 def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Dataset:
+    meaning = Meaning.from_dict(meta["meaning"]) if "meaning" in meta else None
+    meta = {k: v for k, v in meta.items() if k != "meaning"}
     scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
     names, x, y = scalars.pop("owners", None), arrays.pop("x"), arrays.pop("y")
     ids = arrays.pop("ids", None)
-    return Dataset(name=name, x=x, y=y, ids=ids, owners=names and Owners(names, **arrays), **scalars)
+    owners = names and Owners(names, **arrays)
+    return Dataset(name=name, x=x, y=y, ids=ids, owners=owners, meaning=meaning, **scalars)

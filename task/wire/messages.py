@@ -46,7 +46,7 @@ ROUNDS = ("server-round", "oldest-round")  # entries of a training message that 
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
-ConfigValue = int | float | str | bool
+ConfigValue = int | float | str | bool | list[int]
 LONGEST_LINE = 400  # letters of a reason
 
 
