@@ -126,6 +126,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             if note_own_data(node, context) and not node.owner.simulation:
                 _log_data(node)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
+            for sentence in node.dataset.notes if own else ():
+                logger.warning("%s", sentence)  # for the owner alone
             own = own and not (contract_of(node.config).vertical and node.config.vertical.standardise)
             if own and (warning := unscaled(node.dataset, node.config.data)):
                 logger.warning("%s", warning)  # for the owner alone: it names columns

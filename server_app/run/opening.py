@@ -27,6 +27,7 @@ from task.datasets import Dataset, natural_task
 from task.datasets.base import compared
 from task.datasets.columns import column_names, unscaled, with_moments
 from task.datasets.facts import as_text
+from task.datasets.own import rearranged
 from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
@@ -122,10 +123,11 @@ def distiller(
 
 
 def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:
-    """Yield what is odd about the training examples; "" if nothing is."""
+    """Yield what is odd about the training examples, or was not read as it stands; "" if nothing is."""
     by_party = contract_of(config).vertical and config.vertical.standardise
     yield "" if by_party else unscaled(dataset, config.data)
-    yield dataset.one_class()
+    yield from dataset.notes
+    yield rearranged(dataset, config.data)
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:

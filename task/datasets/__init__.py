@@ -41,7 +41,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
 
     Raises:
         ConfigError: No such data set, or max-examples or pool-test with natural owners.
-        DataError: The data are missing, damaged or cannot be downloaded.
+        DataError: The data are missing, damaged or cannot be downloaded, or are of one class.
     """
     request = _request(config, synthetic, seed, config.data_path)
     source = spec_of(config.dataset).locate(request)
@@ -54,6 +54,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
         )
     if config.pool_test:
         dataset = _pooled(dataset)
+    dataset.check_classes(config.task)
     if not 0 < config.max_examples < dataset.num_train:
         return prepared(dataset, config)
     if dataset.owners:
@@ -63,6 +64,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
             "partition=natural)."
         )
     subset = _cached(request, source, max_examples=config.max_examples, pool_test=config.pool_test)
+    subset.check_classes(config.task)
     return prepared(subset, config)
 
 
@@ -129,6 +131,11 @@ def load_owned(
             "node's data number their classes without naming all of them, or are a party's; got "
             f"{config.num_classes}. Set the key, or list the classes in the header of each node's csv file, "
             "as in ill:target(no|yes)"
+        )
+    if owned.task == natural_task(config) == "classification" and owned.labelled and owned.num_classes < 2:
+        raise ConfigError(
+            'run-config key "num-classes": expected two classes or more to choose from; got '
+            f"{owned.num_classes}"
         )
     if config.task == "auto" and owned.task != natural_task(config):
         raise ConfigError(

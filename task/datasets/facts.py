@@ -163,7 +163,7 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
         shown = [f"{name} ({count:,})" for name, count in missing["listed"].items()]
         words = _some(shown, missing["count"], most)
         found.append(("missing", f"{missing['values']:,} values, filled with {missing['filled']}: {words}"))
-    found += [("left out", note) for note in facts.get("notes", ())]
+    found += [("note", note) for note in facts.get("notes", ())]
     if scaled := facts.get("scaled"):
         found.append(("scaled", scaled))
     if public := facts.get("public_examples"):
@@ -178,8 +178,8 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
 
 
 def as_text(facts: Mapping[str, Any]) -> list[str]:
-    """Return `in_words` as lines of a terminal or a log."""
-    return [f"{label:<9} {text}" for label, text in in_words(facts)]
+    """Return `in_words` as lines of a terminal or a log, which have the notes as warnings."""
+    return [f"{label:<9} {text}" for label, text in in_words({**facts, "notes": ()})]
 
 
 def _kind_in_words(kind: str | list[str]) -> str:
@@ -193,6 +193,10 @@ def _pictures(facts: Mapping[str, Any]) -> str:
         return ""
     channels, height, width = shape
     parts = [f"{width}x{height} pixels, {'1 channel' if channels == 1 else f'{channels} channels'}"]
+    if within := facts.get("entered"):
+        parts.append(f"in the folder {within}")
+    if folders := facts.get("parts"):
+        parts.append("parts " + ", ".join(f"{part} = {folder}" for part, folder in folders.items()))
     if modes := facts.get("modes"):
         parts.append("read from " + ", ".join(f"{count:,} of mode {mode}" for mode, count in modes.items()))
     return "; ".join(parts)
