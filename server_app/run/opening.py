@@ -20,6 +20,7 @@ from server_app.run.same_run import check_same_code, check_same_run, free_on_res
 from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
+from strategies.membership.agreement import COMMON
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
@@ -195,6 +196,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         )
     if dataset is not None and not resume:
         remarks += [f"warning: {warning}" for warning in _warnings(config, dataset) if warning]
+    meaning = None if entry.vertical else membership.agreement.of(COMMON)
     return OpenedRun(
         config=config,
         keys=keys,
@@ -208,6 +210,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         sizes=sizes,
         shared=shared,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning).metadata(),
         remarks=remarks,
     )
