@@ -14,7 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, config_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
@@ -26,6 +26,7 @@ from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task.config.read import read_config
 from task.datasets.columns import unscaled
+from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
 from task.errors import BouquetError, FieldError, RefusedError, WireError
 from task.flower.ray import in_simulation
@@ -83,9 +84,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
-        if not owned.simulation:
-            keys = keys_of_node(keys, context.node_config)
-        return open_node(read_config(keys), context.node_config, owned)
+        config = read_config(keys) if owned.simulation else config_of_node(keys, context.node_config)
+        return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
@@ -123,8 +123,11 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
-            note_own_data(node, context)
+            if note_own_data(node, context) and not node.owner.simulation:
+                _log_data(node)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
+            for sentence in node.dataset.notes if own else ():
+                logger.warning("%s", sentence)  # for the owner alone
             own = own and not (contract_of(node.config).vertical and node.config.vertical.standardise)
             if own and (warning := unscaled(node.dataset, node.config.data)):
                 logger.warning("%s", warning)  # for the owner alone: it names columns
@@ -143,6 +146,14 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
         made.query(stage)(on_stage)
     return made
+
+
+def _log_data(node: Node) -> None:
+    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
+    data, sizes = node.dataset, node.clients.num_train()
+    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
+    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
+        logger.info("%s", line)
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:

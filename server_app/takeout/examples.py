@@ -7,7 +7,6 @@ the last column. ``client`` and ``split`` are no features, and a column ``id`` n
 class folders, or one picture.
 """
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +15,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from task.datasets import Dataset
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
-from task.datasets.encode import CellError, Encoder
+from task.datasets.csv_rows import rows_of
+from task.datasets.encode import LARGEST, CellError, Encoder, number
 from task.datasets.header import TypedColumn, read_column, typed_columns
 from task.datasets.images import read_pictures
-from task.datasets.own import channels_first
-from task.datasets.tables import read_arrays
+from task.datasets.layout import channels_first
+from task.datasets.tables import fits, read_arrays
+from task.datasets.targets import label_of
 from task.errors import DataError
 from task.population import some
 from task.resolve.model_card import ModelCard
@@ -73,13 +75,9 @@ def read_examples(path: Path, card: ModelCard) -> Input:
 
 
 def _csv(path: Path, card: ModelCard) -> Input:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as err:
-        raise DataError(f"{path}: expected a csv file in UTF-8; got {err}. Save it again.") from err
+    rows = rows_of(path)
+    header = next(rows, (1, []))[1]
+    lines = list(rows)
     columns = typed_columns(path, header)
     header = [column.name for column in columns]
     features, label = _columns(path, columns, card)
@@ -105,7 +103,10 @@ def _csv(path: Path, card: ModelCard) -> Input:
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
-    labels = column(label) if label and TASKS[card.task].classes else []
+    labels = list(map(label_of, column(label))) if label and TASKS[card.task].classes else []
+    if TASKS[card.task].classes and not card.classes:
+        of_label = next((c.values for c in columns if c.name == label), ())
+        card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
     numbers = (
         _floats(column(label), path, [line for line, _ in lines]) if label and _has_numbers(card) else None
     )
@@ -132,6 +133,8 @@ def _columns(path: Path, header: Sequence[TypedColumn], card: ModelCard) -> tupl
                 f"{path}, line 1: expected the columns that the model was trained on; "
                 f"got none called {some(missing)}"
             )
+    elif "columns" in card.meaning.parts:
+        features, label = columns_by_digest(path, header, card)
     else:
         features = [c for c in header if c.feature]
         last = features[-1].name if features and not target and width(features) == count + 1 else ""
@@ -154,8 +157,11 @@ def _npz(path: Path, card: ModelCard) -> Input:
     if "x_test" in arrays:
         parts = ["train"] * len(arrays["x"]) + ["test"] * len(arrays["x_test"])
     x = _joined(path, arrays, "x")
-    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
-        raise DataError(f"{path}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects")
+    if not fits(x, card.config.data.missing != "refuse"):
+        raise DataError(
+            f"{path}: expected x to be finite numbers that fit float32; got {x.dtype} with NaN, Inf, larger "
+            "numbers or objects"
+        )
     image = x.dtype == np.uint8 and x.ndim > 2
     if card.kind and image is not (card.kind == "image"):
         wanted = "uint8 pictures" if card.kind == "image" else "numbers of another type than uint8"
@@ -166,7 +172,14 @@ def _npz(path: Path, card: ModelCard) -> Input:
     labels = list(map(str, _joined(path, arrays, "y"))) if TASKS[card.task].classes and "y" in arrays else []
     where = [f"{path}, example {i}" for i in range(len(x))]
     return _examples(
-        path, card, channels_first(x) if image else x.astype(np.float32), labels, where, [], parts, numbers
+        path,
+        card,
+        channels_first(x, str(path)) if image else x.astype(np.float32),
+        labels,
+        where,
+        [],
+        parts,
+        numbers,
     )
 
 
@@ -191,6 +204,8 @@ def _pictures(path: Path, card: ModelCard) -> Input:
         )
     x, names, labels, parts = read_pictures(path)
     where = [f"{path}: {name}" for name in names]
+    if TASKS[card.task].classes and not card.classes:
+        card = replace(card, classes=classes_by_digest(str(path), card, (), (), labels))
     if (
         labels
         and not card.classes
@@ -240,6 +255,7 @@ def _examples(
         mean=half or card.mean,
         std=half or card.std,
         columns=card.columns,
+        classes=card.classes,
     )
     data = prepared(data, card.config.data)
     if card.moments and data.preparation:
@@ -251,11 +267,7 @@ def _examples(
 def _floats(cells: Sequence[str], path: Path, lines: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return the targets of a csv file."""
     for cell, line in zip(cells, lines, strict=True):
-        try:
-            good = math.isfinite(float(cell))
-        except ValueError:
-            good = False
-        if not good:
+        if not abs(number(cell)) <= LARGEST:
             raise DataError(f"{path}, line {line}: expected a number as target; got {cell!r}")
     return np.array(cells, np.float32)
 

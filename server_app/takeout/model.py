@@ -16,7 +16,7 @@ from strategies.engine.recovery import VOID
 from strategies.rules.cfl import CFLState, home
 from strategies.rules.several import model_in
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.errors import ConfigError, StateError
@@ -96,7 +96,7 @@ def take(run: Path, client: str = "") -> TakenModel:
     folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
     if client and card.taken.get("client") != client:
         return _own(folder, path, card, arrays, client)
-    config = read_config(folder.config()["run"]) if folder else card.config
+    config = read_checked(folder.config()["run"]) if folder else card.config
     return _global(path, card, arrays, config, _last(folder) if folder else None)
 
 
@@ -114,7 +114,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
         DataError: The node's data, which a client's own model may need, cannot be read.
     """
     card, arrays, kept = read_kept_model(path)
-    config = read_config(kept.keys)
+    config = read_checked(kept.keys)
     if not client:
         if not arrays:
             raise ConfigError(
@@ -173,7 +173,7 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             f"--client {client}: expected the folder of a run, whose clients keep models; got {path}"
         )
     record = folder.config()
-    config = read_config(record["run"])
+    config = read_checked(record["run"])
     entry = _personal(config, client)
     if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.sections import TABLES, DataConfig, SyntheticConfig
-from task.errors import ConfigError
+from task.errors import ConfigError, DataError, local
 from task.references import is_reference
 
 if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
@@ -140,6 +140,10 @@ class Decoded:
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
+    # Sentences about what was left out or not taken as it stands. They are for who has the data: they may
+    # have names and values of them.
+    notes: tuple[str, ...] = ()
+    read: dict[str, Any] = field(default_factory=dict)  # facts about the files, as of JSON
 
     @functools.cached_property
     def rows_hash(self) -> str:
@@ -269,15 +273,22 @@ class Dataset(Decoded):
             return "classification"
         return "multi-label" if self.y.ndim == 2 and bool(np.isin(self.y, (0, 1)).all()) else "regression"
 
-    def one_class(self) -> str:
-        """Return a warning if all training examples are of one class; "" if not."""
+    def check_classes(self, task: str) -> None:
+        """Refuse training examples that are all of one class, where classes are to be learnt.
+
+        Raises:
+            DataError: Naming the class, and where the data are from.
+        """
         first = self.y[:1]
-        if self.task != "classification" or not self.num_train or (self.y[: self.num_train] != first).any():
-            return ""
+        if not self.labelled or self.task != "classification" or task not in ("auto", "classification"):
+            return
+        if self.num_train < 2 or (self.y[: self.num_train] != first).any():
+            return
         name = self.classes[int(first[0])] if self.classes else str(first[0])
-        return (
-            f'all {self.num_train} training examples are of one class, "{name}", so that there is nothing to '
-            "learn. Are the labels the right ones?"
+        raise DataError(
+            f"{local(self.source)}: expected training examples of two classes or more; all "
+            f'{self.num_train} are of one, "{local(name)}", so that there is nothing to learn. Are the '
+            "labels the right ones?"
         )
 
     @functools.cached_property

@@ -81,6 +81,12 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{key}: expected {_FORMS}; got {got}")
     if len(made) < 4:
         train, test, *owners = made
+        if owners and _is_examples(owners[0]):
+            raise DataError(
+                f"{key}: expected two data sets, (train, test); got three. A third value would be the names "
+                "of the owners, one for each training example. Of (train, validation, test) return two, the "
+                "validation examples added to one of them, as in ConcatDataset([train, validation])"
+            )
         if any(hasattr(part, "ndim") for part in (train, test)):  # a data set has none
             raise DataError(f"{key}: expected {_FORMS}; got {len(made)} values, of which there are arrays")
         both = [*from_examples(key, "train", train), *from_examples(key, "test", test)]
@@ -103,6 +109,13 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
         got = f"{list(arrays['y'].shape)} and {list(arrays['y_test'].shape)}"
         raise DataError(f"{key}: expected targets of one shape in training and test; got {got}")
     return arrays
+
+
+def _is_examples(value: Any) -> bool:
+    """Return whether a value is a torch Dataset, or a list of examples, rather than a list of names."""
+    if hasattr(value, "ndim") or not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+        return False
+    return not isinstance(value, Sequence) or any(isinstance(v, (tuple, list)) for v in value[:1])
 
 
 def array_of(key: str, name: str, values: Any) -> npt.NDArray[Any]:

@@ -1,6 +1,7 @@
 """Cells of a csv file as what a model reads: numbers, and of a category an input for each of its values."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,17 @@ from task.errors import local
 
 Floats = npt.NDArray[np.float32]
 LARGEST = float(np.finfo(np.float32).max)
+
+
+_MARKED = re.compile(r"[+-]?[\d.,'\s]*\d[\d.,'\s]*")  # digits with marks between them
+
+
+def number(cell: str) -> float:
+    """Return the number that a cell is, NaN if it is none. Underscores between digits are Python's alone."""
+    try:
+        return math.nan if "_" in cell else float(cell)
+    except ValueError:
+        return math.nan
 
 
 class CellError(ValueError):
@@ -39,10 +51,7 @@ class Encoder:
         """
         places = self._places.get(column.name)
         if places is None:
-            try:
-                value = float(cell)
-            except ValueError:
-                value = math.nan
+            value = number(cell)
             if abs(value) <= LARGEST:
                 return value
         elif cell in places:
@@ -56,6 +65,8 @@ class Encoder:
                 return places.setdefault(cell, len(places))
             expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
         todo = "Fill it in, remove the line or column, or give the column another type (name:category(a|b))"
+        if places is None and _MARKED.fullmatch(cell):
+            todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
             todo = 'Fill it in, remove the line or column, or set the run-config key "missing"'
         raise CellError(f'{expected}; got "{local(cell)}". {todo}.')

@@ -29,8 +29,10 @@ from task.errors import DataError, local
 
 TYPES = ("category", "id", "ignore", "number", "target")
 RESERVED = ("client", "split")
-MISSING = frozenset({"", "na", "n/a", "nan", "null"})  # cells without a value, in lower case
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
 OTHER_MARKS = (";", "\t", "|")  # with which some programs part the cells
+LABELS = ("class", "label", "labels", "target", "targets")  # names that promise what is predicted
+_NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name
 _HEADER = "Put the column names into the first line"
 _TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
 
@@ -72,13 +74,15 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
     """
     columns = typed_columns(path, cells)
     names = [column.name for column in columns]
-    if len(names) < 2 or len(set(names)) != len(names):
-        other = next((mark for mark in OTHER_MARKS if len(names) == 1 and mark in names[0]), "")
+    marks = OTHER_MARKS if len(names) == 1 else OTHER_MARKS[:2]
+    other = next((m for m in marks if sum(name.count(m) for name in names) >= len(names)), "")
+    if len(names) < 2 or len(set(names) - {""}) != len(names) - names.count("") or other:
         remedy = f"Save it with commas between the cells, not {other!r}" if other else _HEADER
         raise DataError(
             f"{local(path)}, line 1: expected a header with at least one feature and a label, each name "
             f"once; got {local(list(cells))}. {remedy}."
         )
+    _check_names(path, columns)
     if all(map(_is_number, names)) and names != [str(i) for i in range(len(names))]:
         raise DataError(
             f"{local(path)}, line 1: expected names of columns; got numbers, {local(list(cells))}. {_HEADER}."
@@ -94,6 +98,26 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
+    """Refuse columns without a name, and names that differ from reserved ones in capitals only."""
+    for number, column in enumerate(columns, 1):
+        if column.type == "ignore":
+            continue
+        if not column.name or _NAMELESS.fullmatch(column.name):
+            cause = ""
+            if number == 1:
+                cause = "Is it the index that pandas writes? Save with to_csv(index=False), or n"
+            elif number == len(columns):
+                cause = "Does the line end with a comma? Remove it from all lines, or n"
+            todo = f"{cause or 'N'}ame the column rest:ignore."
+            raise _wrong(path, number, "the name of a column", column.name, todo)
+        if not column.type and column.name.lower() in RESERVED and column.name not in RESERVED:
+            low = column.name.lower()
+            raise _wrong(
+                path, number, f'"{low}" in small letters, or another name', column.name, "Rename it."
+            )
 
 
 def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
@@ -120,6 +144,13 @@ def targets_of(path: Path, columns: Sequence[TypedColumn]) -> tuple[TypedColumn,
     if not targets:
         usable = [c for c in columns if c.feature]
         targets = [c for c in usable if c.name == "label"] or ([] if ids else usable[-1:])
+        others = [c for c in usable if c.name.lower() in LABELS and c not in targets]
+        if targets and targets[0].name.lower() not in LABELS and others:
+            raise DataError(
+                f"{local(path)}, line 1: expected one column to predict, named label or the last; got "
+                f"{local(repr(others[0].name))}, and {local(repr(targets[0].name))} at the end. Type one of "
+                "them, as in NAME:target"
+            )
     if ids and (targets or usable):
         return tuple(targets)
     if not targets or targets[0].type not in ("", "target"):

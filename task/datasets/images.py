@@ -1,8 +1,8 @@
 """CIFAR, through torchvision or from pictures, Tiny-ImageNet, and folders or zip files of pictures."""
 
-import io
 import zipfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source, decoded_images
 from task.datasets.download import download
-from task.datasets.own import assemble, data_path, keys_of
-from task.errors import DataError, local
-
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+from task.datasets.folders import EXPECTED, SUFFIXES, Picture, is_picture, tree_of, visible
+from task.datasets.own import assemble, data_path, files_of, keys_of
+from task.datasets.parts import TEST, TRAIN
+from task.datasets.pictures import PictureError, Stack, opened
+from task.errors import DataError, local, reason
 
 
 class _Cifar(NamedTuple):
@@ -48,7 +49,7 @@ def locate_cifar(request: Request) -> Source:
         if files := _batches(place / family.folder):
             return Source(files)
     folder = request.data_dir / request.name
-    pictures = tuple(sorted(folder.glob("*.zip")))
+    pictures = files_of(folder, ".zip")
     if len(pictures) > 1:
         raise DataError(
             f"{local(folder)}: expected one zip file of the pictures of {request.name}; got "
@@ -67,7 +68,7 @@ def _batches(folder: Path) -> tuple[Path, ...]:
 def decode_cifar(request: Request, source: Source) -> Decoded:
     """Read the batches with torchvision, which checks their MD5 sums before it unpickles them."""
     family = _CIFAR[request.name]
-    if source.files[0].suffix == ".zip":
+    if source.files[0].suffix.lower() == ".zip":
         return _decode_copy(request, source.files[0], family)
     root = source.files[0].parent.parent
     try:
@@ -131,7 +132,7 @@ def decode_tiny(request: Request, source: Source) -> Decoded:
     folder = words.parent
     classes = tuple(sorted(words.read_text(encoding="utf-8").split()))
     pictures = [
-        _Picture(False, f"train/{name}/images/{path.name}", name)
+        Picture(f"train/{name}/images/{path.name}", name)
         for name in classes
         for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
     ]
@@ -144,16 +145,16 @@ def decode_tiny(request: Request, source: Source) -> Decoded:
                 f"classes of wnids.txt, separated by a tab; got {local(repr(line[:60]))}. Unpack the archive "
                 "again."
             )
-        pictures.append(_Picture(True, f"val/images/{picture}", name))
+        pictures.append(Picture(f"val/images/{picture}", name, TEST))
     if not 0 < num_train < len(pictures):
         raise DataError(
             f"{local(folder)}: expected pictures train/<class>/images/*.JPEG and lines in "
             f"val/val_annotations.txt; got {num_train} and {len(pictures) - num_train}. Unpack the archive "
             "again."
         )
-    tree = _Tree(classes, tuple(pictures), True)
+    stack = _stacked(folder, pictures, lambda name: (folder / name).read_bytes(), colour=True)
     return decoded_images(
-        _pixels(folder, tree, lambda name: (folder / name).read_bytes(), colour=True),
+        stack.array,
         np.searchsorted(classes, [picture.label for picture in pictures]),
         num_train,
         num_classes=len(classes),
@@ -164,58 +165,26 @@ def decode_tiny(request: Request, source: Source) -> Decoded:
     )
 
 
-class _Picture(NamedTuple):
-    test: bool
-    name: str  # path within the tree
-    label: str
-
-
-class _Tree(NamedTuple):
-    """A tree of class folders."""
-
-    classes: tuple[str, ...]  # also those without pictures
-    pictures: tuple[_Picture, ...]
-    split: bool  # it has a test folder
-
-
 def locate_folder(request: Request) -> Source:
     """Find the pictures: ``train/<class>/*`` and ``test/<class>/*``, or ``<class>/*``; or a zip of those."""
     path = data_path(request)
     if path.is_file():
         return Source((path,), keys_of(request))
-    tree = _tree(_names(path))
-    files = tuple(path / picture.name for picture in tree.pictures)
-    return Source(files, keys_of(request) | {"root": str(path.resolve()), "folders": tree.classes})
+    tree = tree_of(str(path), _names(path))
+    files = tuple(path / picture.name for picture in tree.used)
+    found = {"root": str(path.resolve()), "folders": tree.classes, "notes": tree.notes}
+    return Source(files, keys_of(request) | found)
 
 
 def has_pictures(folder: Path) -> bool:
-    """Return whether there are pictures in class folders."""
-    return bool(_tree(_names(folder)).pictures)
+    """Return whether there are pictures in folders of a folder."""
+    return any("/" in name and is_picture(name) for name in visible(_names(folder)))
 
 
 def _names(root: Path) -> list[str]:
     """List a folder as a zip lists itself: relative, sorted, folders with a slash at the end."""
     paths = sorted(root.rglob("*"))
     return [p.relative_to(root).as_posix() + ("/" if p.is_dir() else "") for p in paths]
-
-
-def _tree(names: list[str]) -> _Tree:
-    """Sort the names of files and folders into classes and pictures; other files are ignored."""
-    visible = [n for n in names if not any(p.startswith((".", "__MACOSX")) for p in n.split("/"))]
-    tops = {name.split("/")[0] for name in visible if "/" in name}
-    divided = "train" in tops
-    skip = 1 if divided else 0
-    classes: set[str] = set()
-    pictures = []
-    for name in visible:
-        parts = name.split("/")
-        if len(parts) < skip + 2 or (divided and parts[0] not in ("train", "test")) or not parts[skip]:
-            continue
-        classes.add(parts[skip])
-        if Path(name).suffix.lower() in _SUFFIXES:
-            pictures.append(_Picture(divided and parts[0] == "test", name, parts[skip]))
-    # sorted, so that "the first" is a training picture
-    return _Tree(tuple(sorted(classes)), tuple(sorted(pictures)), divided and "test" in tops)
 
 
 @contextmanager
@@ -241,11 +210,11 @@ def decode_folder(request: Request, source: Source) -> Decoded:
 
 def _decode_tree(request: Request, path: Path) -> Decoded:
     with _opened(path) as (names, read):
-        tree = _tree(names)
-        if not tree.pictures:
+        tree = tree_of(str(path), names)
+        pictures = tree.used
+        if not pictures:
             raise DataError(
-                f"{local(path)}: expected train/<class>/<picture> and test/<class>/<picture>, or "
-                f"<class>/<picture>; found no picture ({', '.join(sorted(_SUFFIXES))})."
+                f"{local(path)}: expected {EXPECTED}; found no such picture ({', '.join(sorted(SUFFIXES))})."
             )
         if request.num_classes and len(tree.classes) != request.num_classes:
             raise DataError(
@@ -254,74 +223,68 @@ def _decode_tree(request: Request, path: Path) -> Decoded:
                 f"{len(tree.classes)}: {local(', '.join(tree.classes))}. Add the missing folders or correct "
                 "num-classes."
             )
-        x = _pixels(path, tree, read)
+        stack = _stacked(path, pictures, read)
     return assemble(
         request,
-        x=x,
-        y=np.searchsorted(tree.classes, [p.label for p in tree.pictures]),
-        test=np.array([p.test for p in tree.pictures]) if tree.split else None,
+        x=stack.array,
+        y=np.searchsorted(tree.classes, [p.label for p in pictures]),
+        test=np.array([p.part != TRAIN for p in pictures]) if tree.tests else None,
         owners=(),
         classes=tree.classes,
         where=str(path),
+        notes=tree.notes,
+        read=tree.read | stack.facts,
     )
 
 
 def read_pictures(path: Path) -> tuple[npt.NDArray[np.uint8], list[str], list[str], list[str]]:
     """Return pictures of a folder, a zip file or one file as uint8 ``[N, C, H, W]``, all of one size.
 
-    Further their names, and the names of their classes and "train" or "test" where the folders say so, else
-    no such names.
+    Further their names, and the names of their classes and "train", "test" or "validation" where the folders
+    say so, else no such names.
 
     Raises:
-        DataError: There is no picture, or one that cannot be read or has another size.
+        DataError: There is no picture, or one that cannot be read, has another size or is in no folder of a
+            class while others are.
     """
-    if path.suffix.lower() in _SUFFIXES:
-        tree = _Tree((), (_Picture(False, path.name, ""),), False)
-        return _pixels(path, tree, lambda name: path.read_bytes()), [path.name], [], []
+    if path.is_file() and is_picture(path.name):
+        return _stacked(path, [Picture(path.name)], lambda name: path.read_bytes()).array, [path.name], [], []
     with _opened(path) as (names, read):
-        tree = _tree(names)
-        if not tree.pictures:
-            loose = [n for n in sorted(names) if Path(n).suffix.lower() in _SUFFIXES]
-            tree = _Tree((), tuple(_Picture(False, n, "") for n in loose), False)
-        if not tree.pictures:
-            raise DataError(f"{local(path)}: expected pictures ({', '.join(sorted(_SUFFIXES))}); found none")
-        x = _pixels(path, tree, read)
-    labels = [p.label for p in tree.pictures] if tree.classes else []
-    parts = ["test" if p.test else "train" for p in tree.pictures] if tree.split else []
-    return x, [p.name for p in tree.pictures], labels, parts
-
-
-def _pixels(
-    path: Path, tree: _Tree, read: Callable[[str], bytes], colour: bool = False
-) -> npt.NDArray[np.uint8]:
-    """Return ``[N, C, H, W]``: grey if the first picture is and `colour` does not ask for RGB."""
-    from PIL import Image, UnidentifiedImageError
-
-    out: npt.NDArray[np.uint8] | None = None
-    for i, picture in enumerate(tree.pictures):
-        try:
-            with Image.open(io.BytesIO(read(picture.name))) as image:
-                grey = image.mode in ("1", "L")
-                pixels = np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
-        except (OSError, ValueError, SyntaxError, zipfile.BadZipFile) as err:
-            why = "none of its formats" if isinstance(err, UnidentifiedImageError) else err
+        tree = tree_of(str(path), names)
+        pictures = tree.pictures
+        if pictures and tree.loose:
             raise DataError(
-                f"{local(path)}: {local(picture.name)} is not a picture that Pillow can read: {local(why)}. "
-                "Repair or remove it."
-            ) from err
-        if out is None:
-            channels = 1 if grey and not colour else 3
-            out = np.empty((len(tree.pictures), channels, *pixels.shape[:2]), dtype=np.uint8)
-        if pixels.shape[:2] != out.shape[2:] or (not grey and out.shape[1] == 1):
-            got = (1 if grey else 3, *pixels.shape[:2])
-            raise DataError(
-                f"{local(path)}: expected all pictures to be like the first, {local(tree.pictures[0].name)}: "
-                f"{_words(out.shape[1:])}; {local(picture.name)} is {_words(got)}. "
-                "Scale or convert the pictures alike."
+                f"{local(path)}: expected all pictures in class folders, or none; got "
+                f"{len(tree.loose)} in no such folder, {local(tree.loose[0])} for one. Move them"
             )
-        out[i] = pixels if grey else pixels.transpose(2, 0, 1)
-    assert out is not None  # the caller refuses a tree without pictures
-    return out
+        if not pictures:
+            pictures = tuple(map(Picture, sorted(filter(is_picture, visible(names)))))
+        if not pictures:
+            raise DataError(f"{local(path)}: expected pictures ({', '.join(sorted(SUFFIXES))}); found none")
+        x = _stacked(path, pictures, read).array
+    labels = [p.label for p in pictures] if tree.pictures else []
+    parts = [p.part for p in pictures] if tree.pictures and tree.tests else []
+    return x, [p.name for p in pictures], labels, parts
+
+
+def _stacked(
+    path: Path, pictures: Sequence[Picture], read: Callable[[str], bytes], *, colour: bool = False
+) -> Stack:
+    """Read pictures; they are grey if all are and `colour` does not ask for RGB."""
+    stack = Stack(len(pictures), colour=colour)
+    for picture in pictures:
+        try:
+            data = read(picture.name)
+        # RuntimeError and NotImplementedError: a zip file with a password, or packed by other means.
+        except (OSError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as err:
+            raise DataError(
+                f"{local(path)}: {local(picture.name)} cannot be read: {reason(err)}. Repair or remove it"
+            ) from err
+        try:
+            stack.add(picture.name, *opened(data))
+        except PictureError as err:
+            raise DataError(f"{local(path)}: {local(picture.name)} is {err.args[0]}") from err
+    return stack
 
 
 def _words(shape: tuple[int, ...]) -> str:

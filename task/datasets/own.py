@@ -6,18 +6,21 @@ What a node brings is all its own, so there the test part is the client's own an
 says how many classes there are: then every class number from 0 on is good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from task.datasets.base import Decoded, Names, Owners, Request, Rows
+from task.config.sections import TABLES, DataConfig
+from task.datasets.base import Dataset, Decoded, Names, Owners, Request, Rows
 from task.datasets.columns import layout_of
+from task.datasets.layout import channels_first
 from task.datasets.shares import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
+from task.references import is_reference
 
 Mask = npt.NDArray[np.bool_]
 
@@ -37,6 +40,12 @@ def data_path(request: Request) -> Path:
         f'data-path "{local(request.data_path)}" of data set "{request.name}": expected a file or folder, '
         f"either as it stands or below {local(request.data_dir)}; there is none. Correct the path."
     )
+
+
+def files_of(folder: Path, suffix: str) -> tuple[Path, ...]:
+    """Return the files of a folder whose names end so, in any case, sorted; not hidden ones."""
+    found = [p for p in folder.glob("*") if p.suffix.lower() == suffix and p.is_file()]
+    return tuple(sorted(p for p in found if not p.name.startswith((".", "~$"))))
 
 
 def keys_of(request: Request) -> dict[str, Any]:
@@ -72,13 +81,15 @@ def assemble(
     columns: tuple[str, ...] = (),
     ids: npt.NDArray[np.str_] | None = None,
     labelled: bool = True,
+    notes: tuple[str, ...] = (),
+    read: Mapping[str, Any] | None = None,
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
-    training row, or of none. `y` and `columns` are as of `task.datasets.base.Decoded`. `classes` is empty if
-    they are numbers, and `where` is the file or folder.
+    training row, or of none. `y`, `columns`, `notes` and `read` are as of `task.datasets.base.Decoded`.
+    `classes` is empty if they are numbers, and `where` is the file or folder.
 
     Raises:
         DataError: All rows are test examples.
@@ -95,7 +106,7 @@ def assemble(
     if not num_train:
         raise DataError(f"{local(where)}: expected training examples; all {len(y)} are test examples")
     labels = labels[order] if len(labels) == len(y) else labels
-    x = np.ascontiguousarray(channels_first(x)[order])
+    x = np.ascontiguousarray(channels_first(x, where)[order])
     image = x.dtype == np.uint8
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
     missing = 0 if image else int(np.isnan(x[:, layout_of(columns, x.shape[1])[1]]).sum())
@@ -116,6 +127,22 @@ def assemble(
         description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
         + (f", {missing} values missing" if missing else ""),
         source=where,
+        notes=notes,
+        read=dict(read or {}),
+    )
+
+
+def rearranged(dataset: Dataset, config: DataConfig) -> str:
+    """Return a warning if a partition of ours does not follow the owners that own data name; else ""."""
+    own = config.dataset in TABLES or is_reference(config.dataset)
+    kept = config.partition in ("natural", "columns") or is_reference(config.partition)
+    if kept or not own or not dataset.owners:
+        return ""
+    names = dataset.owners.names
+    return (
+        f"the data say who owns each example ({len(names)} owners, such as {names[0]}), but partition = "
+        f'"{config.partition}" pools all examples and parts them among {config.num_clients} clients. Set '
+        'partition="natural" num-clients=0 to keep the owners as clients'
     )
 
 
@@ -136,6 +163,8 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         columns=whole.columns,
         ids=whole.ids,
         labelled=whole.labelled,
+        notes=whole.notes,
+        read=whole.read,
     )
 
 
@@ -144,13 +173,6 @@ def _outputs(y: npt.NDArray[Any]) -> int:
     if y.dtype.kind != "f":
         return 0
     return y.shape[1] if y.ndim > 1 else 1
-
-
-def channels_first(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Turn ``[N, H, W, C]`` images into ``[N, C, H, W]``; leave all else."""
-    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
-        return x.transpose(0, 3, 1, 2)
-    return x
 
 
 def _cut(owners: npt.NDArray[Any], count: int, seed: int) -> Mask:

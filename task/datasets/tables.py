@@ -13,8 +13,8 @@ The labels of a node's own file must be whole numbers 0 .. num-classes - 1, unle
 classes: nodes have no other way to agree on them.
 """
 
-import csv
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,23 +23,27 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
-from task.datasets.encode import CellError, Encoder
+from task.datasets.class_numbers import numbered, parted
+from task.datasets.csv_rows import rows_of
+from task.datasets.encode import LARGEST, CellError, Encoder
+from task.datasets.folders import listed, visible
 from task.datasets.header import MISSING, TypedColumn, check_alike, parse_header, targets_of
+from task.datasets.layout import channels_last_note
 from task.datasets.npz_names import class_names, column_names
-from task.datasets.own import assemble, data_path, keys_of
-from task.datasets.targets import Row, targets
-from task.errors import DataError, local, reason
-
-Ints = npt.NDArray[np.int64]
+from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
+from task.datasets.parts import TRAIN, part_of, test_part
+from task.datasets.targets import Row, label_of, targets
+from task.errors import DataError, local
 
 
 def locate_csv(request: Request) -> Source:
     """Find the file, or the csv files of the folder."""
     path = data_path(request)
-    files = tuple(sorted(path.glob("*.csv"))) if path.is_dir() else (path,)
+    files = files_of(path, ".csv") if path.is_dir() else (path,)
     if not files:
         raise DataError(f"{local(path)}: expected csv files in this folder; got none")
-    return Source(files, keys_of(request) | {"folder": path.is_dir(), "typed": True})
+    others = visible(p.name for p in sorted(path.iterdir()) if p not in files) if path.is_dir() else []
+    return Source(files, keys_of(request) | {"folder": path.is_dir(), "typed": True, "others": others})
 
 
 def locate_npz(request: Request) -> Source:
@@ -60,18 +64,16 @@ class _Table:
         self.here: tuple[TypedColumn, ...] = ()  # of the file that is read
         self.rows: list[Row] = []
         self._ids: list[str] = []
+        self.empty: list[str] = []  # names of files without a row below the header
 
     def read(self, path: Path, owner: str | None) -> None:
         """Append the rows of one file."""
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.reader(file)
-                self._take_header(path, [name.strip() for name in next(reader, [])])
-                self.rows += [self._row(path, reader.line_num, cells, owner) for cells in reader if cells]
-        except (OSError, UnicodeDecodeError, csv.Error) as err:
-            raise DataError(
-                f"{local(path)}: expected a csv file in UTF-8; got {reason(err)}. Save it again."
-            ) from err
+        rows = rows_of(path)
+        self._take_header(path, next(rows, (1, []))[1])
+        before = len(self.rows)
+        self.rows += [self._row(path, line, cells, owner) for line, cells in rows]
+        if len(self.rows) == before:
+            self.empty.append(path.name)
 
     def _take_header(self, path: Path, header: list[str]) -> None:
         self.here = parse_header(path, header)
@@ -88,6 +90,12 @@ class _Table:
                     f"{local(path)}, line 1, column {i}: expected the list of values, as in "
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
+
+    def others(self) -> dict[str, str]:
+        """Return by name what columns are for that a model neither reads nor predicts."""
+        of = {"client": "owner", "split": "training or test", "ignore": "left out", "id": "ids"}
+        rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
+        return {c.name: of.get(c.type) or of.get(c.name) or "left out" for c in rest}
 
     def ids(self) -> npt.NDArray[np.str_] | None:
         """Return the id of each row; None if the header has no column of them.
@@ -115,8 +123,8 @@ class _Table:
                 f"{local(path)}, line {line}: expected {len(self.here)} cells as in the header; got "
                 f"{len(cells)}. Repair or remove the line."
             )
-        row = {c.name: cell.strip() for c, cell in zip(self.here, cells, strict=True)}
-        labels, split = tuple(row[c.name] for c in self.targets), row.get("split")
+        row = {c.name: cell for c, cell in zip(self.here, cells, strict=True)}
+        labels, split = tuple(label_of(row[c.name]) for c in self.targets), row.get("split")
         for column in self.columns:
             if column.type == "id":
                 if row[column.name].lower() in MISSING:
@@ -124,17 +132,20 @@ class _Table:
                         path, line, column, "an id; the cell is empty. Fill it in or remove the line."
                     )
                 self._ids.append(unicodedata.normalize("NFC", row[column.name]))
-        if "" in labels:
-            todo = "a label; the cell is empty. Fill it in or remove the line."
-            raise self._refused(path, line, self.targets[labels.index("")], todo)
+        for column, label in zip(self.targets, labels, strict=True):
+            if label.lower() in MISSING and label not in column.values:
+                got = f'got "{local(label)}"' if label else "the cell is empty"
+                todo = "Fill it in or remove the line; a class of that name is listed in the header"
+                raise self._refused(path, line, column, f"a label; {got}. {todo}, name:target(a|b).")
         if owner is None and row.get("client") == "":
             todo = "a name; the cell is empty. Fill it in or remove the line."
             raise self._refused(path, line, TypedColumn("client"), todo)
-        if split not in ("train", "test", None):
-            raise self._refused(path, line, TypedColumn("split"), f'train or test; got "{local(split)}"')
+        if split is not None and not part_of(split):
+            words = f'train, test or validation; got "{local(split)}"'
+            raise self._refused(path, line, TypedColumn("split"), words)
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
-        test = None if split is None else split == "test"
-        return Row(path, line, x, labels, row.get("client") if owner is None else owner, test)
+        part = "" if split is None else part_of(split)
+        return Row(path, line, x, labels, row.get("client") if owner is None else owner, part)
 
     def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
         try:
@@ -153,26 +164,54 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     table = _Table(request)
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
-    rows = table.rows
-    if not rows:
+    if not table.rows:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
+    rows, tests, notes = _used(table.rows)
+    if table.empty:
+        notes.append(
+            f"{len(table.empty)} files have a header and no row, and are left out: {listed(table.empty)}"
+        )
+    if others := source.keys["others"]:
+        notes.append(f"{len(others)} files or folders are no csv, and are left out: {listed(others)}")
     y: npt.NDArray[Any] = np.zeros(len(rows), np.int64)
     classes: tuple[str, ...] = ()
     if table.targets:
         y, classes = targets(rows, table.targets, request)
-    tests = [row.test for row in rows if row.test is not None]
     return assemble(
         request,
         x=table.encoder.encoded([row.x for row in rows]),
         y=y,
-        test=np.array(tests) if tests else None,
+        test=tests,
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
         columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
         labelled=bool(table.targets),
+        read={"other": table.others()},
+        notes=(*notes, *_counting(table)),
     )
+
+
+def _used(rows: list[Row]) -> tuple[list[Row], Mask | None, list[str]]:
+    """Return the rows that are used, which are for the test, None if the file does not say, and notes."""
+    parts = Counter(row.part for row in rows)
+    if "" in parts:
+        return rows, None, []
+    tests, note = test_part(parts, "split = validation")
+    used = [row for row in rows if row.part in (TRAIN, tests)]
+    return used, np.array([row.part != TRAIN for row in used]), [note] if note else []
+
+
+def _counting(table: _Table) -> list[str]:
+    """Return notes on columns without a type that are numbers of rows by their names."""
+    names = [
+        c.name for c in table.encoder.features if not c.type and c.name.lower() in ("id", "idx", "index")
+    ]
+    return [
+        f'column "{name}" is read as a number like any other. If it numbers the rows, type it {name}:ignore'
+        for name in names
+    ]
 
 
 def decode_npz(request: Request, source: Source) -> Decoded:
@@ -189,13 +228,19 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     Raises:
         DataError: Their shapes, dtypes or values cannot be used.
     """
+    arrays, notes = parted(arrays)
     x, y = arrays["x"], arrays["y"]
     test = None
     if "x_test" in arrays or "y_test" in arrays:
-        if not {"x_test", "y_test"} <= arrays.keys() or arrays["x_test"].shape[1:] != x.shape[1:]:
+        both = {"x_test", "y_test"} <= arrays.keys()
+        if not both or arrays["x_test"].shape[1:] != x.shape[1:]:
             raise DataError(
                 f"{local(where)}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
                 f"{ {k: v.shape for k, v in arrays.items() if k.endswith('_test')} }"
+            )
+        if (arrays["x_test"].dtype == np.uint8) is not (x.dtype == np.uint8):
+            raise DataError(
+                f"{local(where)}: expected x_test of the type of x, {x.dtype}; got {arrays['x_test'].dtype}"
             )
         x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
         test = np.arange(len(x)) >= len(arrays["x"])
@@ -204,9 +249,10 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
             f"{local(where)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
             f"0 and 1 [N, C]; got x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
         )
-    if x.dtype.kind not in "fiub" or (x.dtype.kind == "f" and not _fits(x, request.keep_missing)):
+    if not fits(x, request.keep_missing):
         raise DataError(
-            f"{local(where)}: expected x to be finite numbers; got {x.dtype} with NaN, Inf or objects. "
+            f"{local(where)}: expected x to be finite numbers that fit float32; got {x.dtype} with NaN, Inf, "
+            "larger numbers or objects. "
             'Correct them; where NaN stands for a missing value, set the run-config key "missing"'
         )
     owners = [str(name) for name in arrays.get("client", [])]
@@ -219,8 +265,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     if y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
         targets, classes = _npz_numbers(request, where, y), class_names(where, arrays)
     else:
-        named = class_names(where, arrays)
-        targets, classes = _npz_classes(request, where, y, named)
+        targets, classes, note = numbered(request, where, y, class_names(where, arrays))
+        notes += [note] if note else []
     return assemble(
         request,
         x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
@@ -230,6 +276,7 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         classes=classes,
         where=where,
         columns=column_names(where, arrays, x),
+        notes=(*notes, *filter(None, [channels_last_note(x)])),
     )
 
 
@@ -274,30 +321,11 @@ def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArr
     return numbers
 
 
-def _npz_classes(
-    request: Request, where: str, y: npt.NDArray[Any], named: tuple[str, ...]
-) -> tuple[Ints, tuple[str, ...]]:
-    """Return class numbers, checked, and the names of the classes, those that the file has if any."""
-    if named and request.num_classes not in (0, len(named)):
-        raise DataError(
-            f'{local(where)}: run-config key "num-classes": expected {len(named)}, the names in "classes", '
-            f"or 0; got {request.num_classes}"
-        )
-    num_classes = request.num_classes or len(named) or max(int(y.max()) + 1, 1)
-    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
-    if len(wrong):
-        raise DataError(
-            f"{local(where)}: expected labels 0..{num_classes - 1} ({num_classes} classes); got "
-            f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
-            'labels or raise the run-config key "num-classes".'
-        )
-    known = request.num_classes or request.owner
-    return y.astype(np.int64), named or (() if known else tuple(str(i) for i in range(num_classes)))
-
-
-def _fits(x: npt.NDArray[Any], keep_missing: bool) -> bool:
-    """Return whether all values are finite, or NaN where missing ones are kept."""
-    return bool((np.isfinite(x) | (np.isnan(x) & keep_missing)).all())
+def fits(x: npt.NDArray[Any], keep_missing: bool) -> bool:
+    """Return whether all values are numbers that float32 has, or NaN where missing ones are kept."""
+    if x.dtype.kind != "f":
+        return x.dtype.kind in "iub"
+    return bool(((np.abs(x) <= LARGEST) | (np.isnan(x) & keep_missing)).all())
 
 
 def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:

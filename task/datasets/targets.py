@@ -5,6 +5,9 @@ One column of class numbers or names, or of numbers; or several columns typed ``
 ``target`` has numbers if one of them is negative or has a fraction; any other column has classes.
 """
 
+import math
+import re
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Request
-from task.datasets.encode import LARGEST
+from task.datasets.encode import LARGEST, number
 from task.datasets.header import TypedColumn
 from task.errors import DataError, local
 
 Ints = npt.NDArray[np.int64]
 MOST_CLASSES = 2**31  # while no run has said how many there are
+_WHOLE = re.compile(r"^([+-]?\d+)\.0*$")
 
 
 class Row(NamedTuple):
@@ -30,7 +34,7 @@ class Row(NamedTuple):
     x: list[float]  # numbers, and of categories the value's place; NaN = missing
     labels: tuple[str, ...]  # the cells of the targets
     owner: str | None  # None: the file does not say
-    test: bool | None
+    part: str  # of `task.datasets.parts`; "" = the file does not say
 
 
 def targets(
@@ -58,9 +62,8 @@ def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
     """Return whether a column has numbers, at least one of which is no class number."""
     if column.values:
         return False
-    try:
-        values = [float(row.labels[0]) for row in rows]
-    except ValueError:
+    values = [number(row.labels[0]) for row in rows]
+    if any(map(math.isnan, values)):
         return False
     return any(value < 0 or not value.is_integer() for value in values)
 
@@ -85,9 +88,7 @@ def _numbers(
     y = np.empty((len(rows), len(columns)), np.float64)
     for i, row in enumerate(rows):
         for j, cell in enumerate(row.labels):
-            y[i, j] = np.nan
-            with suppress(ValueError):
-                y[i, j] = float(cell)
+            y[i, j] = number(cell)
             if not abs(y[i, j]) <= LARGEST or (labels and y[i, j] not in (0, 1)):
                 raise DataError(
                     f'{local(row.path)}, line {row.line}, column "{local(columns[j].name)}": expected '
@@ -104,7 +105,7 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
     values: list[int] = []
     with suppress(ValueError):
         for row in rows:
-            values.append(int(row.labels[0]))
+            values.append(_whole(row.labels[0]))
     whole = len(values) == len(rows)
     if request.owner and not whole:
         row = rows[len(values)]
@@ -123,6 +124,8 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
                     f'{_range(request)}; got {local(value)}. Renumber the labels or raise "num-classes".'
                 )
         return np.array(values, dtype=np.int64), ()
+    if not whole:
+        _check_spelling(rows, column)
     labels = np.array(values if whole else [row.labels[0] for row in rows], dtype=object)
     classes, y = np.unique(labels, return_inverse=True)
     if 0 < request.num_classes < len(classes):
@@ -133,6 +136,37 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
     return y.astype(np.int64), tuple(map(str, classes))
 
 
+def label_of(cell: str) -> str:
+    """Return a label as it is compared: a whole number without a fraction, so that 1.0 is 1."""
+    return _WHOLE.sub(lambda found: str(int(found[1])), cell)
+
+
+def _whole(label: str) -> int:
+    if "_" in label:
+        raise ValueError
+    return int(label)
+
+
+def _spelling(label: str) -> str:
+    """Return what labels have in common that differ in capitals, spaces or the form of a number."""
+    plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+    value = number({"true": "1", "false": "0"}.get(plain, plain))
+    return plain if math.isnan(value) else repr(value)
+
+
+def _check_spelling(rows: Sequence[Row], column: str) -> None:
+    """Refuse labels that differ in spelling only."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        known = first.setdefault(_spelling(row.labels[0]), row)
+        if known.labels != row.labels:
+            raise DataError(
+                f'{local(row.path)}, line {row.line}, column "{local(column)}": expected labels that differ '
+                f'in more than spelling; got "{local(row.labels[0])}", and "{local(known.labels[0])}" in '
+                f"{local(known.path.name)}, line {known.line}. Write them alike."
+            )
+
+
 def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
     """Return the places of the labels in the header's list of classes."""
     if request.num_classes not in (0, len(target.values)):
@@ -140,7 +174,7 @@ def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
             f"{local(rows[0].path)}, line 1: expected num-classes = {request.num_classes} names of classes "
             f"after target; got {len(target.values)}. Correct the list or the run-config key."
         )
-    places = {value: place for place, value in enumerate(target.values)}
+    places = {label_of(value): place for place, value in enumerate(target.values)}
     for row in rows:
         if row.labels[0] not in places:
             raise DataError(

@@ -98,7 +98,7 @@ def test_changed_code_is_run_again_and_the_same_code_is_not(folder: Path) -> Non
         ("def load(d): return x, y[:5], x, y", "as many targets y as examples x; got 12 and 5"),
         ("def load(d): return x, y, x, None", "targets y_test as examples x_test; got 12 and none"),
         ("def load(d): return x * np.nan, y, x, y", "expected x to be finite numbers"),
-        ("def load(d): return x, y - 1, x, y", r"expected labels 0\.\.2 .*; got -1 in example 0"),
+        ("def load(d): return x, y - 1, x, y", r"expected labels from 0 on; got -1 in example 0"),
         ("def load(d): return x.astype(str), y, x, y", r"x as an array of numbers; got <U32\[12, 2\]"),
         ("def load(d): return x, y, x[:, :1], y", r"x_test and y_test of examples of shape \(2,\)"),
         ("def load(d): return x, y, x, y, ['a']", "expected 12 names in client, one per row; got 1"),
@@ -170,3 +170,26 @@ def test_a_partition_of_a_users_own_gives_each_client_its_rows(folder: Path) -> 
 def test_a_wrong_partition_is_refused(folder: Path, code: str, words: str) -> None:
     with pytest.raises((ConfigError, DataError), match=f"(?s){words}"):
         _deal(folder, code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def load():\n    whole = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))\n"
+        "    return torch.utils.data.random_split(whole, [6, 3, 3])",
+        "def load(): return list(zip(x, y)), list(zip(x, y)), list(zip(x, y))",
+    ],
+)
+def test_three_parts_are_refused_in_words(folder: Path, code: str) -> None:
+    with pytest.raises(
+        DataError, match=r"expected two data sets, \(train, test\); got three. A third value"
+    ) as info:
+        _load(folder, code)
+    assert "inhomogeneous" not in str(info.value)
+
+
+def test_a_users_class_codes_are_numbered(folder: Path) -> None:
+    data = _load(folder, "def load(d): return x, y * 7 + 1000000123, None, None")
+    assert (data.num_classes, data.classes[2]) == (3, "1000000137")
+    with pytest.raises(DataError, match='of two classes or more; all 11 are of one, "0"'):
+        _load(folder, "def load(d): return x, y * 0, None, None")

@@ -162,7 +162,7 @@ def test_cifar_is_read_through_torchvision(tmp_path, monkeypatch, name, classes)
                 (folder / "test").write_bytes(b"2")
             self.data = np.full((4 if train else 2, 32, 32, 3), 7, dtype=np.uint8)
             self.data[:, 0, 1, 2] = 255
-            self.targets = [classes - 1] * len(self.data)
+            self.targets = [classes - 1 - i % 2 for i in range(len(self.data))]
             self.classes = [str(i) for i in range(classes)]
 
     monkeypatch.setattr(datasets, name.upper(), no_network)
@@ -184,8 +184,8 @@ def test_second_load_decodes_nothing_until_the_source_changes(tmp_path, monkeypa
     monkeypatch.undo()
     monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "data"))
-    write_idx(tmp_path / "data/MNIST/raw/train-labels-idx1-ubyte.gz", np.full(50, 3, dtype=np.uint8))
-    assert load(dataset="mnist").y[:50].tolist() == [3] * 50
+    write_idx(tmp_path / "data/MNIST/raw/train-labels-idx1-ubyte.gz", (np.arange(50) % 2).astype(np.uint8))
+    assert load(dataset="mnist").y[:50].tolist() == [0, 1] * 25
 
 
 def test_a_second_process_imports_nothing_slow(tmp_path):

@@ -155,7 +155,7 @@ def test_gaps_of_arrays(tmp_path):
 
 
 def test_pictures_have_no_columns(tmp_path):
-    np.savez(tmp_path / "t.npz", x=np.zeros((9, 4, 4), np.uint8), y=[0] * 9)
+    np.savez(tmp_path / "t.npz", x=np.zeros((9, 4, 4), np.uint8), y=np.arange(9) % 2)
     with pytest.raises(ConfigError, match=r"expected a table, examples of shape \(columns,\); got image"):
         load(dataset="npz", data_path=str(tmp_path / "t.npz"), standardise=True)
 
@@ -188,11 +188,14 @@ def test_a_large_column_is_named_once_and_standardisation_offered(table):
 
 
 def test_one_class_is_nothing_to_learn(table, tmp_path):
-    same = load(dataset="csv", data_path=table("x,label\n1,ill\n2,ill\n3,ill\n"))
-    assert same.one_class().startswith('all 2 training examples are of one class, "ill"')
-    assert load(dataset="csv", data_path=table("x,label\n1,0\n2,1\n3,0\n4,1\n", "u.csv")).one_class() == ""
+    with pytest.raises(DataError, match='of two classes or more; all 2 are of one, "ill"'):
+        load(dataset="csv", data_path=table("x,label\n1,ill\n2,ill\n3,ill\n"))
     prices = load(dataset="csv", data_path=table("x,price:target\n1,7.5\n2,7.5\n3,7.5\n", "v.csv"))
-    assert prices.one_class() == ""
+    assert prices.task == "regression"
+    zeros = table("x,label\n1,0\n2,0\n3,0\n", "w.csv")  # at a node, others may have the other class
+    assert load_owned(DataConfig(dataset="csv", num_classes=2), zeros, "ward", 1).num_classes == 2
+    with pytest.raises(ConfigError, match=r'"num-classes": expected two classes or more .* got 1'):
+        load_owned(DataConfig(dataset="csv", num_classes=1), zeros, "ward", 1)
 
 
 def test_targets_are_numbers_where_header_or_run_say_so(table, tmp_path):
