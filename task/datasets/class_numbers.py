@@ -44,7 +44,7 @@ def numbered(
     """Return class numbers, checked, the names of the classes, and a note if labels are not numbers 0, 1, ...
 
     Where the run says how many classes there are, the file has their names, or nodes have to number them
-    alike, labels are their numbers; else the different labels are numbered in their order, as those of a csv file.
+    alike, labels are their numbers; else the different labels are numbered in their order, as in a csv file.
 
     Raises:
         DataError: A label is negative, or too large for the number of classes, or the names are not as many.
