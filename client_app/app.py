@@ -14,7 +14,7 @@ from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, check_spending, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
@@ -28,6 +28,7 @@ from client_app.work import adapt_clients, check_bounds, evaluate_clients, train
 from task import trust
 from task.config.read import read_config
 from task.datasets.columns import unscaled
+from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
 from task.errors import (
     MISTAKES,
@@ -98,11 +99,13 @@ def make_app(
 
     def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
-        if not owned.simulation:
-            keys = keys_of_node(keys, context.node_config)
-        elif not fixed:  # Flower's own simulation, whose user has typed the keys
-            trust.user_named(references_in(keys))
-        return open_node(read_config(keys), context.node_config, owned)
+        if owned.simulation:
+            if not fixed:  # Flower's own simulation, whose user has typed the keys
+                trust.user_named(references_in(keys))
+            config = read_config(keys)
+        else:
+            config = config_of_node(keys, context.node_config)
+        return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
@@ -141,7 +144,8 @@ def make_app(
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
-            note_own_data(node, context)
+            if note_own_data(node, context) and not node.owner.simulation:
+                _log_data(node)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
             for sentence in node.dataset.notes if own else ():
                 logger.warning("%s", sentence)  # for the owner alone
@@ -163,6 +167,14 @@ def make_app(
 
         made.query(stage)(on_stage)
     return made
+
+
+def _log_data(node: Node) -> None:
+    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
+    data, sizes = node.dataset, node.clients.num_train()
+    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
+    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
+        logger.info("%s", line)
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:

@@ -14,25 +14,24 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from client_app.node import Node, OneClient
 from task.config.paths import state_root
-from task.datasets.description import described, meaning_of
+from task.datasets.description import meaning_of
 from task.errors import ConfigError, DataError
 from task.privacy.ledger import Releases
 from task.storage.client_state import safe_name
-from task.text import logger
 from task.wire import messages as wire
 
 KEPT = "own-data"  # name in Flower's ``Context.state``
 FOLDER = ".own-data"
 
 
-def note_own_data(node: Node, context: Context) -> None:
-    """Take note of the data that a node registers.
+def note_own_data(node: Node, context: Context) -> bool:
+    """Take note of the data that a node registers; return whether they are others than it noted before.
 
     Raises:
         ConfigError: They have other columns than in an earlier round of the run.
     """
     if not isinstance(node.clients, OneClient):
-        return
+        return True  # a partition is registered once
     client, form = node.clients.names[0], _form(node)
     before = context.state.get(KEPT)
     if isinstance(before, ConfigRecord) and before["form"] != form:
@@ -40,12 +39,11 @@ def note_own_data(node: Node, context: Context) -> None:
             f"client {client}: its data have other columns, inputs or classes than when it registered for "
             "this run; expected rows to be added only. Put the columns back, or begin a new run"
         )
-    if before is None and not node.owner.simulation:
-        logger.info("client %s: its data have %s", client, described(node.dataset))  # names stay in this log
     examples = len(node.clients.train(0))
     context.state[KEPT] = ConfigRecord(
         {"form": form, "fingerprint": node.dataset.fingerprint, "examples": examples}
     )
+    return not isinstance(before, ConfigRecord) or before["fingerprint"] != node.dataset.fingerprint
 
 
 def check_own_data(node: Node, context: Context, order: RecordDict) -> None:

@@ -36,7 +36,7 @@ from client_app.training.loop import steps_of
 from task import trust
 from task.config.knobs import Config
 from task.config.paths import own_state_root
-from task.config.read import flatten
+from task.config.read import flatten, read_checked, read_config
 from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public
@@ -99,6 +99,21 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
     return Owner(False, bounds[0], bounds[1], key, encrypted, models, ledger, Prover.of(node_config, run))
+
+
+def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:
+    """Return a run as this node computes it: with the node's paths in place of the run's.
+
+    Whether its keys go together is asked of the keys alone, as the server asks it: a path of this node's says
+    nothing of how many clients there are or who measures what.
+
+    Raises:
+        ConfigError: The run names a path, or code of its user's own, and the node's owner does not permit
+            it; a permission is of another type; or a key is wrong.
+    """
+    keys = keys_of_node(run_config, node_config)
+    read_config(run_config)
+    return read_checked(keys)
 
 
 def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def _check_data(run: Path, record: Row, keys: dict[str, Any]) -> None:
     Raises:
         BouquetError: Saying what is.
     """
-    was = record.get("data")
-    if was is None:
+    was = record.get("data") or {}
+    if "fingerprint" not in was:
         raise ConfigError(
             f"{run}: expected a run on data that are here; got one whose data stayed at the nodes "
             f'(dataset = "{record["run"]["dataset"]}"), which nobody else can train on'

@@ -104,6 +104,8 @@ def _of_model(file: Path) -> Meaning:
 
 def meaning_of_card(card: ModelCard) -> Meaning:
     """Return what the data of a model mean, as far as its card says: no target, and no kind of text."""
+    if card.meaning.parts:
+        return card.meaning
     classes = card.classes
     if not classes and card.columns and card.task == "classification" and card.num_classes <= MOST_NUMBERS:
         classes = card.names

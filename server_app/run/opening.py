@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from server_app.results.folder import RunFolder
-from server_app.run.data_card import data_card, server_data
+from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
@@ -20,12 +20,14 @@ from server_app.run.same_run import check_same_code, check_same_run, free_on_res
 from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
+from strategies.membership.agreement import COMMON
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.base import compared
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.datasets.facts import as_text
 from task.datasets.own import rearranged
 from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
@@ -170,7 +172,11 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
-    record: dict[str, Any] = {"run": keys, "data": data_card(config, raw, task.name == "classification")}
+    if raw is not None:
+        card = data_card(config, raw, task.name == "classification")
+    else:
+        card = nodes_card(registry, shape, classes)
+    record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
@@ -178,7 +184,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
     shared = initial_of(model, config, shape, classes)
-    remarks = [note] if (note := numbered(config, path.name)) else []
+    remarks = as_text(card)
+    remarks += [note] if (note := numbered(config, path.name)) else []
     if config.initial_model:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
         record["initial_model"] = asdict(loaded)
@@ -189,6 +196,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         )
     if dataset is not None and not resume:
         remarks += [f"warning: {warning}" for warning in _warnings(config, dataset) if warning]
+    meaning = None if entry.vertical else membership.agreement.of(COMMON)
     return OpenedRun(
         config=config,
         keys=keys,
@@ -202,6 +210,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         sizes=sizes,
         shared=shared,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning).metadata(),
         remarks=remarks,
     )

@@ -16,7 +16,7 @@ from strategies.engine.recovery import VOID
 from strategies.rules.cfl import CFLState, home
 from strategies.rules.several import model_in
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.errors import ConfigError, StateError
@@ -106,7 +106,7 @@ def _config(folder: RunFolder) -> Config:
     """Return the keys of a run's folder, whose references are its maker's word and not the user's."""
     keys = folder.config()["run"]
     check_origin(keys, folder.path / CONFIG)
-    return read_config(keys)
+    return read_checked(keys)
 
 
 def _last(folder: RunFolder) -> int:
@@ -124,7 +124,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
     """
     card, arrays, kept = read_kept_model(path)
     check_origin(kept.keys, path)
-    config = read_config(kept.keys)
+    config = read_checked(kept.keys)
     if not client:
         if not arrays:
             raise ConfigError(

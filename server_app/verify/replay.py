@@ -24,7 +24,7 @@ from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
 from strategies.selection.cohort import plan_round
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.errors import BouquetError, DataError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.moments import moments_of
@@ -117,7 +117,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
         ConfigError: The run's keys or code cannot be read here, or the user has not named that code.
     """
     check_origin(chain.about["run"], chain.folder)
-    config = read_config({**chain.about["run"], "resume": False})
+    config = read_checked({**chain.about["run"], "resume": False})
     strategy = strategy_of(contract_of(config).rule)(config)
     rule, entry, engine = strategy.rule, strategy.entry, ReplayEngine(chain, config, findings)
     first = chain.lines[0]

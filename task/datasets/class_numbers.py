@@ -43,25 +43,24 @@ def numbered(
 ) -> tuple[Ints, tuple[str, ...], str]:
     """Return class numbers, checked, the names of the classes, and a note if labels are not numbers 0, 1, ...
 
-    Where the file names the classes (`named`), the run says how many there are, or nodes have to number them
-    alike, labels are their numbers; else the labels are numbered in their order, as those of a csv file.
+    Where the run says how many classes there are, the file has their names, or nodes have to number them
+    alike, labels are their numbers; else the different labels are numbered in their order, as in a csv file.
 
     Raises:
-        DataError: A label is negative, or too large for the number of classes; the run says another number
-            than the file.
+        DataError: A label is negative, or too large for the number of classes, or the names are not as many.
     """
     if named and request.num_classes not in (0, len(named)):
         raise DataError(
             f'{local(where)}: run-config key "num-classes": expected {len(named)}, the names in "classes", '
             f"or 0; got {request.num_classes}"
         )
-    count = request.num_classes or len(named)
-    most = count or (MOST_CLASSES if request.owner else 0)
+    known = request.num_classes or len(named)
+    most = known or (MOST_CLASSES if request.owner else 0)
     wrong = np.flatnonzero((y < 0) | ((y >= most) if most else False))
     if len(wrong):
-        expected = f"0..{count - 1} ({count} classes)"
+        expected = f"0..{known - 1} ({known} classes)" if known else "from 0 on"
         raise DataError(
-            f"{local(where)}: expected labels {expected if count else 'from 0 on'}; got "
+            f"{local(where)}: expected labels {expected}; got "
             f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
             'labels or raise the run-config key "num-classes".'
         )

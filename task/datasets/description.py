@@ -26,7 +26,6 @@ from typing import Any
 
 from task.datasets.base import Dataset, Decoded
 from task.datasets.header import TypedColumn, read_column
-from task.population import some
 
 # What a digest is of, by part; where two differ, these words say it.
 PARTS = {
@@ -89,11 +88,6 @@ class Description:
     def outputs(self) -> tuple[str, ...]:
         """The names of what a model says of an example, in their order: classes, or several targets."""
         return self.classes or (self.targets if len(self.targets) > 1 else ())
-
-    def __str__(self) -> str:
-        named = {"columns": map(str, self.columns), "target": self.targets, "classes": self.classes}
-        parts = [f"{what} {some(names)}" for what, names in ((k, [*v]) for k, v in named.items()) if names]
-        return "; ".join([f"examples of kind {self.kind}", *parts])
 
     def digests(self) -> dict[str, str]:
         """Return a digest by part, of those parts that the data name."""

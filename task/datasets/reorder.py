@@ -10,7 +10,7 @@ import numpy.typing as npt
 from task.datasets import cache
 from task.datasets.base import Dataset
 from task.datasets.columns import layout_of
-from task.datasets.description import Meaning, described, meaning_of
+from task.datasets.description import Description, Meaning, described, meaning_of
 from task.datasets.header import TypedColumn
 from task.errors import DataError
 
@@ -68,6 +68,16 @@ def _in_order(dataset: Dataset, inputs: tuple[int, ...], outputs: tuple[int, ...
     return replace(
         dataset, x=x, y=y, columns=columns, classes=classes, preparation=preparation, meaning=meaning
     )
+
+
+def in_order_of(order: Meaning, said: Description) -> Description:
+    """Return a description of the same things in the order of a meaning that is of the same names."""
+    sources = _moves(said.meaning.inputs, order.inputs)
+    columns = _columns([said.inputs[i] for i in sources], said.columns) if len(sources) else said.columns
+    if not said.classes:
+        return replace(said, columns=columns)
+    targets = _moves(said.meaning.outputs, order.outputs)
+    return replace(said, columns=columns, classes=tuple(said.classes[i] for i in targets))
 
 
 def _moves(mine: tuple[int, ...], wanted: tuple[int, ...]) -> npt.NDArray[np.int64]:

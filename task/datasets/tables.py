@@ -91,6 +91,12 @@ class _Table:
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
 
+    def others(self) -> dict[str, str]:
+        """Return by name what columns are for that a model neither reads nor predicts."""
+        of = {"client": "owner", "split": "training or test", "ignore": "left out", "id": "ids"}
+        rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
+        return {c.name: of.get(c.type) or of.get(c.name) or "left out" for c in rest}
+
     def ids(self) -> npt.NDArray[np.str_] | None:
         """Return the id of each row; None if the header has no column of them.
 
@@ -182,6 +188,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
         labelled=bool(table.targets),
+        read={"other": table.others()},
         notes=(*notes, *_counting(table)),
     )
 
@@ -268,8 +275,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         owners=owners,
         classes=classes,
         where=where,
-        notes=(*notes, *filter(None, [channels_last_note(x)])),
         columns=column_names(where, arrays, x),
+        notes=(*notes, *filter(None, [channels_last_note(x)])),
     )
 
 

@@ -328,7 +328,7 @@ def test_a_nodes_own_log_has_the_names(tmp_path: Path, caplog: pytest.LogCapture
     grid = LocalGrid(make_app(), [own], config_of())
     with caplog.at_level(logging.INFO):
         RegistrationPhase(ClientRegistry(5.0, 1), 1).run(grid)
-    assert "columns age, bmi, job:category(clerk|nurse); target outcome; classes ill, well" in caplog.text
+    assert "age (number), bmi (number), job (clerk | nurse) -> outcome" in caplog.text
 
 
 def test_what_the_server_hears_has_no_names(tmp_path: Path) -> None:

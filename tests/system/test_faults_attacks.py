@@ -14,6 +14,6 @@ pytestmark = [pytest.mark.system, pytest.mark.full]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", others_of(*MODULES))
+@pytest.mark.parametrize("case", OTHERS)
 def test_what_must_hold_holds(case: Case, rig: Rig) -> None:
     hold(case, rig)

@@ -15,7 +15,7 @@ from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked, read_config
 from task.datasets import spec_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
@@ -125,7 +125,7 @@ def follow(kit: LinkKit, job: Job) -> None:
     """
     jobs = Jobs(kit.jobs, kit.runs)
     trust.user_named(references_in(job.keys))  # typed by whoever submitted it with this kit
-    config = read_config(dict(job.keys))
+    config = read_checked(dict(job.keys))
     folder = kit.runs / job.name
     with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:
         job = _watch(kit, jobs, job, progress)
