@@ -27,7 +27,7 @@ from task.config.read import as_run_config
 from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners, compared
 from task.datasets.condition import refuse_own
-from task.datasets.description import meaning_of
+from task.datasets.description import described, meaning_of
 from task.datasets.partition import Partition
 from task.datasets.public import CODE, PublicExamples, public_examples, without_public
 from task.datasets.skew import load_dealt
@@ -255,6 +255,7 @@ class Node:
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
             code=code, width=self.width, model=self.named, meaning=meaning_of(data),
+            names=described(data) if self.owner.names else None,
         )  # fmt: skip
 
     def _check_level(self) -> None:

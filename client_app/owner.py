@@ -21,6 +21,7 @@ key               meaning                                                       
 ``max-epsilon``,  largest epsilon that what leaves may cost, all runs together, and the delta at  0, none
 ``delta``         which it is counted (`task.privacy.noise_ledger`)
 ``keep-models``   folder in which the newest global model of each run is kept                     none
+``names``         whether names of columns, categories and classes go to the server               false
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -52,7 +53,7 @@ from task.vertical.proofs import Prover
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
-PACKAGES, KEEP_MODELS = "packages", "keep-models"
+PACKAGES, KEEP_MODELS, NAMES = "packages", "keep-models", "names"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -66,6 +67,7 @@ class Owner:
     key: str = ""  # file of the key that nodes encrypt with; "" = none
     encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
+    names: bool = False  # whether names of columns, categories and classes go to the server
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = nobody limits
 
@@ -87,7 +89,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     """Return what a node config says; `run` is Flower's id.
 
     Raises:
-        ConfigError: A bound is no number of its range, or ``keep-models`` no folder.
+        ConfigError: A bound is no number of its range, ``keep-models`` no folder, or ``names`` no truth value.
     """
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
@@ -96,9 +98,13 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
+    if type(names := node_config.get(NAMES, False)) is not bool:
+        raise ConfigError(f'node config: key "{NAMES}": expected true or false; got {names!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
-    return Owner(False, bounds[0], bounds[1], key, encrypted, models, ledger, Prover.of(node_config, run))
+    return Owner(
+        False, bounds[0], bounds[1], key, encrypted, models, names, ledger, Prover.of(node_config, run)
+    )  # fmt: skip
 
 
 def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:

@@ -7,7 +7,8 @@ import numpy as np
 from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.datasets import Dataset, spec_of
-from task.datasets.facts import facts_of, listed, spread
+from task.datasets.description import Description
+from task.datasets.facts import facts_of, listed, names_in, spread
 from task.datasets.partition import Partition, label_counts, load_partition
 from task.datasets.public import without_public
 from task.datasets.skew import load_dealt
@@ -43,8 +44,13 @@ def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any
     }
 
 
-def nodes_card(registry: ClientRegistry, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-    """Return what ``config.json`` says of data that only nodes have: what they registered, and no more."""
+def nodes_card(
+    registry: ClientRegistry, shape: tuple[int, ...], classes: int, names: Description | None
+) -> dict[str, Any]:
+    """Return what ``config.json`` says of data that only nodes have: what they registered, and no more.
+
+    `names` are those of columns and classes, where a node's owner lets them out.
+    """
     counts = registry.num_examples(registry.names)
     return {
         "at": "nodes",
@@ -54,6 +60,7 @@ def nodes_card(registry: ClientRegistry, shape: tuple[int, ...], classes: int) -
         "input_shape": list(shape),
         "outputs": classes,
         "owners": listed(counts.items(), len(counts)),
+        **(names_in(names) if names else {}),
     }
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from strategies.membership.agreement import COMMON, Agreement
+from strategies.membership.membership import Membership
 from task.config.knobs import Config
 from task.config.paths import cache_dir
 from task.datasets import Dataset, spec_of
 from task.datasets.description import MOST_NUMBERS, PARTS, Description, Meaning, meaning_of
 from task.datasets.header import read_column
-from task.datasets.reorder import read_by_name
+from task.datasets.reorder import in_order_of, read_by_name
 from task.errors import BouquetError, ConfigError
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -78,6 +79,19 @@ def _check_begun(mine: Meaning, before: Meaning) -> None:
 def in_order(dataset: Dataset, config: Config, agreement: Agreement) -> Dataset:
     """Return the server's data, read by name in the order that the run agreed on."""
     return read_by_name(dataset, agreement.of(COMMON), cache_dir(config.data))
+
+
+def names_let_out(membership: Membership) -> Description | None:
+    """Return the names of what the nodes agreed on, in the run's order, if an owner lets them out.
+
+    What one node says is taken only if its digests are those of all.
+    """
+    agreed = membership.agreement.of(COMMON)
+    for node in sorted(membership.admission.admitted):
+        said = membership.claims[node].registration.names
+        if said is not None and agreed.parts and said.meaning.parts == agreed.parts:
+            return in_order_of(agreed, said)
+    return None
 
 
 def meaning_record(config: Config, agreement: Agreement) -> dict[str, Any]:

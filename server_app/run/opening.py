@@ -14,7 +14,7 @@ from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
-from server_app.run.meaning import in_order, known_meaning, meaning_record
+from server_app.run.meaning import in_order, known_meaning, meaning_record, names_let_out
 from server_app.run.naming import numbered
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from strategies import strategy_of
@@ -172,10 +172,12 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
+    names = None
     if raw is not None:
         card = data_card(config, raw, task.name == "classification")
     else:
-        card = nodes_card(registry, shape, classes)
+        names = None if entry.vertical else names_let_out(membership)
+        card = nodes_card(registry, shape, classes, names)
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
@@ -210,6 +212,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         sizes=sizes,
         shared=shared,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments, meaning).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning, names).metadata(),
         remarks=remarks,
     )

@@ -26,6 +26,7 @@ from typing import Any
 
 from task.datasets.base import Dataset, Decoded
 from task.datasets.header import TypedColumn, read_column
+from task.text import plain
 
 # What a digest is of, by part; where two differ, these words say it.
 PARTS = {
@@ -88,6 +89,23 @@ class Description:
     def outputs(self) -> tuple[str, ...]:
         """The names of what a model says of an example, in their order: classes, or several targets."""
         return self.classes or (self.targets if len(self.targets) > 1 else ())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `from_dict` takes, for JSON."""
+        return {
+            "kind": self.kind,
+            "columns": list(map(str, self.columns)),
+            "targets": list(self.targets),
+            "classes": list(self.classes),
+        }
+
+    @staticmethod
+    def from_dict(said: Mapping[str, Any]) -> Description:
+        """Return the description whose `as_dict` this is."""
+        columns, targets, classes = (
+            tuple(plain(str(name)) for name in said[part]) for part in ("columns", "targets", "classes")
+        )
+        return Description(str(said["kind"]), tuple(map(read_column, columns)), targets, classes)
 
     def digests(self) -> dict[str, str]:
         """Return a digest by part, of those parts that the data name."""

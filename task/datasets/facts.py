@@ -7,7 +7,7 @@ data: it never leaves the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Dataset, Decoded
 from task.datasets.columns import layout_of
+from task.datasets.description import Description
 from task.datasets.header import TypedColumn, read_column
 
 Facts = dict[str, Any]  # as of JSON
@@ -31,7 +32,8 @@ def facts_of(dataset: Dataset) -> Facts:
     if dataset.notes:
         found["notes"] = list(dataset.notes)
     if dataset.columns:
-        found["columns"] = _columns(dataset) | {"other": found.pop("other", {})}
+        features = [read_column(name) for name in dataset.columns[:-1]]
+        found["columns"] = _columns(features, dataset.columns[-1]) | {"other": found.pop("other", {})}
     if dataset.labelled:
         found |= _targets(dataset)
     if dataset.owners:
@@ -55,9 +57,16 @@ def spread(sizes: npt.NDArray[Any]) -> Facts:
     return {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())}
 
 
-def _columns(dataset: Decoded) -> Facts:
-    features = [read_column(name) for name in dataset.columns[:-1]]
-    return listed(((c.name, _kind(c)) for c in features), len(features)) | {"target": dataset.columns[-1]}
+def names_in(said: Description) -> Facts:
+    """Return the columns and classes of a description, without anything counted."""
+    found: Facts = {}
+    if said.columns:
+        found["columns"] = _columns(said.columns, ", ".join(said.targets)) | {"other": {}}
+    return found | ({"names": list(said.classes[:MOST_LISTED])} if said.classes else {})
+
+
+def _columns(features: Sequence[TypedColumn], target: str) -> Facts:
+    return listed(((c.name, _kind(c)) for c in features), len(features)) | {"target": target}
 
 
 def _kind(column: TypedColumn) -> str | list[str]:
@@ -148,6 +157,8 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
         found.append(
             ("classes", f"{classes['count']:,}: {_some(shown, classes['count'], most)}; {what} of each")
         )
+    if names := facts.get("names"):
+        found.append(("classes", _some(names, facts.get("outputs", len(names)), most)))
     if targets := facts.get("targets"):
         words = (
             f"{targets['labels']:,} labels 0 and 1"

@@ -31,7 +31,7 @@ from task.config.read import as_run_config, defaults, read_checked
 from task.config.sections import Value
 from task.datasets import Dataset, natural_task
 from task.datasets.base import PIXELS
-from task.datasets.description import Meaning
+from task.datasets.description import Description, Meaning
 from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
@@ -131,10 +131,12 @@ def card_of(
     dataset: Dataset | None,
     moments: ColumnMoments | None = None,
     meaning: Meaning | None = None,
+    names: Description | None = None,
 ) -> ModelCard:
     """Return the card of a run's model.
 
-    `dataset` is None if only the nodes have data; `meaning` is then what they have agreed on.
+    `dataset` is None if only the nodes have data; `meaning` is then what they have agreed on, and `names` has
+    the names of it, where a node's owner lets them out.
     """
     keys, default = as_run_config(config), defaults()
     if config.data.task in ("classification", "language"):  # as the kind of the data says
@@ -143,6 +145,10 @@ def card_of(
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:
         card = replace(card, meaning=meaning or Meaning())
+        if names is not None:
+            numbered = names.classes == tuple(map(str, range(len(names.classes))))
+            columns = (*map(str, names.columns), ", ".join(names.targets)) if names.columns else ()
+            card = replace(card, columns=columns, classes=() if numbered else names.classes)
         if config.data.dataset == "imagefolder":
             # As every node scales pictures of its own.
             shift, divisor = PIXELS.get(config.data.pixels, PIXELS["centred"])

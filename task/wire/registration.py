@@ -4,6 +4,7 @@ The server's query has no content; the answer is the record ``roll_call`` and, i
 ``num-examples``.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from task.datasets.description import PARTS, Meaning
+from task.datasets.description import PARTS, Description, Meaning
 from task.errors import ConfigError, WireError
 from task.population import ClientNames
 from task.wire.checks import check_name, short
@@ -20,6 +21,7 @@ from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, re
 REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
 MOST_PACKAGES = 64  # whose code one run names
+LONGEST_NAMES = 2**22  # characters of all names of columns, categories and classes
 MOST_PLACES = 10**6  # numbers that a model reads of an example, or says of it
 
 
@@ -44,6 +46,7 @@ class Registration:
     width: float = 0.0  # of its one client's model; 0 = as the run deals it
     model: str = ""  # its one client's model, by name; "" = as the run deals it
     meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
+    names: Description | None = None  # the names that these are digests of, where the owner lets them out
 
     @property
     def data(self) -> Data | None:
@@ -68,6 +71,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "meaning": [f"{part}={digest}" for part, digest in answer.meaning.parts.items()],
             "inputs": list(answer.meaning.inputs),
             "outputs": list(answer.meaning.outputs),
+            **({"names": json.dumps(answer.names.as_dict())} if answer.names else {}),
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
@@ -115,7 +119,23 @@ def read_registration(content: RecordDict) -> Registration:
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
         code=_pairs(config, "code"), width=width, model=model,
         meaning=Meaning(parts, _places(config, "inputs"), _places(config, "outputs")),
+        names=_names(config.get("names")),
     )  # fmt: skip
+
+
+def _names(text: object) -> Description | None:
+    """Return a description that a node lets out; `Registration.meaning` says whether it is true."""
+    if text is None:
+        return None
+    if not isinstance(text, str) or len(text) > LONGEST_NAMES:
+        raise WireError(f"registration: expected 'names' as at most {LONGEST_NAMES} characters", "names")
+    try:
+        return Description.from_dict(json.loads(text))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        got = short(text)
+        raise WireError(
+            f"registration: expected 'names' as JSON of a description; got {got}", "names"
+        ) from None
 
 
 def _places(config: ConfigRecord, name: str) -> tuple[int, ...]:

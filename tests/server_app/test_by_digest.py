@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,21 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from server_app.results.folder import RunFolder
+from server_app.run.meaning import names_let_out
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import predict
+from strategies.membership.agreement import COMMON, Agreement
+from strategies.membership.client_identity import Claim, OnlineNode
+from strategies.membership.membership import Membership
+from task.config.sections import DataConfig
+from task.datasets import load_owned
+from task.datasets.description import Description, Meaning, described
 from task.errors import BouquetError, DataError
 from task.resolve.model_card import read_model
+from task.wire.registration import Registration, read_registration, registration_content
 from tests.support.wards import WARDS, deployed, table
 
 COLUMNS = ("age", "bmi", "job:category(clerk|nurse)")
@@ -157,3 +167,36 @@ def test_numbered_classes_stay_numbers(tmp_path: Path) -> None:
         read_examples(
             table(tmp_path / "n.csv", "age,bmi,job:category(clerk|nurse),n:ignore,outcome"), taken.card
         )
+
+
+def test_names_are_in_the_file_where_an_owner_lets_them_out(tmp_path: Path) -> None:
+    """One site's names are all sites' names, by the digest; what another says under it is not taken."""
+    files = {name: ward(tmp_path / f"{name}.csv", seed=i) for i, name in enumerate(WARDS)}
+    files["ward-2"] = ward(tmp_path / "ward-2.csv", ("bmi", *COLUMNS[::2]), "outcome:target(ill|well)", 1)
+    run = played(tmp_path, files, policy={"ward-2": {"names": True}})
+    card, _ = read_model(run / "model.safetensors")
+    assert (card.columns, card.classes) == ((*COLUMNS, "outcome"), ("well", "ill"))
+    said = RunFolder(run).config()["data"]
+    assert (said["columns"]["listed"]["age"], said["names"]) == ("number", ["well", "ill"])
+    path = ward(tmp_path / "new.csv", ("job:category(clerk|nurse)", "extra", "bmi", "age"), "outcome", 9)
+    assert scored(take(run), path) > 0.9
+    with pytest.raises(DataError, match="got none called bmi"):
+        read_examples(ward(tmp_path / "less.csv", ("age", "job:category(clerk|nurse)")), card)
+
+
+def test_names_that_a_node_makes_up_are_not_taken(tmp_path: Path) -> None:
+    owned = described(load_owned(DataConfig(dataset="csv"), str(ward(tmp_path / "w.csv")), "ward-1", 1))
+    false = replace(owned, classes=("sick", "well"))
+    assert names_let_out(claimed(owned.meaning, false)) is None
+    assert names_let_out(claimed(owned.meaning, owned)) == owned
+
+
+def claimed(meaning: Meaning, names: Description) -> Membership:
+    """Return a membership of one node that registered a meaning and names."""
+    membership = Membership(1.0)
+    registered = Registration(("ward-1",), np.array([9]), "pool", meaning=meaning, names=names)
+    again = read_registration(registration_content(registered))
+    membership.claims[7] = Claim(OnlineNode(7), again, 1)
+    membership.admission = replace(membership.admission, admitted={7})
+    membership.agreement = Agreement({COMMON: meaning})
+    return membership

@@ -28,11 +28,16 @@ def pooled(folder: Path, **more: Any) -> Path:
     return run(LocalGrid(make_app(keys), [{"partition-id": 0, "num-partitions": 1}]), read_config(keys))
 
 
-def deployed(folder: Path, files: dict[str, Path], **more: Any) -> Path:
-    """Play a run of nodes, each with data of its own."""
+def deployed(
+    folder: Path, files: dict[str, Path], policy: dict[str, dict[str, Any]] | None = None, **more: Any
+) -> Path:
+    """Play a run of nodes, each with data of its own; `policy` is node config by name."""
     keys = keys_in(folder, **more)
     state = {"state-dir": keys.pop("state-dir")}
-    own = [{"client-name": name, "data-path": str(path), **state} for name, path in files.items()]
+    own = [
+        {"client-name": name, "data-path": str(path), **state, **(policy or {}).get(name, {})}
+        for name, path in files.items()
+    ]
     return run(LocalGrid(make_app(), own, keys), read_config(keys))
 
 

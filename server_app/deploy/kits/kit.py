@@ -131,6 +131,9 @@ class Policy:
     max_epsilon: float = 0.0
     delta: float = 1e-5  # at which that is counted
     keep_models: bool = False  # whether the newest global model of each run is kept in the kit
+    names: bool = (
+        False  # whether names of columns, categories and classes go to the server and the model's file
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ he = false  # true = take part only in runs with homomorphic encryption
 max-epsilon = 0.0  # most epsilon of all runs together; then dp.noise-by="nodes" or dp.unit="example" only
 delta = 1e-5  # at which max-epsilon is counted
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
+names = false  # true = let names of columns, categories and classes out: to the link, into the model's file
 """
 
 LINK_README = """\
