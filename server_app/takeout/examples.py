@@ -102,7 +102,8 @@ def _csv(path: Path, card: ModelCard) -> Input:
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
-    labels = list(map(label_of, column(label))) if label and TASKS[card.task].classes else []
+    cells_of_label = column(label) if label and TASKS[card.task].classes else []
+    labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     numbers = (
         _floats(column(label), path, [line for line, _ in lines]) if label and _has_numbers(card) else None
     )
