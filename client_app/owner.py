@@ -89,7 +89,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     """Return what a node config says; `run` is Flower's id.
 
     Raises:
-        ConfigError: A bound is no number of its range, ``keep-models`` no folder, or ``names`` no truth value.
+        ConfigError: A bound is out of range, ``keep-models`` no folder, or ``names`` no truth value.
     """
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):

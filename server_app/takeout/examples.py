@@ -103,7 +103,8 @@ def _csv(path: Path, card: ModelCard) -> Input:
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
-    labels = list(map(label_of, column(label))) if label and TASKS[card.task].classes else []
+    cells_of_label = column(label) if label and TASKS[card.task].classes else []
+    labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     if TASKS[card.task].classes and not card.classes:
         of_label = next((c.values for c in columns if c.name == label), ())
         card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))

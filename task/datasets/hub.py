@@ -9,7 +9,8 @@
 
 The label is the column ``label``, ``labels``, ``target``, ``targets`` or ``y``, else the only `ClassLabel`.
 The inputs are the only column of pictures, else the columns of numbers. A column ``client`` names the owners.
-The splits ``train`` and ``test`` are used; without ``test`` a tenth of the examples is the test set.
+The splits ``train`` and ``test`` are used; without ``test`` the validation split (`task.datasets.parts`), and
+without that a tenth of the examples, is the test set.
 
 A folder is read again when its files change. A set of the hub is read once: what is in our cache stays, also
 where there is no network, until its folder is deleted.
@@ -24,6 +25,8 @@ import numpy.typing as npt
 from task import trust
 from task.datasets.base import Decoded, Request, Source, no_progress_thread
 from task.datasets.own import keys_of
+from task.datasets.parts import VALIDATION, part_of, test_part
+from task.datasets.pictures import PictureError, Stack, pixels_of
 from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
 from task.references import HUB, code_folder, package_of
@@ -75,7 +78,12 @@ def decode(request: Request, source: Source) -> Decoded:
     splits = _loaded(request.name, key)
     if "train" not in splits:
         raise DataError(f"{key}: expected a split train; got {local(', '.join(splits))}. {_TODO}")
-    used = {name: splits[name] for name in ("train", "test") if name in splits}
+    by_part = {part_of(name): name for name in splits if part_of(name)}
+    tests, note = test_part(
+        {part: len(splits[name]) for part, name in by_part.items()},
+        f"the split {by_part.get(VALIDATION, '')}",
+    )
+    used = {"train": splits["train"]} | ({"test": splits[by_part[tests]]} if tests else {})
     columns = splits["train"].features
     roles = _roles(key, columns)
     for split in used.values():
@@ -101,6 +109,7 @@ def decode(request: Request, source: Source) -> Decoded:
     about = f"{made.description}; inputs {inputs}; label {roles.label}"
     return Decoded(
         **(vars(made) | {"classes": names or made.classes, "description": about, "source": request.name})
+        | {"notes": (*filter(None, [note]), *made.notes)}
     )
 
 
@@ -193,24 +202,16 @@ def _numbers(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[Any]:
 
 
 def _pictures(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Return a column of pictures as uint8 ``[N, H, W]`` if the first is grey, else ``[N, H, W, 3]``."""
-    out: npt.NDArray[np.uint8] | None = None
+    """Return a column of pictures as uint8 ``[N, H, W]`` if all are grey, else ``[N, 3, H, W]``."""
+    stack = Stack(len(split))
     for i, row in enumerate(split.select_columns(list(names))):
         picture = row[names[0]]
         if picture is None:
             raise DataError(f"{key}: expected a picture in each example; example {i} has none. {_TODO}")
-        grey = picture.mode in ("1", "L")
-        pixels = np.asarray(picture.convert("L" if grey else "RGB"), dtype=np.uint8)
-        if out is None:
-            out = np.empty((len(split), *pixels.shape), dtype=np.uint8)
-        if pixels.shape[:2] == out.shape[1:3] and grey and out.ndim == 4:
-            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-        if pixels.shape != out.shape[1:]:
-            raise DataError(
-                f"{key}: expected pictures of one size and colour, {list(out.shape[1:])} as in example "
-                f"0; got {local(list(pixels.shape))} in example {i}. {_TODO}"
-            )
-        out[i] = pixels
-    if out is None:
+        try:
+            stack.add(f"example {i}", pixels_of(picture), picture.mode)
+        except PictureError as err:
+            raise DataError(f"{key}: the picture of example {i} is {err.args[0]}. {_TODO}") from err
+    if not len(split):
         raise DataError(f"{key}: expected examples; got none")
-    return out
+    return stack.array[:, 0] if stack.array.shape[1] == 1 else stack.array

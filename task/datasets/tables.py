@@ -32,7 +32,7 @@ from task.datasets.layout import channels_last_note
 from task.datasets.npz_names import class_names, column_names
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
-from task.datasets.targets import Row, label_of, targets
+from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
 
 
@@ -189,7 +189,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         ids=table.ids(),
         labelled=bool(table.targets),
         read={"other": table.others()},
-        notes=(*notes, *_counting(table)),
+        notes=(*notes, *_counting(table), *_alike(table)),
     )
 
 
@@ -212,6 +212,21 @@ def _counting(table: _Table) -> list[str]:
         f'column "{name}" is read as a number like any other. If it numbers the rows, type it {name}:ignore'
         for name in names
     ]
+
+
+def _alike(table: _Table) -> list[str]:
+    """Return notes on values of a category without a list that differ in spelling only."""
+    notes = []
+    for column, typed in zip(table.encoder.known(), table.encoder.features, strict=True):
+        first: dict[str, str] = {}
+        for value in column.values if not typed.values else ():
+            other = first.setdefault(spelling(value), value)
+            if other != value:
+                notes.append(
+                    f'column "{column.name}": the values "{other}" and "{value}" differ in spelling only, '
+                    "and are two inputs of a model. Write them alike"
+                )
+    return notes
 
 
 def decode_npz(request: Request, source: Source) -> Decoded:

@@ -125,7 +125,7 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
                 )
         return np.array(values, dtype=np.int64), ()
     if not whole:
-        _check_spelling(rows, column)
+        _checkspelling(rows, column)
     labels = np.array(values if whole else [row.labels[0] for row in rows], dtype=object)
     classes, y = np.unique(labels, return_inverse=True)
     if 0 < request.num_classes < len(classes):
@@ -147,18 +147,18 @@ def _whole(label: str) -> int:
     return int(label)
 
 
-def _spelling(label: str) -> str:
-    """Return what labels have in common that differ in capitals, spaces or the form of a number."""
+def spelling(label: str) -> str:
+    """Return what labels or values have in common that differ in capitals, spaces or the form of a number."""
     plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
     value = number({"true": "1", "false": "0"}.get(plain, plain))
     return plain if math.isnan(value) else repr(value)
 
 
-def _check_spelling(rows: Sequence[Row], column: str) -> None:
+def _checkspelling(rows: Sequence[Row], column: str) -> None:
     """Refuse labels that differ in spelling only."""
     first: dict[str, Row] = {}
     for row in rows:
-        known = first.setdefault(_spelling(row.labels[0]), row)
+        known = first.setdefault(spelling(row.labels[0]), row)
         if known.labels != row.labels:
             raise DataError(
                 f'{local(row.path)}, line {row.line}, column "{local(column)}": expected labels that differ '

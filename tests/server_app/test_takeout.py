@@ -139,6 +139,9 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     [
         ("a,c", "1,2", "line 1: expected the columns that the model was trained on; got none called b"),
         ("a,b", "1,x", 'line 2, column "b": expected a number; got "x"'),
+        ("a,b", "1,1_0", 'line 2, column "b": expected a number; got "1_0"'),
+        ("a,b", '1,"2,5"', "Write numbers with a decimal point"),
+        ("a,b", '"1,2', "line 2: expected .* each quotation mark closed"),
         ("a,b", "1", "line 2: expected 2 cells"),
         ("a,b,label", "1,2,maybe", "line 2: expected a label of no, yes; got 'maybe'"),
     ],

@@ -151,7 +151,9 @@ def test_lists_of_several_lengths_and_pictures_of_several_sizes_are_refused(tmp_
     (tmp_path / "two").mkdir()
     pictures = [Image.new("L", (4, 4)), Image.new("L", (5, 4))]
     _save(tmp_path / "two", {"x": pictures, "label": [0, 1]}, {"x": datasets.Image(), "label": CLASSES})
-    with pytest.raises(DataError, match=r"one size and colour.*got \[4, 5\] in example 1"):
+    with pytest.raises(
+        DataError, match=r"example 1 is 5x4; expected all pictures to be like the first, example 0: 4x4"
+    ):
         _load(tmp_path / "two")
 
 
@@ -186,3 +188,33 @@ def test_a_set_is_no_code_but_an_owner_hears_of_it() -> None:
     """Catches a hash of code that no node has, and a set that a node downloads unasked."""
     assert references_in({"dataset": "hf:ylecun/mnist"}) == ("hf:ylecun/mnist",)
     assert code_of(["hf:ylecun/mnist"]) == {}
+
+
+def test_pictures_of_the_hub_are_read_by_the_same_modes(tmp_path: Path) -> None:
+    from PIL import Image
+
+    deep = Image.fromarray(np.full((4, 4), 3000, np.uint16))
+    clear = Image.new("RGBA", (4, 4), (9, 9, 9, 0))
+    for name, image, says in (("a", deep, r"mode I;16"), ("b", clear, "transparent in places")):
+        (tmp_path / name).mkdir()
+        columns = {"x": [Image.new("L", (4, 4)), image], "label": [0, 1]}
+        _save(tmp_path / name, columns, {"x": datasets.Image(), "label": CLASSES})
+        with pytest.raises(DataError, match=f"the picture of example 1 is .*{says}"):
+            _load(tmp_path / name)
+
+
+def test_a_validation_split_is_never_dropped_without_a_word(tmp_path: Path) -> None:
+    columns = {"a": [float(i) for i in range(12)], "label": [0, 1, 2] * 4}
+    features = datasets.Features({"a": _value("float64"), "label": CLASSES})
+    whole = datasets.Dataset.from_dict(columns, features=features)
+    parts = {"train": whole.select(range(6)), "validation": whole.select(range(6, 10))}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "set"))
+    data = _load(tmp_path)
+    assert (data.num_train, len(data.y)) == (6, 10)
+    assert data.notes == ("the split validation (4 examples) is the test set, since there is no test part",)
+    (tmp_path / "two").mkdir()
+    parts["test"] = whole.select(range(10, 12))
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "two" / "set"))
+    data = _load(tmp_path / "two")
+    assert (data.num_train, len(data.y)) == (6, 8)
+    assert data.notes[0].startswith("the split validation (4 examples) is left out")

@@ -156,6 +156,13 @@ def test_an_untyped_column_of_ids_is_named(tmp_path: Path) -> None:
     assert typed.notes == ()
 
 
+def test_values_of_a_category_that_differ_in_spelling_only_are_named(tmp_path: Path) -> None:
+    data = csv(tmp_path, "job:category,ill\nnurse,0\nNurse,1\nclerk,0\nclerk,1\n")
+    assert data.notes[0].startswith('column "job": the values "Nurse" and "nurse" differ in spelling only')
+    listed = csv(tmp_path, "job:category(a|A),ill\na,0\nA,1\na,1\nA,0\n", "u.csv")
+    assert listed.notes == ()
+
+
 # ------------------------------------------------------------------------------------ files
 
 
