@@ -15,9 +15,11 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from task import generators
 from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
@@ -38,6 +40,7 @@ KEYS = (
     "optimizer",
     "algorithm",
 )
+_left: dict[str, generators.State] = {}  # by module, the global generators after its import
 CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
 OURS = ("bouquet", *PACKAGES)
 
@@ -110,7 +113,7 @@ def load_reference(key: str, reference: str) -> Any:
     module, _, name = reference.partition(":")
     here = _look_here()
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = _imported(module)
     except ModuleNotFoundError as err:
         if err.name is None or not f"{module}.".startswith(f"{err.name}."):
             raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
@@ -126,6 +129,29 @@ def load_reference(key: str, reference: str) -> Any:
             raise ConfigError(choose_from(f"{where}: a name in {origin}", part, public))
         found = getattr(found, part)
     return found
+
+
+def _imported(module: str) -> Any:
+    """Import a module; the global generators are as before, whatever it seeds or draws.
+
+    Whether a module is imported already differs between processes, and what they compute must not.
+    """
+    if module in sys.modules:
+        return sys.modules[module]
+    with generators.kept():
+        found = importlib.import_module(module)
+        _left[module] = generators.state_of_all()
+    return found
+
+
+@contextmanager
+def as_imported(reference: str) -> Iterator[None]:
+    """Let the global generators go on from what the import of a reference's module left, for the block.
+
+    So what its code draws is the same in every process, and follows from seeds that it sets at import.
+    """
+    with generators.kept(_left.get(reference.partition(":")[0])):
+        yield
 
 
 def code_folder() -> Path:

@@ -21,8 +21,8 @@ from task import portable
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
-from task.errors import ConfigError, DataError, local
-from task.references import code_of, load_reference, place
+from task.errors import BouquetError, ConfigError, DataError, local
+from task.references import as_imported, code_of, load_reference, place
 
 _FORMS = (
     "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch Datasets, each with "
@@ -48,12 +48,13 @@ def decode(request: Request, source: Source) -> Decoded:
     if not callable(load):
         raise ConfigError(f"{key}: expected a callable (data_dir); got {type(load).__name__}")
     try:
-        made = load(*_argument(load, request.data_dir, key))
-    except ConfigError:
+        with as_imported(request.name):
+            arrays = _arrays(key, load(*_argument(load, request.data_dir, key)))
+    except BouquetError:
         raise
     except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected data; got an error: {local(place(err))}") from err
-    return from_arrays(request, key, _arrays(key, made))
+    return from_arrays(request, key, arrays)
 
 
 def _argument(load: Any, data_dir: Path, key: str) -> tuple[Path, ...]:
