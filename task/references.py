@@ -224,3 +224,20 @@ def place(err: Exception) -> str:
     if isinstance(err, SyntaxError):
         where = f" ({Path(err.filename or '').name}, line {err.lineno})"
     return f"{type(err).__name__}: {err}{where}"
+
+
+def blamed(err: Exception, references: Mapping[str, str]) -> str:
+    """Return the run-config key whose module an error arose in, the innermost one; else the first key.
+
+    Args:
+        err: As it was raised.
+        references: By key, references, several with commas between them.
+    """
+    for frame in reversed(traceback.extract_tb(err.__traceback__)):
+        for key, listed in references.items():
+            for reference in filter(is_reference, map(str.strip, listed.split(","))):
+                home = getattr(sys.modules.get(package_of(reference)), "__file__", None)
+                folder = Path(home).parent if home and Path(home).name == "__init__.py" else None
+                if home == frame.filename or (folder and Path(frame.filename).is_relative_to(folder)):
+                    return key
+    return next(iter(references))

@@ -151,12 +151,14 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         check_same_run(RunFolder(path), keys, free_on_resume(config))
         check_same_code(RunFolder(path), code)
     task = task_of(config, found, classes)
-    check_model(config, shape, classes, task.name)
+    # Where the nodes alone have examples, these have run the model when they registered.
+    runs = dataset is not None or entry.vertical
+    check_model(config, shape, classes, task.name, dataset, runs=runs)
     kept = RunFolder(path).config().get(COLUMNS) if resume else None
     moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
-    sizes = check_levels(config, shape, classes)
+    sizes = check_levels(config, shape, classes, dataset, runs=runs)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     registry = strategy.registry
