@@ -36,7 +36,7 @@ from task.wire.folding import Folding
 from task.wire.norms import NormBound
 
 ROWS = 8  # examples that it is tried on, at most
-KEYS = ("algorithm", "model", "models.levels", "loss", "optimizer", "metrics")
+KEYS = ("algorithm", "model", "models.levels", "loss", "optimizer", "augment", "metrics")
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 State = dict[str, Any]  # of each generator, by the module that has it
-_SEED = 67280421310721  # torch's own at the start of a process
+_SEED = 67280421310721  # the same in every process: torch's own at its start
 
 
 def state_of_all() -> State:
@@ -34,14 +34,14 @@ def set_all(state: State) -> None:
 
 
 @contextmanager
-def kept(start: State | None = None) -> Iterator[None]:
-    """Begin with `start`, or with the same seed in every process, and put the generators back at the end."""
+def kept(start: State | int = _SEED) -> Iterator[None]:
+    """Begin with these states, or with a seed, and put the generators back at the end."""
     before = state_of_all()
-    if start is None:
-        random.seed(_SEED)
-        np.random.seed(_SEED % 2**32)
+    if isinstance(start, int):
+        random.seed(start)
+        np.random.seed(start % 2**32)
         if torch := sys.modules.get("torch"):
-            torch.default_generator.manual_seed(_SEED)
+            torch.default_generator.manual_seed(start)
     else:
         set_all(start)
     try:

@@ -38,6 +38,7 @@ KEYS = (
     "loss",
     "metrics",
     "optimizer",
+    "augment",
     "algorithm",
 )
 _left: dict[str, generators.State] = {}  # by module, the global generators after its import
@@ -150,7 +151,8 @@ def as_imported(reference: str) -> Iterator[None]:
 
     So what its code draws is the same in every process, and follows from seeds that it sets at import.
     """
-    with generators.kept(_left.get(reference.partition(":")[0])):
+    module = reference.partition(":")[0]
+    with generators.kept(*([_left[module]] if module in _left else [])):
         yield
 
 

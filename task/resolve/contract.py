@@ -181,6 +181,23 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
     return only(state_of(model), parts_of(model, config).shared)
 
 
+def check_augment(config: Config, shape: tuple[int, ...]) -> None:
+    """Refuse changes of training examples that cannot be made of examples of this shape.
+
+    Raises:
+        ConfigError: They are no images, or what is learnt is the examples themselves.
+    """
+    augment, task = config.train.augment, config.data.task
+    text = _kind(config) == "text"
+    if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
+        what = "a text" if text else f"examples of shape {list(shape)}"
+        what = "examples that are to be reconstructed" if task == "reconstruction" else what
+        raise ConfigError(
+            f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
+            f'{what} in "{config.data.dataset}". Leave the key out'
+        )
+
+
 def check_levels(
     config: Config,
     shape: tuple[int, ...],
