@@ -83,7 +83,10 @@ def check_reference(key: str, reference: str) -> None:
     where = f'run-config key "{key}"'
     if is_hub(reference):
         if key not in ("dataset", "public.data"):
-            raise ConfigError(f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}"')
+            raise ConfigError(
+                f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}". Give a module of '
+                "your own that is called hf another name"
+            )
         if not _HUB_NAME.fullmatch(reference):
             raise ConfigError(
                 f'{where}: expected "hf:NAME", "hf:OWNER/NAME", "hf:OWNER/NAME/CONFIGURATION", or '
@@ -92,6 +95,16 @@ def check_reference(key: str, reference: str) -> None:
         return
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
+    if package_of(reference) == "__main__":
+        raise ConfigError(
+            f'{where}: expected a module that every process of the run can import; got "{reference}", which '
+            "is another script in each. Put the code into a file of its own, such as net.py, and name that"
+        )
+    if reference.partition(":")[0].endswith(".py"):
+        raise ConfigError(
+            f'{where}: expected a module, without .py; got "{reference}". Say '
+            f'"{reference.replace(".py:", ":", 1)}"'
+        )
     if package_of(reference) in OURS:
         raise ConfigError(
             f'{where}: expected a module of your own; got "{reference}", and "{package_of(reference)}" is a '

@@ -54,6 +54,17 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         raise _refused(reference, "a model", f"an error: {place(err)}") from err
     if not isinstance(model, nn.Module):
         raise _refused(reference, "a torch.nn.Module", f"{type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise _refused(
+            reference, "a torch.nn.Module of Python code, which a run copies and looks into",
+            "a TorchScript module; give the class that it was made of",
+        )  # fmt: skip
+    away = next((str(t.device) for t in model.state_dict().values() if _is_away(t)), None)
+    if away:
+        raise _refused(
+            reference, 'a model on the CPU, which the run moves itself (run-config key "device")',
+            f"one on {away}; leave out .to(...) and .cuda()",
+        )  # fmt: skip
     for layer in model.modules():
         layer.__class__ = LONE_EXAMPLE.get(type(layer), type(layer))
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
@@ -61,6 +72,10 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         model.train()
     _check_tensors(reference, model)
     return model
+
+
+def _is_away(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
