@@ -21,6 +21,7 @@ from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.attacks import drawn
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
+from client_app.trial import try_out
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
@@ -152,7 +153,9 @@ def make_app(
             own = own and not (contract_of(node.config).vertical and node.config.vertical.standardise)
             if own and (warning := unscaled(node.dataset, node.config.data)):
                 logger.warning("%s", warning)  # for the owner alone: it names columns
-            content = registration.registration_content(node.registration())
+            registered = node.registration()
+            try_out(node)
+            content = registration.registration_content(registered)
         except BouquetError as err:
             content = registration.refusal_content(owner(context).explain(err))
         return Message(content, reply_to=message)

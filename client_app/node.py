@@ -47,6 +47,7 @@ from task.resolve.changing import check_own_data
 from task.resolve.contract import (
     Parts,
     check_levels,
+    check_model,
     contract_of,
     family_of,
     initial_of,
@@ -131,6 +132,10 @@ class Node:
         Raises:
             ConfigError: Naming the key; before round 1.
         """
+        # Nobody else has examples to try a user's model on; a party's is made for what it sends.
+        if isinstance(self.clients, OneClient) and not contract_of(self.config).vertical:
+            shape, classes = self.dataset.input_shape, self.dataset.num_classes
+            check_model(self.config, shape, classes, self.task.name, self.dataset)
         if not self.task.plain or self.task.measures.own or is_reference(self.config.model):
             check_fits(self.task, self.model(), self.dataset)
 
@@ -270,7 +275,7 @@ class Node:
                 f'node config "model": expected one of the run\'s, {", ".join(names)} (run-config key '
                 f'"models.levels"); got "{self.named}"'
             )
-        check_levels(self.config, self.dataset.input_shape, self.dataset.num_classes)
+        check_levels(self.config, self.dataset.input_shape, self.dataset.num_classes, self.dataset)
         levels = [r for r, _ in self.config.widths]
         if self.width and self.width not in levels:
             has = ", ".join(f"{r:g}" for r in levels)

@@ -15,6 +15,7 @@ from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, measured
+from client_app.training.augment import augmentation
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.private import private_program
@@ -202,6 +203,14 @@ class Training:
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
             public=node.public(),
+            augmentation=augmentation(
+                config.train.augment,
+                config.seeds.train,
+                self.number or server_round,
+                cohort,
+                sizes,
+                node.dataset,
+            ),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))

@@ -15,10 +15,11 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from task import trust
+from task import generators, trust
 from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
@@ -37,8 +38,10 @@ KEYS = (
     "loss",
     "metrics",
     "optimizer",
+    "augment",
     "algorithm",
 )
+_left: dict[str, generators.State] = {}  # by module, the global generators after its import
 CODE = "BOUQUET_CODE"  # environment variable: the folder of a user's own modules, by default the working one
 OURS = ("bouquet", *PACKAGES)
 
@@ -94,7 +97,10 @@ def check_reference(key: str, reference: str) -> None:
     where = f'run-config key "{key}"'
     if is_hub(reference):
         if key not in ("dataset", "public.data"):
-            raise ConfigError(f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}"')
+            raise ConfigError(
+                f'{where}: "{HUB}" begins data sets of Hugging Face; got "{reference}". Give a module of '
+                "your own that is called hf another name"
+            )
         if not _HUB_NAME.fullmatch(reference):
             raise ConfigError(
                 f'{where}: expected "hf:NAME", "hf:OWNER/NAME", "hf:OWNER/NAME/CONFIGURATION", or '
@@ -103,6 +109,16 @@ def check_reference(key: str, reference: str) -> None:
         return
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
+    if package_of(reference) == "__main__":
+        raise ConfigError(
+            f'{where}: expected a module that every process of the run can import; got "{reference}", which '
+            "is another script in each. Put the code into a file of its own, such as net.py, and name that"
+        )
+    if reference.partition(":")[0].endswith(".py"):
+        raise ConfigError(
+            f'{where}: expected a module, without .py; got "{reference}". Say '
+            f'"{reference.replace(".py:", ":", 1)}"'
+        )
     if package_of(reference) in OURS:
         raise ConfigError(
             f'{where}: expected a module of your own; got "{reference}", and "{package_of(reference)}" is a '
@@ -127,7 +143,7 @@ def load_reference(key: str, reference: str) -> Any:
     module, _, name = reference.partition(":")
     here = _look_here()
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = _imported(module)
     except ModuleNotFoundError as err:
         if err.name is None or not f"{module}.".startswith(f"{err.name}."):
             raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
@@ -144,6 +160,30 @@ def load_reference(key: str, reference: str) -> Any:
         found = getattr(found, part)
         trust.check_found(key, reference, found, packages)
     return found
+
+
+def _imported(module: str) -> Any:
+    """Import a module; the global generators are as before, whatever it seeds or draws.
+
+    Whether a module is imported already differs between processes, and what they compute must not.
+    """
+    if module in sys.modules:
+        return sys.modules[module]
+    with generators.kept():
+        found = importlib.import_module(module)
+        _left[module] = generators.state_of_all()
+    return found
+
+
+@contextmanager
+def as_imported(reference: str) -> Iterator[None]:
+    """Let the global generators go on from what the import of a reference's module left, for the block.
+
+    So what its code draws is the same in every process, and follows from seeds that it sets at import.
+    """
+    module = reference.partition(":")[0]
+    with generators.kept(*([_left[module]] if module in _left else [])):
+        yield
 
 
 def code_folder() -> Path:
@@ -217,3 +257,20 @@ def place(err: Exception) -> str:
     if isinstance(err, SyntaxError):
         where = f" ({Path(err.filename or '').name}, line {err.lineno})"
     return f"{type(err).__name__}: {err}{where}"
+
+
+def blamed(err: Exception, references: Mapping[str, str]) -> str:
+    """Return the run-config key whose module an error arose in, the innermost one; else the first key.
+
+    Args:
+        err: As it was raised.
+        references: By key, references, several with commas between them.
+    """
+    for frame in reversed(traceback.extract_tb(err.__traceback__)):
+        for key, listed in references.items():
+            for reference in filter(is_reference, map(str.strip, listed.split(","))):
+                home = getattr(sys.modules.get(package_of(reference)), "__file__", None)
+                folder = Path(home).parent if home and Path(home).name == "__init__.py" else None
+                if home == frame.filename or (folder and Path(frame.filename).is_relative_to(folder)):
+                    return key
+    return next(iter(references))

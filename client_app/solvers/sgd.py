@@ -11,17 +11,18 @@ During the loop clients with fewer steps drop out of the end: ``task.params`` an
 with them, a solver's own attributes are not. ``task.start`` is [1, ...] and fits any K.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from client_app.training.loop import LocalTask, Terms, train
-from client_app.training.programs import Batch, LossAndGradient, Tensors
+from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.config.knobs import Config
-from task.errors import WireError
+from task.errors import ConfigError, WireError
 from task.numerics.arrays import Arrays, only
 from task.numerics.evaluate import measure
 from task.tasks.base import Task
@@ -29,7 +30,36 @@ from task.wire import messages as wire
 
 PerClient = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
+Gradients = Callable[[Any, LocalTask, Batch], LossAndGradient]  # the method of solvers
+_OURS = "client_app."  # with which the names of our modules begin
 _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
+
+
+def _checked(gradient: Gradients) -> Gradients:
+    """Return a solver's `gradient` that gives tensors to a user's class, and checks what that returns."""
+
+    @wraps(gradient)
+    def checked(self: Any, task: LocalTask, batch: Batch) -> LossAndGradient:
+        found: Any = gradient(self, task, batch)
+        if not self.own_gradient:
+            return found  # type: ignore[no-any-return]
+        where = f"gradient of {type(self).__name__}: expected (losses, gradient)"
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise ConfigError(f"{where}; got {type(found).__name__}")
+        losses, values = found[0], found[1].tensors() if hasattr(found[1], "tensors") else found[1]
+        got = [
+            list(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__
+            for t in (losses, *(values if isinstance(values, list | tuple) else (values,)))
+        ]
+        wanted = [[len(batch.x)], *(list(p.shape) for p in task.params)]
+        if got != wanted:
+            raise ConfigError(
+                f"{where} as the loss of each client {wanted[0]} and a tensor for each parameter, of shapes "
+                f"{wanted[1:]}; got {got[0]} and {got[1:]}"
+            )
+        return losses.detach(), Dense([t.detach() for t in values])
+
+    return checked
 
 
 @dataclass(eq=False)
@@ -41,6 +71,8 @@ class Solver:
     # Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves.
     training: ClassVar[bool] = True
     adapts: ClassVar[bool] = False  # whether `personalise` needs the client's training data
+    # Whether each `gradient` returns tensors, never factors of some: a user's own class has one of its own.
+    own_gradient: ClassVar[bool] = False
 
     config: Config
     scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
@@ -54,6 +86,9 @@ class Solver:
         for key, value in given.items():
             assert hasattr(cls, key), key
             setattr(cls, key, value)
+        if "gradient" in vars(cls):
+            cls.own_gradient |= not cls.__module__.startswith(_OURS)
+            cls.gradient = _checked(vars(cls)["gradient"])  # type: ignore[method-assign]
 
     def received(self, task: LocalTask, name: str) -> Tensors:
         """Return a downward record of the parameters as tensors [1, ...]."""
@@ -90,8 +125,12 @@ class Solver:
         """
         return train(task, self)
 
+    @_checked
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
-        """Return the batch's losses [K] and gradient at ``task.params``, perhaps of another objective."""
+        """Return the batch's losses [K] and gradient at ``task.params``, perhaps of another objective.
+
+        A gradient may be a list of tensors that is parallel to ``task.params``.
+        """
         return task.program.gradient(task.params, batch, task.frozen)
 
     def terms(self, task: LocalTask) -> Terms:

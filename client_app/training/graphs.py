@@ -60,9 +60,12 @@ class _Graph:
             )
             self.batch.y.copy_(batch.y)
             self.graph.replay()
-            held = {f.name: getattr(self.gradient, f.name) for f in fields(self.gradient)}
+            loss, made = self.loss.clone(), self.gradient
+            if isinstance(made, list):
+                return loss, type(made)([t.clone() for t in made])
+            held = {f.name: getattr(made, f.name) for f in fields(made)}
             copies: Any = {name: [t.clone() for t in tensors] for name, tensors in held.items()}
-            return self.loss.clone(), replace(self.gradient, **copies)
+            return loss, replace(made, **copies)
 
 
 class Graphs:

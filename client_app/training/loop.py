@@ -27,6 +27,7 @@ from task.tasks.base import counted, fill
 
 if TYPE_CHECKING:
     from client_app.solvers.sgd import Solver
+    from client_app.training.augment import Augmentation
     from client_app.training.restriction import Restriction
     from task.datasets.public import PublicExamples
 
@@ -89,6 +90,7 @@ class LocalTask:
     steps: PrivateSteps | None = None  # draws the batches and makes their gradients, for privacy
     restriction: Restriction | None = None  # what every gradient passes through
     public: PublicExamples | None = None  # the same for all
+    augmentation: Augmentation | None = None  # what changes the examples of each step
 
     def __post_init__(self) -> None:
         self.clients = len(self.examples.sizes)
@@ -166,6 +168,7 @@ class _Schedule:
                 rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
         if 2 * rows.size > len(self.data.y):  # fewer are read step by step, the others never
             _ = self.data.x  # reads them at once
+        self.passes = [math.ceil(n / width) for n in sizes]  # steps of an epoch
         self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
         self.active = [sum(n > s for n in steps) for s in range(steps[0])]
         self.filled = (rows >= 0).sum(2).max(1) if not task.program.stacks else np.full(steps[0], width)
@@ -219,7 +222,9 @@ def train(
     memory, start, losses = task.memory, task.start, []
     task.frozen = frozen
     task.program.train(solver.training)
-    k = task.clients
+    k, augmentation = task.clients, task.augmentation
+    if augmentation:
+        augmentation.begin()
     for step, active in enumerate(schedule.active):
         if active != k:
             k = active
@@ -229,6 +234,8 @@ def train(
             if optimizer:
                 optimizer.cut(k)
         batch, private = schedule.batch(step), task.steps
+        if augmentation:
+            batch = augmentation.batch(batch, [step // n for n in schedule.passes[:k]])
         loss, gradient = (
             private.gradient(task.program, task.params, batch)
             if private

@@ -122,7 +122,7 @@ class PoissonSchedule:
     def __init__(self, x: torch.Tensor, y: torch.Tensor, batches: Sequence[np.ndarray], scale: float) -> None:
         self.x, self.y, self.scale = x, y, torch.tensor([scale], device=x.device)
         self.rows = [torch.from_numpy(rows).to(x.device) for rows in batches]
-        self.active = [1] * len(batches)
+        self.active, self.passes = [1] * len(batches), [1]  # each step draws from all examples
         self.counts = np.array([[len(rows)] for rows in batches])
 
     def batch(self, step: int) -> Batch:

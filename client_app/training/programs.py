@@ -55,19 +55,18 @@ class Gradient(Protocol):
         """Return it as tensors that are parallel to the parameters."""
 
 
-@dataclass
-class Dense:
-    """A gradient that is there as tensors."""
-
-    values: Tensors
+class Dense(list[torch.Tensor]):
+    """A gradient that is there as tensors: a list of them."""
 
     def add_to(self, into: Tensors, scale: float) -> None:
         """Add `scale` times the gradient in place."""
-        torch._foreach_add_(into, self.values, alpha=scale)
+        torch._foreach_add_(into, self, alpha=scale)
 
     def tensors(self) -> Tensors:
         """Return the tensors themselves."""
-        return self.values
+        return self
+
+    values = property(tensors)
 
 
 @dataclass

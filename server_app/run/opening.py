@@ -42,6 +42,7 @@ from task.portable import KERNELS
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import (
     Parts,
+    check_augment,
     check_levels,
     check_model,
     contract_of,
@@ -129,6 +130,12 @@ def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:
     yield "" if by_party else unscaled(dataset, config.data)
     yield from dataset.notes
     yield rearranged(dataset, config.data)
+    if dataset.frozen:
+        yield (
+            f'run-config key "dataset": "{config.data.dataset}": two readings of an example differ, and '
+            "examples are read once and kept: what its transforms draw stays the same in all rounds. "
+            'Take them out of the data set and set the run-config key "augment", which draws in each epoch'
+        )
 
 
 def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
@@ -159,12 +166,15 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         check_same_run(RunFolder(path), keys, free_on_resume(config))
         check_same_code(RunFolder(path), code)
     task = task_of(config, found, classes)
-    check_model(config, shape, classes, task.name)
+    # Where the nodes alone have examples, these have run the model when they registered.
+    runs = dataset is not None or entry.vertical
+    check_model(config, shape, classes, task.name, dataset, runs=runs)
     kept = RunFolder(path).config().get(COLUMNS) if resume else None
+    check_augment(config, shape)
     moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
-    sizes = check_levels(config, shape, classes)
+    sizes = check_levels(config, shape, classes, dataset, runs=runs)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     registry = strategy.registry

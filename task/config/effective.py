@@ -155,6 +155,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "public.": (_algorithm(*_PUBLIC),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
+    "augment": (_STEPS, _AVERAGED),
     "momentum": (_STEPS, _SGD),
     "nesterov": (_STEPS, _SGD, When("momentum")),
     "weight-decay": (_STEPS, When("optimizer", OPTIMIZERS)),

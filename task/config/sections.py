@@ -120,6 +120,7 @@ class SyntheticConfig(Section):
 
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
+AUGMENTATIONS = ("crops-flips",)
 
 
 class TrainConfig(Section):
@@ -137,6 +138,10 @@ class TrainConfig(Section):
     lr_decay: float = knob(1.0, "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none", above=0, high=1)
     lr_step: int = knob(10, "lr-schedule=step: rounds between two decays", low=1)
     lr_warmup: int = knob(0, "W, first rounds with eta_0 * t / (W + 1), before the schedule; 0 = none", low=0)
+    augment: str = knob(
+        "",
+        'changes of training examples, drawn each epoch: crops-flips or package.module:function; "" = none',
+    )
     optimizer: str = knob("sgd", "local solver: sgd, adam, adamw or package.module:name; fresh every round")
     momentum: float = knob(0.0, "momentum of the local SGD, fresh every round; 0 = none", low=0, high=0.9999)
     nesterov: bool = knob(False, "Nesterov's form of that momentum")

@@ -138,6 +138,7 @@ class Decoded:
     # Of a table whose header has a column of ids: the id of each row, unique; None = the rows have none.
     ids: npt.NDArray[np.str_] | None = None
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
+    frozen: bool = False  # whether a user's data set draws its examples, which were read once
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
     # Sentences about what was left out or not taken as it stands. They are for who has the data: they may

@@ -11,6 +11,7 @@ folder or a run-config key that it depends on changes.
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from task import portable
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
-from task.errors import ConfigError, DataError, local
-from task.references import code_of, load_reference, place
+from task.errors import BouquetError, ConfigError, DataError, local
+from task.references import as_imported, code_of, load_reference, place
 
+_READ_TWICE = 16  # examples
 _FORMS = (
     "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch Datasets, each with "
     "the owners of the training examples as one more, if you like"
@@ -48,12 +50,24 @@ def decode(request: Request, source: Source) -> Decoded:
     if not callable(load):
         raise ConfigError(f"{key}: expected a callable (data_dir); got {type(load).__name__}")
     try:
-        made = load(*_argument(load, request.data_dir, key))
-    except ConfigError:
+        with as_imported(request.name):
+            made = load(*_argument(load, request.data_dir, key))
+            arrays, frozen = _arrays(key, made), _draws(made)
+    except BouquetError:
         raise
     except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected data; got an error: {local(place(err))}") from err
-    return from_arrays(request, key, _arrays(key, made))
+    return replace(from_arrays(request, key, arrays), frozen=frozen)
+
+
+def _draws(made: Any) -> bool:
+    """Return whether two readings of an example differ, as with random transforms."""
+    data_sets = made[:2] if len(made) < 4 else ()
+    return any(
+        not np.array_equal(np.asarray(part[i][0]), np.asarray(part[i][0]))
+        for part in data_sets
+        for i in range(min(_READ_TWICE, len(part)))
+    )
 
 
 def _argument(load: Any, data_dir: Path, key: str) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ or whatever outputs its task takes (`task.tasks`).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
 __all__ = ["MODELS", "ModelSpec", "build_model", "drawn"]
 
 Shape = tuple[int, ...]
+_TRIES = 4  # to make a model without importing a module
 
 
 @dataclass(frozen=True)
@@ -268,15 +270,24 @@ def _with_features(build: Callable[[], nn.Module], features: int, num_classes: i
 
 
 def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a model whose first parameters are a function of `seed` alone."""
+    """Return a model whose first parameters are a function of `seed` alone.
+
+    A module that is imported while the model is made may draw numbers, too, in the first process alone that
+    imports it: then the model is made again.
+    """
     import torch
 
     generator = torch.default_generator
     before = generator.get_state()
     try:
-        # Not torch.manual_seed: that would seed the accelerators' generators as well.
-        generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
-        return build()
+        for _ in range(_TRIES):
+            imported = len(sys.modules)
+            # Not torch.manual_seed: that would seed the accelerators' generators as well.
+            generator.manual_seed(seeds.seed_for(seed, seeds.MODEL))
+            made = build()
+            if len(sys.modules) == imported:
+                break
+        return made
     finally:
         generator.set_state(before)
 

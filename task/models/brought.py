@@ -54,6 +54,17 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         raise _refused(reference, "a model", f"an error: {place(err)}") from err
     if not isinstance(model, nn.Module):
         raise _refused(reference, "a torch.nn.Module", f"{type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise _refused(
+            reference, "a torch.nn.Module of Python code, which a run copies and looks into",
+            "a TorchScript module; give the class that it was made of",
+        )  # fmt: skip
+    away = next((str(t.device) for t in model.state_dict().values() if _is_away(t)), None)
+    if away:
+        raise _refused(
+            reference, 'a model on the CPU, which the run moves itself (run-config key "device")',
+            f"one on {away}; leave out .to(...) and .cuda()",
+        )  # fmt: skip
     for layer in model.modules():
         layer.__class__ = LONE_EXAMPLE.get(type(layer), type(layer))
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
@@ -61,6 +72,10 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         model.train()
     _check_tensors(reference, model)
     return model
+
+
+def _is_away(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
@@ -122,6 +137,8 @@ def check_brought(
     own_loss: bool = False,
     needs_features: str = "",
     last_layers: Mapping[str, int] | None = None,
+    rows: torch.Tensor | None = None,
+    runs: bool = True,
 ) -> None:
     """Try a user's model on two examples, forwards and backwards, before round 1.
 
@@ -135,6 +152,9 @@ def check_brought(
         own_loss: Whether the loss is a user's, too, which may take other outputs than logits.
         needs_features: Title of the algorithm that needs a last linear layer; "" = it needs none.
         last_layers: By run-config key, how many last layers the run takes by their order of declaration.
+        rows: Two of the run's examples. They are taken where they are whole numbers, as ids of words are,
+            which made-up ones are not.
+        runs: Whether to run it; without, only its first values are looked at.
 
     Raises:
         ConfigError: It cannot be trained; names the reference, what was expected and got, and what to do.
@@ -147,7 +167,10 @@ def check_brought(
             reference, "first values that follow from torch's generator (the run's seed) alone",
             f"others at a second call in {differ[0]!r}; draw them with torch",
         )  # fmt: skip
-    x = examples(shape, 2, text=text)
+    if not runs:
+        return
+    ids = rows is not None and len(rows) == 2 and bool((rows == rows.round()).all())
+    x = rows if rows is not None and ids else examples(shape, 2, text=text)
     with torch.random.fork_rng(devices=[]):
         _check_outputs(reference, model.eval(), x, num_classes if logits else 0, own_loss)
         order = _order(model, x)
@@ -158,7 +181,9 @@ def check_brought(
             )  # fmt: skip
         for key, count in (last_layers or {}).items():
             _check_order(reference, model, order, key, count)
-        _check_training(reference, copy.deepcopy(model).train(), x)
+        _check_training(
+            reference, copy.deepcopy(model).train(), x, num_classes if logits and not own_loss else 0
+        )
 
 
 def _check_outputs(
@@ -172,8 +197,7 @@ def _check_outputs(
         out = _run(reference, model, x[:count], f"{count} example{'s' if count > 1 else ''}")
         if not num_classes:
             continue
-        text = not x.is_floating_point()
-        want = [count, num_classes, *(x.shape[1:] if text else ())]
+        text, want = not x.is_floating_point(), _wanted(x[:count], num_classes)
         if not isinstance(out, torch.Tensor):
             raise _refused(reference, f"outputs {want}, a tensor", type(out).__name__)
         if list(out.shape) != want:
@@ -197,11 +221,23 @@ def _check_outputs(
             )  # fmt: skip
 
 
-def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:
-    """Refuse a model that gives some parameter no gradient, keeps unsaved state or cannot train on one."""
+def _wanted(x: torch.Tensor, num_classes: int) -> list[int]:
+    """Return the shape of the logits of examples; a text has some for each place."""
+    return [len(x), num_classes, *(() if x.is_floating_point() else x.shape[1:])]
+
+
+def _check_training(reference: str, model: nn.Module, x: torch.Tensor, num_classes: int) -> None:
+    """Refuse a model that gives some parameter no gradient, keeps unsaved state or cannot train on one.
+
+    With `num_classes` its outputs must be those of evaluation.
+    """
     saved = model.state_dict().keys()
     hidden = {n: b.clone() for n, b in model.named_buffers() if n not in saved}
     out = _run(reference, model, x, "two training examples")
+    want = _wanted(x, num_classes)
+    if num_classes and not (isinstance(out, torch.Tensor) and list(out.shape) == want):
+        got = str(list(out.shape)) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise _refused(reference, f"outputs {want}, a tensor, in training, too", got)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     outputs = [t.sum() for t in _tensors(out) if t.requires_grad]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(trained)

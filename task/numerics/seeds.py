@@ -31,6 +31,7 @@ BATCHES: Final = "batches"  # order of a client's examples in a round; without a
 ALA: Final = "ala"  # the examples that a client's aggregation weights are learnt on
 VALIDATION: Final = "validation"  # the examples that a client compares others' models on
 PEERS: Final = "peers"  # whose models a client gets besides those it has affinity to
+AUGMENT: Final = "augment"  # how training examples are changed in an epoch
 TORCH: Final = "torch"  # dropout and the like during local training
 WIDTHS: Final = "widths"  # the width of a client's model
 DROPOUT: Final = "dropout"  # the units of the model that a client trains in a round

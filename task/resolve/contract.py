@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
+from task.datasets.columns import readable
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
@@ -35,6 +36,8 @@ from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
+
+    from task.datasets.base import Dataset
 
 
 def entry_of(config: Config) -> Algorithm:
@@ -178,8 +181,32 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
     return only(state_of(model), parts_of(model, config).shared)
 
 
-def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[str, int]:
-    """Return the number of parameters of each of ``models.levels``, by name.
+def check_augment(config: Config, shape: tuple[int, ...]) -> None:
+    """Refuse changes of training examples that cannot be made of examples of this shape.
+
+    Raises:
+        ConfigError: They are no images, or what is learnt is the examples themselves.
+    """
+    augment, task = config.train.augment, config.data.task
+    text = _kind(config) == "text"
+    if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
+        what = "a text" if text else f"examples of shape {list(shape)}"
+        what = "examples that are to be reconstructed" if task == "reconstruction" else what
+        raise ConfigError(
+            f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
+            f'{what} in "{config.data.dataset}". Leave the key out'
+        )
+
+
+def check_levels(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    dataset: Dataset | None = None,
+    *,
+    runs: bool = True,
+) -> dict[str, int]:
+    """Return the number of parameters of each of ``models.levels``, by name; the rest is as of `check_model`.
 
     Raises:
         ConfigError: The run's data or its algorithm cannot go with these models.
@@ -187,7 +214,7 @@ def check_levels(config: Config, shape: tuple[int, ...], classes: int) -> dict[s
     widths, sizes = {}, {}
     for name, _ in config.models.by_level():
         mine = config.with_model(name)
-        check_model(mine, shape, classes, config.data.task)
+        check_model(mine, shape, classes, config.data.task, dataset, runs=runs)
         model = model_of(mine, shape, classes)
         parts_of(model, mine)
         sizes[name] = sum(p.numel() for p in model.parameters())
@@ -277,10 +304,19 @@ def _kind(config: Config) -> str:
     return "text" if spec_of(config.data.dataset).text else ""
 
 
-def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str = "classification") -> None:
-    """Try a model that the user brings, on made-up examples, before round 1; of ours do nothing.
+def check_model(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    task: str = "classification",
+    dataset: Dataset | None = None,
+    *,
+    runs: bool = True,
+) -> None:
+    """Try a model that the user brings before round 1; of ours do nothing.
 
-    `task` is a name in `task.tasks.TASKS`.
+    `task` is a name in `task.tasks.TASKS`. Where examples may be ids they are the `dataset`'s, else made up.
+    Without `runs` the model is only made: those who have examples run it.
 
     Raises:
         ConfigError: It cannot be trained, or is not of the form that the algorithm needs.
@@ -289,7 +325,9 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         return
     from task.models.brought import check_brought, check_linear
 
-    entry = contract_of(config)
+    entry, rows = contract_of(config), None
+    if dataset is not None and runs:
+        rows = readable(dataset).inputs(slice(0, min(2, dataset.num_train)))
     last = {}
     if entry.private == "head" and not config.train.private_layers:
         last["personal.layers"] = config.personal.layers
@@ -307,6 +345,8 @@ def check_model(config: Config, shape: tuple[int, ...], classes: int, task: str 
         own_loss=is_reference(config.loss),
         needs_features=reads_features(config),
         last_layers=last,
+        rows=rows,
+        runs=runs,
     )
     if entry.solver == "fsvrg-sparse":
         check_linear(config.model, model_of(config, shape, classes), shape)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from task.codecs import codec_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
-from task.config.sections import OPTIMIZERS, TRACKERS
+from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
@@ -47,6 +47,11 @@ def check_names(config: Config) -> None:
     if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
         got = config.train.optimizer
         raise ConfigError(choose_from('run-config key "optimizer"', got, (*OPTIMIZERS, OWN)))
+    augment = config.train.augment
+    if is_reference(augment):
+        check_reference("augment", augment)
+    elif augment and augment not in AUGMENTATIONS:
+        raise ConfigError(choose_from('run-config key "augment"', augment, (*AUGMENTATIONS, OWN)))
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))

@@ -239,3 +239,44 @@ def test_building_leaves_the_generators_of_torch_and_numpy_as_they_were(folder: 
            "self.training)\n        return super().forward(x)")  # fmt: skip
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("code", "got"),
+    [
+        ("return (z, z) if self.training else z", "tuple"),
+        ("return {'out': z} if self.training else z", "dict"),
+        ("return z[:, :5] if self.training else z", r"\[2, 5\]"),
+    ],
+)
+def test_outputs_of_another_form_in_training_are_refused(folder: Path, code: str, got: str) -> None:
+    net = f"class Net(Flat):\n    def forward(self, x):\n        z = super().forward(x)\n        {code}"
+    words = rf'"model": "made_.*": expected outputs \[2, 10\], a tensor, in training, too; got {got}$'
+    with pytest.raises(ConfigError, match=words):
+        _check(folder, net)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def Net(): return torch.jit.script(Flat(None, 10))", "a TorchScript module; give the class"),
+        ("def Net(): return Flat(None, 10).to('meta')", r'a model on the CPU.*"device"\); got one on meta'),
+    ],
+)
+def test_a_model_that_a_run_cannot_copy_or_move_is_refused(folder: Path, code: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _check(folder, code)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("__main__:Net", "a module that every process of the run can import.*such as net.py"),
+        ("net.py:Net", 'without .py; got "net.py:Net". Say "net:Net"'),
+        ("hf:Net", "called hf another name"),
+    ],
+)
+def test_a_reference_to_no_module_says_what_to_write(reference: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_config({"model": reference})

@@ -1,0 +1,145 @@
+"""Training examples that are changed by chance, in a new way in each epoch; run-config key ``augment``.
+
+``crops-flips`` pads an image with `PAD` black pixels on each side, takes a part of its size out of it, and
+mirrors it with probability 1/2, as He et al. (2016) and after them most of the CIFAR-10 literature do. A
+user's own function, ``package.module:function``, gets one example as a model reads it, a tensor, and returns
+one of the same shape; it may draw from the global generators of torch, NumPy and Python.
+
+What is drawn for an example follows from the run's training seed, the client, the round, which training of
+the round it is, the epoch and the example alone: a resumed run, and one on other nodes, draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from client_app.training.programs import Batch
+from task import generators
+from task.datasets.base import Dataset
+from task.errors import ConfigError
+from task.numerics import seeds
+from task.references import is_reference, load_reference
+
+PAD = 4  # pixels
+_WORDS = 1 << 63
+
+
+@dataclass
+class Augmentation:
+    """What changes the batches of some clients in one round.
+
+    Args:
+        name: Value of the run-config key.
+        seed: The run's training seed.
+        number: Round, or number of the training where a round has several.
+        clients: Their names, in the order of their examples.
+        sizes: Examples of each.
+        black: What a model reads for a black pixel, by channel.
+    """
+
+    name: str
+    seed: int
+    number: int
+    clients: Sequence[str]
+    sizes: Sequence[int]
+    black: Sequence[float]
+    trainings: int = 0  # begun in this round
+
+    def __post_init__(self) -> None:
+        self.own = own_augmentation(self.name) if is_reference(self.name) else None
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
+        self._epochs = [-1] * len(self.clients)
+        self._drawn = np.zeros(int(self.offsets[-1]), np.uint64)
+
+    def begin(self) -> None:
+        """Begin another training; what it draws is its own."""
+        self.trainings += 1
+        self._epochs = [-1] * len(self.clients)
+
+    def batch(self, batch: Batch, epochs: Sequence[int]) -> Batch:
+        """Return a batch with other inputs; `epochs` is the present one of each of its clients."""
+        assert batch.rows is not None
+        for k, epoch in enumerate(epochs):
+            if epoch != self._epochs[k]:
+                self._epochs[k], (first, last) = epoch, self.offsets[k : k + 2]
+                of = f"{self.clients[k]}\x1f{self.trainings}\x1f{epoch}"
+                rng = seeds.rng_for(self.seed, seeds.AUGMENT, self.number, of)
+                self._drawn[first:last] = rng.integers(0, _WORDS, last - first, np.uint64)
+        words = self._drawn[batch.rows.flatten().cpu().numpy()]
+        x = batch.x.flatten(0, 1)
+        made = self._of_own(x, words) if self.own else crops_flips(x, words, self.black)
+        return replace(batch, x=made.view(batch.x.shape))
+
+    def _of_own(self, x: torch.Tensor, words: np.ndarray) -> torch.Tensor:
+        assert self.own is not None
+        made = []
+        for example, word in zip(x.cpu(), words.tolist(), strict=True):
+            with generators.kept(word):
+                found = self.own(example.clone())
+            if not isinstance(found, torch.Tensor) or found.shape != example.shape:
+                got = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                raise ConfigError(
+                    f'run-config key "augment": "{self.name}": expected a tensor of the shape of its '
+                    f"example, {list(example.shape)}; got {got}"
+                )
+            made.append(found.detach().to(example.dtype))
+        return torch.stack(made).to(x.device)
+
+
+def augmentation(
+    name: str, seed: int, number: int, clients: Sequence[str], sizes: Sequence[int], dataset: Dataset
+) -> Augmentation | None:
+    """Return what a run's key names, for some clients in a round; None = examples stay as they are."""
+    if not name:
+        return None
+    black = [0.0]
+    if dataset.kind == "image":
+        black = [-m / s for m, s in zip(dataset.mean, dataset.std, strict=True)]
+    return Augmentation(name, seed, number, clients, sizes, black)
+
+
+def own_augmentation(name: str) -> Callable[[torch.Tensor], Any]:
+    """Return a user's own function.
+
+    Raises:
+        ConfigError: It cannot be called.
+    """
+    found = load_reference("augment", name)
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(
+            f'run-config key "augment": "{name}": expected a function of one example, a tensor; got '
+            f"{'a class' if isinstance(found, type) else type(found).__name__}"
+        )
+    made: Callable[[torch.Tensor], Any] = found
+    return made
+
+
+def crops_flips(x: torch.Tensor, words: np.ndarray, black: Sequence[float]) -> torch.Tensor:
+    """Return images [B, C, H, W], each shifted by up to `PAD` pixels and perhaps mirrored.
+
+    Args:
+        x: The images.
+        words: 63 random bits of each, uint64 [B].
+        black: What is around them, one number or one by channel.
+    """
+    count, channels, height, width = x.shape
+    around = torch.tensor(black, dtype=x.dtype, device=x.device).view(1, -1, 1, 1)
+    padded = around.expand(count, channels, height + 2 * PAD, width + 2 * PAD).contiguous()
+    padded[:, :, PAD : PAD + height, PAD : PAD + width] = x
+    shifts, flips = 2 * PAD + 1, words & np.uint64(1)
+    down, right = (words >> np.uint64(1)) % np.uint64(shifts), (words >> np.uint64(32)) % np.uint64(shifts)
+    columns = np.where(flips[:, None], np.arange(width)[::-1], np.arange(width))
+    rows = torch.from_numpy(down.astype(np.int64)[:, None] + np.arange(height)).to(x.device)
+    columns_at = torch.from_numpy(right.astype(np.int64)[:, None] + columns).to(x.device)
+    every = torch.arange(count, device=x.device)
+    return padded[
+        every.view(-1, 1, 1, 1),
+        torch.arange(channels, device=x.device).view(1, -1, 1, 1),
+        rows[:, None, :, None],
+        columns_at[:, None, None, :],
+    ]

@@ -1,0 +1,159 @@
+"""Training examples that are changed in each epoch: what is drawn, and that it is the same on any nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.training.augment import PAD, Augmentation, crops_flips
+from client_app.training.programs import Batch
+from task.config.read import read_config
+from task.datasets import load_dataset
+from task.errors import ConfigError
+from task.numerics.arrays import sha256
+from task.resolve.contract import check_augment
+from tests.support.brought import imported_from
+from tests.support.federation import play
+
+OWN = """
+import torch
+
+def noise(x):
+    return x + 0.1 * torch.randn(x.shape)
+
+def same(x):
+    return x
+
+def wide(x):
+    return torch.cat([x, x])
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "own_augment.py").write_text(OWN)
+    with imported_from(tmp_path):
+        yield tmp_path
+
+
+def _keys(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "dataset": "digits", "model": "mlp", "num-clients": 4, "max-examples": 80, "num-server-rounds": 2,
+        "batch-size": 8, "local-epochs": 2, "state-dir": str(tmp_path / "state"), **more,
+    }  # fmt: skip
+
+
+def test_a_crop_is_a_part_of_the_padded_image_and_all_shifts_and_flips_are_drawn() -> None:
+    x = torch.arange(1.0, 26.0).view(1, 1, 5, 5).expand(4000, 1, 5, 5)
+    words = np.random.default_rng(1).integers(0, 1 << 63, 4000, np.uint64)
+    made = crops_flips(x, words, [-1.0])
+    padded = torch.nn.functional.pad(x[0], (PAD, PAD, PAD, PAD), value=-1.0)
+    views = {
+        (r, c, flip): (lambda v: v.flip(2) if flip else v)(padded[:, r : r + 5, c : c + 5])
+        for r in range(2 * PAD + 1)
+        for c in range(2 * PAD + 1)
+        for flip in (False, True)
+    }
+    whole = {k: v.contiguous().numpy().tobytes() for k, v in views.items()}
+    found = {m.contiguous().numpy().tobytes() for m in made}
+    assert found == {*whole.values()}
+    kept = (made == x).flatten(1).all(1).float().mean()
+    assert 0 < kept < 0.02  # 1 / 162
+
+
+def _drawn(clients: list[str], sizes: list[int], epoch: int, number: int = 1) -> torch.Tensor:
+    made = Augmentation("crops-flips", 1, number, clients, sizes, [0.0])
+    made.begin()
+    x = torch.arange(64.0).view(1, 1, 1, 8, 8).expand(len(clients), 3, 1, 8, 8)
+    rows = torch.stack([torch.tensor([0, 1, 2]) + int(made.offsets[k]) for k in range(len(clients))])
+    batch = Batch(x, torch.zeros(len(clients), 3), torch.ones(len(clients)), rows=rows)
+    return made.batch(batch, [epoch] * len(clients)).x
+
+
+def test_draws_follow_from_client_round_epoch_and_example_alone() -> None:
+    both = _drawn(["a", "b"], [5, 7], 0)
+    assert torch.equal(both[0], _drawn(["a"], [5], 0)[0])
+    assert torch.equal(both[1], _drawn(["b"], [7], 0)[0])
+    assert not torch.equal(both[0], both[1])
+    assert not torch.equal(both, _drawn(["a", "b"], [5, 7], 1))
+    assert not torch.equal(both, _drawn(["a", "b"], [5, 7], 0, number=2))
+
+
+@pytest.mark.parametrize("augment", ["crops-flips", "own_augment:noise"])
+def test_a_run_is_the_same_on_any_nodes_and_stacked_as_alone(augment: str, tmp_path: Path) -> None:
+    found = [
+        play(_keys(tmp_path, augment=augment, **more), nodes=nodes).arrays(2)
+        for nodes, more in ((1, {}), (4, {}), (1, {"stack": 1}))
+    ]
+    assert sha256(found[0]) == sha256(found[1])
+    for name, array in found[0].items():  # another program rounds otherwise
+        np.testing.assert_allclose(array, found[2][name], atol=1e-5)
+    plain = play(_keys(tmp_path), nodes=1).arrays(2)
+    assert sha256(plain) != sha256(found[0])
+
+
+def test_a_function_that_changes_nothing_changes_no_byte(tmp_path: Path) -> None:
+    plain, same = (
+        sha256(play(_keys(tmp_path, **more), nodes=1).arrays(2))
+        for more in ({}, {"augment": "own_augment:same"})
+    )
+    assert plain == same
+
+
+def test_what_cannot_be_augmented_is_refused() -> None:
+    for keys, shape, words in (
+        (
+            {"dataset": "npz"},
+            (6,),
+            r'"augment": expected images .* for "crops-flips"; got examples of shape \[6\]',
+        ),
+        ({"dataset": "ag-news", "model": "fasttext"}, (25,), "got a text"),
+        ({"task": "reconstruction", "model": "vae"}, (1, 8, 8), "got examples that are to be reconstructed"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            check_augment(read_config({"augment": "crops-flips", **keys}), shape)
+    check_augment(read_config({"augment": "own_augment:noise", "dataset": "npz"}), (6,))
+    with pytest.raises(ConfigError, match=r'"augment".*crops-flips.*got .crops.'):
+        read_config({"augment": "crops"})
+    with pytest.raises(ConfigError, match=r'"augment": nothing in this run reads it'):
+        read_config({"augment": "crops-flips", "algorithm": "fedsgd"})
+
+
+def test_a_function_that_returns_another_shape_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected a tensor of the shape of its example, \[1, 8, 8\]; got \[2"
+    ):
+        play(_keys(tmp_path, augment="own_augment:wide"), nodes=1)
+
+
+NOISY = """
+import torch
+from torch.utils.data import Dataset
+
+class Noisy(Dataset):
+    def __init__(self, count, noise):
+        self.count, self.noise = count, noise
+    def __len__(self):
+        return self.count
+    def __getitem__(self, i):
+        return torch.full((6,), float(i % 2)) + self.noise * torch.randn(6), i % 2
+
+def drawn():
+    return Noisy(100, 0.1), Noisy(20, 0.1)
+
+def fixed():
+    return Noisy(100, 0.0), Noisy(20, 0.0)
+"""
+
+
+def test_a_data_set_that_draws_its_examples_is_known_by_it(folder: Path, tmp_path: Path) -> None:
+    (folder / "noisy_data.py").write_text(NOISY)
+    for name, frozen in (("drawn", True), ("fixed", False)):
+        for _ in range(2):  # decoded, and from the cache
+            config = read_config({"dataset": f"noisy_data:{name}", "cache-dir": str(tmp_path / "cache")})
+            assert load_dataset(config.data, config.synthetic, config.seeds.data).frozen is frozen
