@@ -4,6 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
 _PREFIX = "client-"
+LONGEST_NAME = 200  # letters of a client's name
+
+
+def is_name(name: object) -> bool:
+    """Return whether a client can be called so: 1 to `LONGEST_NAME` letters that print."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
 class ClientNames(Sequence[str]):

@@ -45,7 +45,7 @@ from server_app.results.lines import Row, parse, split
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
 from task.portable import KERNELS, machine_class
-from task.storage.files import private, write_bytes, write_safetensors
+from task.storage.files import naming, private, write_bytes, write_safetensors
 
 CONFIG = "config.json"
 ROUNDS = "rounds.jsonl"
@@ -117,7 +117,7 @@ class RunFolder:
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         lines = b"".join(to_json(row) for row in rows)
         if lines:
-            with open(self.path / name, "ab", opener=private) as file:
+            with naming(self.path / name), open(self.path / name, "ab", opener=private) as file:
                 file.write(lines)
 
     def write_nodes(
@@ -133,7 +133,7 @@ class RunFolder:
         """
         for name in (ROUNDS, CLIENTS):
             if (self.path / name).exists():
-                with (self.path / name).open("ab") as file:
+                with naming(self.path / name), (self.path / name).open("ab") as file:
                     os.fsync(file.fileno())
         return {"rounds": _size(self.path / ROUNDS), "clients": _size(self.path / CLIENTS)}
 

@@ -23,7 +23,7 @@ from strategies.engine.evidence import Evidence, RoundEvidence
 from task.errors import StateError
 from task.numerics.arrays import Arrays, sha256
 from task.privacy.ledger import Releases
-from task.storage.files import make_folder, private, write_safetensors
+from task.storage.files import make_folder, naming, private, write_safetensors
 from task.wire.commitments import Stored
 
 FOLDER, LINES, INITIAL, UPLOADS = "transcript", "rounds.jsonl", "initial.safetensors", "uploads"
@@ -94,7 +94,7 @@ class Transcript:
         line["phases"] = [self._phase(number, i, phase) for i, phase in enumerate(evidence.phases)]
         line |= {"model": sha256(model), "state": evidence.state, "ledger": self._ledger(number)}
         data = to_json(line)
-        with open(self.path, "ab", opener=private) as file:
+        with naming(self.path), open(self.path, "ab", opener=private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

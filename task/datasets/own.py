@@ -20,6 +20,7 @@ from task.datasets.layout import channels_first
 from task.datasets.shares import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
+from task.population import LONGEST_NAME, is_name
 from task.references import is_reference
 
 Mask = npt.NDArray[np.bool_]
@@ -92,9 +93,16 @@ def assemble(
     `classes` is empty if they are numbers, and `where` is the file or folder.
 
     Raises:
-        DataError: All rows are test examples.
+        DataError: All rows are test examples, or an owner's name cannot be one of a client.
     """
     labels = np.array([request.owner] * len(y) if request.owner else owners, dtype=object)
+    if wrong := {name for name in set(labels) if not is_name(str(name))}:
+        row = next(row for row, name in enumerate(labels, start=1) if name in wrong)
+        name = str(labels[row - 1])
+        raise DataError(
+            f"{local(where)}, row {row}: expected an owner's name (client) of 1 to {LONGEST_NAME} letters "
+            f"that print; got {len(name)} letters, {local(repr(name[:40]))}"
+        )
     if test is None:
         if request.owner:
             drawn = growing_test if request.grows else local_test

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from task.errors import StateError, local
 from task.privacy import noise
-from task.storage.files import make_folder, private, sync_folder
+from task.storage.files import make_folder, naming, private, sync_folder
 
 
 def secret_in(path: Path) -> bytes:
@@ -64,7 +64,7 @@ class Releases:
         """Add a line; it is on the disk when this returns."""
         make_folder(self.path.parent)
         new = not self.path.exists()
-        with open(self.path, "a+b", opener=private) as file:
+        with naming(self.path), open(self.path, "a+b", opener=private) as file:
             self._cut(file)
             file.write((json.dumps(line, allow_nan=False) + "\n").encode())
             file.flush()

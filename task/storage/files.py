@@ -31,6 +31,24 @@ def private(path: str, flags: int) -> int:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the block that has none: a full disk says so in `write`, which knows none.
+
+    Raises:
+        OSError: As in the block, with the path. NumPy, which says only how much it could write, has ENOSPC.
+    """
+    try:
+        yield
+    except OSError as err:
+        if err.filename is not None:
+            raise
+        number, why = err.errno, err.strerror
+        if number is None:
+            number, why = errno.ENOSPC, f"could not be written whole; is the disk full? ({err})"
+        raise OSError(number, why, str(path)) from err
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path near `path`; when the block ends well, sync it and rename it to `path`.
 
@@ -41,7 +59,8 @@ def replacing(path: Path) -> Iterator[Path]:
     own = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         temp = own / path.name
-        yield temp
+        with naming(path):
+            yield temp
         with temp.open("rb") as file:
             os.fsync(file.fileno())
         temp.chmod(FILE)
@@ -64,7 +83,8 @@ def building(folder: Path, prefix: str = "") -> Iterator[Path]:
     make_folder(folder.parent)
     own = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix or f".{folder.name}."))
     try:
-        yield own
+        with naming(folder):
+            yield own
         sync_folder(own)
         own.rename(folder)
         sync_folder(folder.parent)
@@ -75,7 +95,7 @@ def building(folder: Path, prefix: str = "") -> Iterator[Path]:
 @contextmanager
 def synced(path: Path) -> Iterator[BinaryIO]:
     """Open a file that must not be there yet; when the block ends well, its bytes are on the disk."""
-    with open(path, "xb", opener=private) as file:
+    with naming(path), open(path, "xb", opener=private) as file:
         os.fchmod(file.fileno(), FILE)  # a umask may take the owner's own rights
         yield file
         file.flush()
@@ -111,7 +131,7 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
     make_folder(path.parent)
     handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "wb", buffering=0) as file:
+        with naming(path), open(handle, "wb", buffering=0) as file:
             os.fchmod(handle, FILE)  # a umask may take the owner's own rights
             left = memoryview(data)
             while left:
@@ -157,7 +177,7 @@ def write_once(path: Path, make: Callable[[], bytes]) -> None:
     if path.exists():
         return
     make_folder(path.parent)
-    with tempfile.NamedTemporaryFile(dir=path.parent) as temp:
+    with naming(path), tempfile.NamedTemporaryFile(dir=path.parent) as temp:
         temp.write(make())
         temp.flush()
         with suppress(FileExistsError):

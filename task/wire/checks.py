@@ -9,12 +9,12 @@ import numpy as np
 from task.errors import FieldError
 from task.numerics.arrays import NamedArrays
 from task.numerics.held import Foldable, dense, peak
+from task.population import LONGEST_NAME, is_name
 from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.spec.record import Record, Scalar
 
 MOST_SCALARS = 1000  # of one client
 NO_TESTS = "test data"  # field of a client that has no examples of its own to measure on
-LONGEST_NAME = 200  # letters
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
 FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
 MAX_TERM, MAX_INTEGER_TERM = 2.0**31, 2.0**55  # |weight * value| of a client that fits an exact sum
@@ -130,9 +130,9 @@ def check_name(name: object) -> str:
     Raises:
         FieldError: It is empty, long, or has letters that do not print.
     """
-    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():
+    if not is_name(name):
         raise FieldError(short(name), f"a name of 1 to {LONGEST_NAME} letters that print", short(name))
-    return name
+    return str(name)
 
 
 def short(value: object) -> str:

@@ -32,11 +32,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.population import LONGEST_NAME
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
-from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
+from task.wire.checks import check_arrays, check_columns, diverged, short
 from task.wire.entries import CONFIG as CONFIG
 from task.wire.entries import config_of, epochs_in, scalars_in
 from task.wire.layouts import Forms, row_entries, rows_in

@@ -201,20 +201,20 @@ def test_idle_connections_keep_nobody_out(
 ) -> None:
     """More of them than there is room for: the oldest idle ones end, and a held call does not."""
     listener, node = link.http_listener, link.peer()
-    monkeypatch.setattr(listener, "most", 12)
+    monkeypatch.setattr(listener, "most", 6)
     body = PullMessagesRequest(node=node.node).SerializeToString()
     with opened(link) as held:
-        held.sendall(head(signed(node, **{HOLD_HEADER: "20"}), len(body), PULL) + body)
+        held.sendall(head(signed(node, **{HOLD_HEADER: "30"}), len(body), PULL) + body)
         until(lambda: bool(listener.serving))
         host, port = link.http_address.split(":")
         others = []
-        for _ in range(40):
+        for _ in range(15):
             others.append(opened(link) if handshake else socket.create_connection((host, int(port)), 20))
         other = link.peer()
         with httpx.Client(verify=False, base_url=f"https://{link.http_address}") as client:
             asked = PullMessagesRequest(node=other.node).SerializeToString()
             assert client.post(PULL, content=asked, headers=signed(other)).status_code == 200
-        assert len([one for one in listener._open.values() if one.fileno() >= 0]) <= 12
+        assert len([one for one in listener._open.values() if one.fileno() >= 0]) <= 6
         assert listener.serving  # the held one
         for one in others:
             one.close()

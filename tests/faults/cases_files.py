@@ -56,9 +56,10 @@ def files(rig: Rig) -> str:
         for keys in ({"model": "evil:name"}, {"dataset": "os:mkdir", "data-dir": str(folder / "mark")}):
             card = {**CARD, "run": {"model": "logistic", "dataset": "csv", **keys}}
             save_file({"w": np.zeros(1, np.float32)}, folder / "x.safetensors", {"bouquet": json.dumps(card)})
+            clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
             bouquet = str(Path(sys.executable).parent / "bouquet")
             done = subprocess.run(
-                [bouquet, "predict", "x.safetensors"], cwd=folder, env={**os.environ, "COLUMNS": "1000"},
+                [bouquet, "predict", "x.safetensors"], cwd=folder, env=clean,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             said = done.stderr.strip()

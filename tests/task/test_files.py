@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from task.privacy.ledger import Releases
 from task.storage.files import (
     MOST_UNFREED,
     building,
@@ -222,3 +223,22 @@ def test_a_file_is_replaced_by_another_one_and_freed_later(tmp_path: Path) -> No
         os.replace(tmp_path / "g", tmp_path / "f")
     free()
     assert (tmp_path / "f").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    "err", [OSError(errno.ENOSPC, "No space left"), OSError("9 requested and 2 written")]
+)
+def test_a_full_disk_names_the_file(err: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise err
+
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "it.bin"
+    for write in (lambda: write_bytes(path, b"x"), lambda: Releases(path).append({"a": 1})):
+        with pytest.raises(OSError, match=r"it\.bin") as caught:
+            write()
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    for block in (replacing, building, lambda it: synced(tmp_path / "other.bin")):
+        with pytest.raises(OSError, match=r"it\.bin|other\.bin") as caught, block(path):
+            raise err
+        assert caught.value.errno == errno.ENOSPC

@@ -175,6 +175,18 @@ def test_bad_csv_is_named_by_line_and_column(tmp_path, text, says):
     assert not (tmp_path / "cache/datasets").exists()
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a\x1b[2J", "a\u202eb"])
+def test_an_owner_whose_name_no_server_takes_is_refused_where_it_stands(tmp_path, name):
+    path = table(tmp_path / "t.csv", f"x,label,client\n1,0,anna\n2,1,{name}\n3,1,anna\n")
+    np.savez(tmp_path / "t.npz", x=np.zeros((3, 2)), y=[0, 1, 1], client=["anna", name, "anna"])
+    for dataset, file in (("csv", path), ("npz", str(tmp_path / "t.npz"))):
+        with pytest.raises(
+            DataError, match=r"row 2: expected an owner's name .* 1 to 200 letters"
+        ) as refused:
+            load(dataset, data_path=file)
+        assert name not in refused.value.public
+
+
 def test_missing_paths_say_which_key(tmp_path):
     with pytest.raises(DataError, match=r'"data-path".*must name its file or folder'):
         load(dataset="csv")
