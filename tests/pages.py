@@ -93,6 +93,24 @@ def sent() -> str:
         does = [[f"`{a.name}`", a.about, paper_link(a)] for a in algorithms]
         parts += ["", f"## {title}", "", table(["`algorithm=`", "what it does", "paper"], does)]
         parts += ["", table(head, contracts(algorithms))]
+        if differing := [f"- `{a.name}`: {a.differs}" for a in algorithms if a.differs]:
+            parts += ["", "Not as published:", "", *differing]
+    means = [f"`{a.name}`" for a in ALGORITHMS.values() if any(r.mean for r in a.keeps)]
+    parts += [
+        "",
+        "## Clients that join, are away, or leave",
+        "",
+        f"Under {', '.join(means)} the server holds the mean over all clients of what each of them keeps.",
+        "All clients are those that the run has known, online or not. One that joins begins with zero, so",
+        "that the mean shrinks by N_old / N_new before its first round; one that is away stays in it with",
+        "what it last had. A client that has left for good stays in it, too: the run then goes to the point",
+        "where the gradient that it last had and those of the others sum to zero, as if its loss were linear",
+        "from then on. To be rid of it, begin a new run from the model (`initial-model`).",
+        "",
+        "Under `apple` a client that is away, or has left, stays in everybody's mixture with its last core",
+        "model. With differential privacy for clients, M is the number of clients to be expected of all that",
+        "the run has known. `fltrust` without `fltrust.root` trusts the first by name of its first round.",
+    ]
     return "\n".join([*parts, ""])
 
 

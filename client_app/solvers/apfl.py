@@ -17,10 +17,11 @@ alpha_k    ``alpha`` [K]              share of v_k in it                        
            ``apfl.adaptive``          whether alpha_k moves                               run config
 =========  =========================  ==================================================  ==========
 
-What is mixed are parameters, as in the paper; the authors' code mixes outputs, adds 0.02 alpha_k to the slope
-of alpha_k and by default leaves alpha_k alone. w_k never sees v_k, so that the global model is FedAvg's.
-v_k takes the run's local steps with momentum of its own. The mixture has running statistics of its own, which
-are kept with v_k.
+w_k takes its step first, so that vbar has the w_k after it, as in the authors' code; in the paper both
+gradients are taken before either steps. What is mixed are parameters, as in the paper; the authors' code
+mixes outputs, adds 0.02 alpha_k to the slope of alpha_k and by default leaves alpha_k alone. w_k never sees
+v_k, so that the global model is FedAvg's. v_k takes the run's local steps with momentum of its own. The
+mixture has running statistics of its own, which are kept with v_k.
 A client that is new, or lost its state, begins with v_k = w^t, the mixture being w^t; one that is not
 selected keeps v_k and alpha_k. Before local training a client uses v_k with w^t, after it with w_k.
 """

@@ -1,7 +1,8 @@
 """signSGD with majority vote, client half. Bernstein et al., ICML 2018, arXiv 1802.04434, Algorithm 1.
 
 v_k = sign(g_k), with g_k the gradient on one minibatch at w^t. A bit has no third value: where g_k is 0, such
-as at pixels that no example uses, v_k is a fair coin, so that nothing drifts.
+as at pixels that no example uses, v_k is a fair coin, so that nothing drifts. In the paper v_k is 0 there; by
+coins a parameter without a gradient at any client walks at random, by eta_t in each round without a tie.
 """
 
 import numpy as np

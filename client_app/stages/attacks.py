@@ -129,7 +129,7 @@ class Attack(Stage):
             elif kind in INFORMED:
                 waiting.append((client, outcome))
             else:
-                yield client, self._alone(client, outcome)
+                yield client, self.remeasured(client, self._alone(client, outcome))
         count, least = max(benign.count, len(known)), 1 if kind in ("inner-product", "mimic") else 2
         vectors = [vectors_of(known[c].arrays, parameters) for c in sorted(known)]
         for client, upload in waiting:
@@ -137,10 +137,11 @@ class Attack(Stage):
                 wanted = f"{least} benign on the node, or more, to know what passes for benign"
                 yield client, FieldError("", wanted, str(count))
             elif kind != "little-is-enough":
-                yield client, self._crafted(client, upload, vectors)
+                yield client, self.remeasured(client, self._crafted(client, upload, vectors))
             else:
                 z = self.node.config.attack.deviations or z_max(benign.count + len(waiting), len(waiting))
-                yield client, replace(upload, arrays=benign.shifted(upload.arrays, -z), codes={})
+                arrays = benign.shifted(upload.arrays, -z)
+                yield client, self.remeasured(client, replace(upload, arrays=arrays, codes={}))
 
     def _crafted(
         self, client: str, upload: wire.ClientUpdate, benign: Sequence[Vectors]

@@ -172,12 +172,13 @@ class Coding(Stage):
 
     def _read_back(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
         if upload.codes:
-            return replace(upload, arrays={**upload.arrays, **self._decoded.pop(client)})
+            decoded = self._decoded.pop(client)
+            return self.remeasured(client, replace(upload, arrays={**upload.arrays, **decoded}))
         coder = self.coder
         codes = {r.name: coder.encode(client, r, upload.arrays[r.name], {})[0] for r in self.coded}
         upload = replace(upload, codes=codes)
         decoded = {r.name: coder.decode(client, r, coder.on_wire(r, upload)) for r in self.coded}
-        return replace(upload, arrays={**upload.arrays, **decoded})
+        return self.remeasured(client, replace(upload, arrays={**upload.arrays, **decoded}))
 
 
 def _taken_off(left: Mapping[str, Held]) -> tuple[np.ndarray, np.ndarray]:

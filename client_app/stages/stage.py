@@ -5,6 +5,7 @@ client between rounds it declares as a record of the contract (`task.spec.stages
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import Examples, LocalTask
 from task.errors import FieldError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, squared_norm
+from task.numerics.held import dense
 from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import messages as wire
@@ -86,8 +88,21 @@ class Stage:
             check_arrays(r.name, arrays, arrays)
             base = base_of(r, received, parameters)
             assert base is not None  # else it was refused before round 1
-            found[r.name] = {n: np.subtract(a, base.get(n, 0), dtype=np.float64) for n, a in arrays.items()}
+            whole = {n: dense(a) for n, a in arrays.items()}  # a sparse code decodes to few numbers
+            found[r.name] = {n: np.subtract(a, base.get(n, 0), dtype=np.float64) for n, a in whole.items()}
         return found
+
+    def remeasured(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
+        """Return an upload whose records this stage has changed with those scalars that are norms of them."""
+        parameters, squares = self.node.parts().trainable, {}
+        for s in (s for s in self.entry.up_scalars if s.square_of):
+            try:
+                changes = self.changes(client, upload, (r for r in self.entry.up if r.name == s.square_of))
+            except FieldError:
+                return upload  # which is refused for that
+            of = {n: a for n, a in changes[s.square_of].items() if n in parameters}
+            squares[s.name] = squared_norm(of)
+        return replace(upload, scalars={**upload.scalars, **squares}) if squares else upload
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
         """Pass on the uploads of all clients of the node as they come, or why there is none."""

@@ -103,6 +103,7 @@ def card(name: str) -> Group:
     for label, text in (
         ("what it does", a.about),
         ("paper", paper),
+        ("not as published", a.differs),
         ("goes to clients", _fields(a.down, a.down_scalars)),
         ("leaves a client", _up(a) + ", num-examples, train-loss" + ", test metrics" * a.personal),
         ("never leaves it", "training data" + (f", {PRIVATE[a.private]}" if a.private else "")),

@@ -13,6 +13,9 @@ epsilon       ``fedexp.epsilon``    float > 0, as |Delta|^2    run config
 eta_g         metric ``server-lr``  float >= 1
 ============  ====================  =========================  ==========
 
+Under a codec, or of a client that falsifies its model, |Delta_k|^2 is that of what is sent. Of the uncoded
+update it would be a small share of |Delta|^2 under a sparse code that is scaled up, and eta_g always 1.
+
 Means are uniform, and epsilon is added to |Delta|^2 once, as in the paper. The authors' code differs: it
 weighs by n_k, adds m epsilon, lets epsilon shrink with the square of the learning rate's decay, and evaluates
 the mean of the last two models; here the model after the round is evaluated. Norms are over the parameters

@@ -13,6 +13,9 @@ w_k     up ``arrays``         as the model                                wire
 beta    ``mime.beta``         share in [0, 1)                             run config
 ======  ====================  ==========================================  ============
 
+The paper takes plain means over the round's clients; here they are weighted by n_k, as FedAvg's are, so that
+the optimum is that of the pooled data. With clients of one size the two are the same.
+
 MimeLite's clients send their full gradients with their models. Mime's send them in a phase of their own
 before the training, as their steps need c; who takes part in that phase trains. The momentum stands still
 while clients train, is the server's alone, and does not age with clients. It is damped, as in the paper:

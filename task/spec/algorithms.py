@@ -24,7 +24,14 @@ from dataclasses import replace
 
 from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
 from task.spec.fair import FAIR, LOSS_BEFORE
-from task.spec.local_steps import COHORT_GRADIENT, FULL_GRADIENT, LOCAL_STEPS, STEP_WEIGHT
+from task.spec.local_steps import (
+    COHORT_GRADIENT,
+    COINS,
+    FULL_GRADIENT,
+    LOCAL_STEPS,
+    SQUARE_NORM,
+    STEP_WEIGHT,
+)
 from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
 from task.spec.record import BUFFERS, COLUMNS, FREE, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
@@ -171,10 +178,7 @@ _GLOBAL = (
         down_scalars=(Scalar("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
         keeps=(
             Record("drift", PARAMETERS, "h_k, sum of the client's own w_k - w^t", mean="drift"),
-            Record(
-                "gradient", PARAMETERS, "g_k, the client's gradient state", mean="gradient",
-                mean_by="examples",
-            ),
+            Record("gradient", PARAMETERS, "g_k, its gradient state", mean="gradient", mean_by="examples"),
             Record("examples", FREE, "n_k at the client's last training, by which the server counts g_k"),
         ),
         weight="uniform",
@@ -201,9 +205,7 @@ _GLOBAL = (
         "fedexp", "FedExP", paper("2301.09604"),
         about="FedAvg with a server step that grows when the clients' updates cancel each other in the mean.",
         solver="fedexp",
-        up_scalars=(
-            Scalar("square-norm", "|Delta_k|^2 = |w_k - w^t|^2, parameters only", low=0, high=2.0**50),
-        ),
+        up_scalars=(SQUARE_NORM,),
         weight="uniform",
         neutral={"fedexp.epsilon": 1e30},
         equal_sizes=True,
@@ -368,6 +370,7 @@ _GLOBAL = (
     Algorithm(
         "signsgd", "signSGD with majority vote", paper("1802.04434", "Algorithm 1 with majority vote"),
         about="Clients send the signs of one gradient, and the server steps along the sign of most of them.",
+        differs=COINS,
         solver="signsgd",
         sgd_only=_NO_STEP,
         unclipped=_NO_STEP,

@@ -48,6 +48,9 @@ class Algorithm:
     title: str
     paper: Paper
     about: str = ""  # what it does, one sentence for readers; a phase needs none
+    differs: str = (
+        ""  # where it does otherwise than its paper, and why, in sentences; "" = nowhere that counts
+    )
     # Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none.
     rule: str = ""
     solver: str = "sgd"  # client half, key of ``client_app.solvers.SOLVERS``

@@ -15,8 +15,23 @@ COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort
 STEP_WEIGHT = Scalar(
     "step-weight", "|a_k|_1, weight of the local steps: tau_k of plain SGD", low=1e-9, high=1e9
 )
+SQUARE_NORM = Scalar(
+    "square-norm", "|Delta_k|^2 = |w_k - w^t|^2, of the w_k that is sent, parameters only", low=0,
+    high=2.0**50, square_of="arrays",
+)  # fmt: skip
+# How signSGD differs from its paper.
+COINS = (
+    "Where a client's gradient is exactly 0 it votes by a fair coin, as a bit has no third value; in the "
+    "paper it votes 0. A parameter whose gradient is 0 at all clients, such as that of a pixel which no "
+    "example uses, then walks at random by eta_t a round, by about eta sqrt(T) in T rounds; in the paper it "
+    "stays. The loss does not see it as long as the gradient is 0."
+)
 _MIXED = "its steps mix a gradient with the momentum of all clients"
 _MIME = paper("2008.03606")
+_BY_EXAMPLES = (
+    "The mean of the models, and c, weigh the round's clients by n_k, as FedAvg does, so that the optimum is "
+    "that of the pooled data; the paper's are plain means, of an objective in which all clients count alike."
+)
 _MOMENTUM = Record("momentum", PARAMETERS, "m, the server's momentum, which stands still at the clients")
 
 LOCAL_STEPS = (
@@ -56,6 +71,7 @@ LOCAL_STEPS = (
     Algorithm(
         "mime", "Mime", _MIME,
         about="Local steps by the server's momentum and gradients corrected to those of all clients.",
+        differs=_BY_EXAMPLES,
         solver="mime",
         sgd_only=_MIXED,
         phases={
@@ -71,6 +87,7 @@ LOCAL_STEPS = (
     Algorithm(
         "mimelite", "MimeLite", _MIME,
         about="Local steps by the server's momentum, which stands still while clients train.",
+        differs=_BY_EXAMPLES,
         solver="mimelite",
         sgd_only=_MIXED,
         down=(MODEL_DOWN, _MOMENTUM),

@@ -47,6 +47,10 @@ PERSONAL = (
     _averaged(
         "apfl", "APFL", paper("2003.13461"),
         about="Each client mixes the global model with one of its own, by a weight that it learns.",
+        differs="For each batch w_k takes its step first, and the gradient of v_k is taken at a "
+        "mixture with the w_k after it, as in the authors' code. In the paper's Algorithm 1 "
+        "both gradients are taken before either steps; the two differ by alpha (1 - alpha) "
+        "eta in the point of that gradient.",
         solver="apfl",
         keeps=(
             Record("personal", WHOLE, "v_k, the client's own model, with the buffers of the mixture"),

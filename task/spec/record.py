@@ -131,6 +131,9 @@ class Scalar:
     # What a rule gets of many clients' numbers (`AggregatedReplies.number`): their ``mean``, weighted as the
     # arrays are, ``sum`` or ``max``, of those that sent it; or ``collect``, each.
     reduce: Literal["mean", "sum", "max", "collect"] = "mean"
+    # Of an upward scalar that is the squared norm of the change of an upward record's parameters, the record.
+    # What a stage makes of the record is measured again, so that the two go together.
+    square_of: str = ""
 
 
 MODEL_DOWN = Record("arrays", SHARED, "global model w^t")
