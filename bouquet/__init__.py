@@ -14,7 +14,7 @@ Every command that makes or reads results is a function with the same keys; `bou
 these. The strategies are in `bouquet.strategies`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,16 @@ def run(
     recipe: str = "",
     repeat: str | PathLike[str] = "",
     overwrite: bool = False,
+    code: str | Iterable[str] = (),
     **keys: Any,
 ) -> "RunResult":
     """Run a federation in Flower's simulation engine, in this process and workers of it; return its result.
 
     `keys` are run-config keys with underscores for hyphens; those of a section are a dictionary:
     ``learning_rate=0.1, fedprox={"mu": 0.1}``. They go on top of a `recipe` or of a run to `repeat`, a
-    folder. It may be called as often as you like. In a notebook Ctrl-C (the stop button) ends the run, and
-    the rounds so far are returned; elsewhere `load` reads them.
+    folder. Code that such a file names, ``net:Small``, runs only if its package is in `code`, or if `keys`
+    name it themselves. It may be called as often as you like. In a notebook Ctrl-C (the stop button) ends the
+    run, and the rounds so far are returned; elsewhere `load` reads them.
 
     Raises:
         BouquetError: A key is wrong, or the run cannot start or go on.
@@ -51,11 +53,13 @@ def run(
     claim()
     from bouquet import api
 
-    return api.run(algorithm, recipe, repeat, overwrite, keys)
+    return api.run(algorithm, recipe, repeat, overwrite, code, keys)
 
 
-def load(run: str | PathLike[str]) -> "RunResult":
+def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult":
     """Return the result of a run: of a result folder, finished or not, or of a run's name below runs/.
+
+    `code` names the packages of the user's own code that the folder may name, ``"net"`` for ``net:Small``.
 
     Raises:
         ConfigError: There is no such run.
@@ -63,7 +67,7 @@ def load(run: str | PathLike[str]) -> "RunResult":
     claim()
     from bouquet import api
 
-    return api.load(run)
+    return api.load(run, code)
 
 
 def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
@@ -73,9 +77,9 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
         BouquetError: As `run`.
     """
     claim()
-    from server_app.engines.simulate import simulate as start
+    from bouquet import api
 
-    return start(run_config, nodes)
+    return api.start(run_config, nodes)
 
 
 __all__ = ["load", "run", "simulate"]

@@ -1,7 +1,7 @@
 """What the functions of `bouquet` do; imports all that a run needs, torch included."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,28 @@ from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.notebook import in_notebook
 from server_app.run.repeat import keys_of_run
 from server_app.takeout.result import RunResult
+from task import trust
 from task.config.read import fuse, read_config, read_recipe
 from task.errors import ConfigError
+from task.references import check_origin, references_in
 
 
 def run(
-    algorithm: str, recipe: str, repeat: str | PathLike[str], overwrite: bool, keys: Mapping[str, Any]
+    algorithm: str,
+    recipe: str,
+    repeat: str | PathLike[str],
+    overwrite: bool,
+    code: str | Iterable[str],
+    keys: Mapping[str, Any],
 ) -> RunResult:
     """See `bouquet.run`."""
+    allow(code)
     if recipe and repeat:
         raise ConfigError("run: expected recipe or repeat; got both")
     base = read_recipe(recipe) if recipe else keys_of_run(Path(repeat))[0] if repeat else {}
     own = {**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)}
+    trust.user_named(references_in(own))
+    check_origin({**base, **own}, recipe or str(repeat))
     merged, unread = fuse(base, own)
     for key, why in unread.items():
         print(f"left out {key}, which is for {why}", file=sys.stderr)
@@ -54,8 +64,20 @@ def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def load(run: str | PathLike[str]) -> RunResult:
+def allow(code: str | Iterable[str]) -> None:
+    """Let files name code of these packages from now on."""
+    trust.allow([code] if isinstance(code, str) and code else code, "code")
+
+
+def start(run_config: Mapping[str, Any], nodes: int) -> RunResult:
+    """See `bouquet.simulate`."""
+    trust.user_named(references_in(run_config))
+    return simulate(run_config, nodes)
+
+
+def load(run: str | PathLike[str], code: str | Iterable[str]) -> RunResult:
     """See `bouquet.load`."""
+    allow(code)
     place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)
     if place is None:
         raise ConfigError(

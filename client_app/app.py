@@ -9,28 +9,39 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.columns import sum_columns, with_columns
+from client_app.columns import in_order, sum_columns, with_columns
 from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, keys_of_node, owner_of
+from client_app.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
 from client_app.receipts import commit
 from client_app.replica import with_model
 from client_app.secure import Masking, answer_stage, masking_of
+from client_app.stages.attacks import drawn
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
+from task import trust
 from task.config.read import read_config
 from task.datasets.columns import unscaled
+from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
-from task.errors import BouquetError, FieldError, RefusedError, WireError
+from task.errors import (
+    MISTAKES,
+    BouquetError,
+    FieldError,
+    RefusedError,
+    SecureAggregationError,
+    WireError,
+)
 from task.flower.ray import in_simulation
 from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
+from task.references import references_in
 from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.text import logger
@@ -68,14 +79,19 @@ class PhaseApp(ClientApp):
         return super().__call__(message, context)
 
 
-def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = False) -> ClientApp:
+def make_app(
+    run_config: Mapping[str, Any] | None = None, *, simulation: bool = False, said: trust.Words | None = None
+) -> ClientApp:
     """Return a ClientApp.
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.owner`.
+    are one user's, on one machine; see `client_app.owner`. `said` is what that user named in the process that
+    made the run config, see `task.trust`.
     """
     fixed = dict(run_config or {})
+    if said is not None:
+        trust.take_over(said)
     simulation = simulation or bool(fixed)
 
     def owner(context: Context) -> Owner:
@@ -83,20 +99,24 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
     def node_of(context: Context) -> Node:
         owned, keys = owner(context), {**context.run_config, **fixed}
-        if not owned.simulation:
-            keys = keys_of_node(keys, context.node_config)
-        return open_node(read_config(keys), context.node_config, owned)
+        if owned.simulation:
+            if not fixed:  # Flower's own simulation, whose user has typed the keys
+                trust.user_named(references_in(keys))
+            config = read_config(keys)
+        else:
+            config = config_of_node(keys, context.node_config)
+        return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
         try:
             return work(message, context)
-        except Exception as err:
+        except Exception as err:  # raised again, without what the owner does not let out
             owned = owner(context)
             if owned.simulation:
                 raise
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
-            raise kind(owned.explain(err)) from None
+            raise kind(owned.explain(err)) from err  # whose kind the node's program may want to know
 
     def on_phase(name: str) -> OnMessage:
         def on_message(message: Message, context: Context) -> Message:
@@ -107,8 +127,9 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            kind, simulation = message.metadata.message_type, node.owner.simulation
-            masking = masking_of(message.content, kind, node.config, context, simulation=simulation)
+            kind = message.metadata.message_type
+            check_spending(node.owner, node.config, contract)
+            masking = masking_of(message.content, kind, node.config, context, node.owner.ledger)
             if verb == TRAIN:
                 check_own_data(node, context, message.content)
             content = answer(node, message.content, contract, masking)
@@ -123,7 +144,8 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
-            note_own_data(node, context)
+            if note_own_data(node, context) and not node.owner.simulation:
+                _log_data(node)
             own = isinstance(node.clients, OneClient) and not node.owner.simulation
             for sentence in node.dataset.notes if own else ():
                 logger.warning("%s", sentence)  # for the owner alone
@@ -145,6 +167,14 @@ def make_app(run_config: Mapping[str, Any] | None = None, *, simulation: bool = 
 
         made.query(stage)(on_stage)
     return made
+
+
+def _log_data(node: Node) -> None:
+    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
+    data, sizes = node.dataset, node.clients.num_train()
+    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
+    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
+        logger.info("%s", line)
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:
@@ -189,9 +219,12 @@ def answer(
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     entry = entry or contract_of(node.config)
-    node, content = with_columns(node, content), opened(node, with_model(node, content))
+    node = with_columns(in_order(node, content), content)
+    content = opened(node, with_model(node, content))
     parts, forms = node.parts(), node.forms()
     order = wire.read_order(entry, content, forms)
+    if masking:
+        masking.check(content, order)
     node = node.at(order.round)
     trainable = frozenset(parts.trainable)
     most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
@@ -224,11 +257,18 @@ def answer(
             if isinstance(outcome, Exception):
                 raise outcome
             merged.add(client, outcome)
+        except MISTAKES:  # in the program, and no client's
+            raise
         except Exception as err:  # a client's failure is its own; the others go on
             if not named:
                 raise
             merged.fail(client, order.round, err)
     if masking:
+        if not node.owner.simulation and drawn(node, merged.clients):
+            raise SecureAggregationError(
+                "expected a client whose upload follows from its data; got canaries and random attackers "
+                "only, whose uploads the run's seed gives away: they would hide no other node's"
+            )
         return merged.masked(masking)
     return wire.reply_content(merged.reply() if named or entry.encrypted else merged.as_one_client())
 

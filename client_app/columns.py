@@ -1,4 +1,4 @@
-"""The columns of a client's table: summed up before round 1, prepared with the moments over all clients."""
+"""The columns of a client's table: in the order of the run, summed up, prepared with all clients' moments."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,11 +8,14 @@ from flwr.app import RecordDict
 
 from client_app.node import Node
 from client_app.stages.stage import Outcome
+from task.config.paths import cache_dir
+from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, RefusedError
 from task.numerics.moments import ColumnMoments, sums_of
 from task.spec.columns import COLUMNS
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
+from task.wire.places import read_places
 
 
 def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
@@ -28,7 +31,7 @@ def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterato
             _check_counts(node, client, sums["column-sums"]["count"])
             up = {field.name: sums[field.name] for field in entry.up}
             yield client, wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)})
-        except Exception as err:
+        except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
             yield client, err
 
 
@@ -45,6 +48,20 @@ def _check_counts(node: Node, client: str, counts: np.ndarray) -> None:
             f"policy: min-examples = {least}; the sum of column {few[0] + 1} would be of {counts[few[0]]} "
             f"values (client {client}; others are missing)"
         )
+
+
+def in_order(node: Node, content: RecordDict) -> Node:
+    """Return the node with its data read by name, in the order that a message asks for.
+
+    Raises:
+        WireError: The order is none.
+        DataError: It is not one of this node's data.
+    """
+    order = read_places(content)
+    if order is None:
+        return node
+    folder = cache_dir(node.config.data)
+    return replace(node, dataset=read_by_name(node.dataset, order, folder))
 
 
 def with_columns(node: Node, content: RecordDict) -> Node:

@@ -27,6 +27,7 @@ from task.config.read import as_run_config
 from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
 from task.datasets.base import Owners, compared
 from task.datasets.condition import refuse_own
+from task.datasets.description import meaning_of
 from task.datasets.partition import Partition
 from task.datasets.public import CODE, PublicExamples, public_examples, without_public
 from task.datasets.skew import load_dealt
@@ -253,7 +254,7 @@ class Node:
         shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
         return registration.Registration(
             names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
-            code=code, width=self.width, model=self.named,
+            code=code, width=self.width, model=self.named, meaning=meaning_of(data),
         )  # fmt: skip
 
     def _check_level(self) -> None:

@@ -18,8 +18,8 @@ key               meaning                                                       
                   and data sets of Hugging Face, "hf:OWNER/NAME"
 ``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
 ``he-required``   whether it takes part in runs under ``he`` only                                 false
-``max-epsilon``,  largest epsilon that sums with the node's noise may cost, all runs together,    0, none
-``delta``         and the delta at which it is counted (`task.privacy.noise_ledger`)
+``max-epsilon``,  largest epsilon that what leaves may cost, all runs together, and the delta at  0, none
+``delta``         which it is counted (`task.privacy.noise_ledger`)
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ================  ==============================================================================  =========
 
@@ -33,13 +33,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from client_app.training.loop import steps_of
+from task import trust
 from task.config.knobs import Config
-from task.config.read import flatten
+from task.config.paths import own_state_root
+from task.config.read import flatten, read_checked, read_config
 from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public
 from task.population import listed
+from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.shares import multiplier
 from task.references import is_hub, package_of, place, references_in
+from task.resolve.contract import contract_of
 from task.spec.entry import Algorithm
 from task.spec.record import FREE, Record
 from task.text import logger
@@ -62,6 +67,8 @@ class Owner:
     encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
 
+    ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = nobody limits
+
     # By what its node proves what it sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
 
@@ -80,7 +87,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     """Return what a node config says; `run` is Flower's id.
 
     Raises:
-        ConfigError: A bound is no whole number from 0 on, or ``keep-models`` no folder.
+        ConfigError: A bound is no number of its range, or ``keep-models`` no folder.
     """
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
@@ -90,7 +97,23 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
-    return Owner(False, bounds[0], bounds[1], key, encrypted, models, Prover.of(node_config, run))
+    ledger = NoiseLedger.of(own_state_root(node_config), node_config)
+    return Owner(False, bounds[0], bounds[1], key, encrypted, models, ledger, Prover.of(node_config, run))
+
+
+def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:
+    """Return a run as this node computes it: with the node's paths in place of the run's.
+
+    Whether its keys go together is asked of the keys alone, as the server asks it: a path of this node's says
+    nothing of how many clients there are or who measures what.
+
+    Raises:
+        ConfigError: The run names a path, or code of its user's own, and the node's owner does not permit
+            it; a permission is of another type; or a key is wrong.
+    """
+    keys = keys_of_node(run_config, node_config)
+    read_config(run_config)
+    return read_checked(keys)
 
 
 def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +141,10 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
 
 
 def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> None:
-    """Refuse a run that names code of its user's own, unless the node's owner allows the package."""
+    """Refuse a run that names code of its user's own, unless the node's owner allows the package.
+
+    What the owner allows may be imported from then on.
+    """
     allowed = node_config.get(PACKAGES, "")
     if not isinstance(allowed, str):
         raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
@@ -132,6 +158,7 @@ def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> 
                 f'got "{package}"{of}. The owner allows it with packages = ["{package}"] in '
                 f"[policy] of its kit.toml, or in its --node-config, and {then}"
             )
+    trust.allow(listed(allowed), "policy: packages")
 
 
 def basis(
@@ -173,6 +200,29 @@ def basis(
         sizes = [size - size // 2 for size in sizes]
     work = f"local-steps = {train.local_steps}" if train.local_steps else f"{epochs} epochs"
     return sum(sizes), None if width >= rows else steps, f"{batch}, {work}"
+
+
+def check_spending(owner: Owner, config: Config, entry: Algorithm) -> None:
+    """Refuse a phase whose answers have no noise, or too little, if the owner of the node limits epsilon.
+
+    Raises:
+        RefusedError: Naming the limit and what would be within it.
+    """
+    ledger = owner.ledger
+    if ledger is None or not ledger.most:
+        return
+    limit = f"policy: {MAX_EPSILON} = {ledger.most:g}"
+    if not (config.dp.distributed or config.dp.local):
+        raise RefusedError(
+            f'{limit}; expected a run in which nodes add noise ("dp.noise-by" = "nodes"), or clients to each '
+            'step ("dp.unit" = "example"); got one without'
+        )
+    if config.dp.distributed:
+        if not entry.noised:
+            raise RefusedError(f"{limit}; the sums of {entry.name!r} ({entry.work}) have no noise")
+        ledger.check(multiplier(config.dp, contract_of(config)))  # before a training that would be in vain
+    elif entry.work != "train":
+        raise RefusedError(f"{limit}; the answers to {entry.name!r} ({entry.work}) have no noise")
 
 
 def check_tests(owner: Owner, client: str, rows: int) -> None:

@@ -23,6 +23,7 @@ from task.storage.client_state import receipts_of
 from task.wire import commitments
 from task.wire import messages as wire
 from task.wire.commitments import Statement
+from task.wire.entries import epochs_in, scalars_in
 from task.wire.replica import MODEL
 from task.wire.secure import DIVERGED, FAILED, SECAGG
 
@@ -47,7 +48,8 @@ def commit(node: Node, context: Context, phase: str, message: Message, answer: R
     number = int(str(wire.entry_of(order, "server-round") or 0))
     statement = Statement(
         str(wire.entry_of(order, "run") or ""), terms(as_run_config(node.config)), number, kind, attempt,
-        tuple(wire.clients_of(message)), _received(order), commitments.digest(answer),
+        tuple(wire.clients_of(message)), epochs_in(order), scalars_in(order), _received(order),
+        commitments.digest(answer),
     )  # fmt: skip
     key, endorsement = _key(context)
     made = commitments.sign(key, statement, endorsement)

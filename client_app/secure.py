@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from task.config.knobs import Config
-from task.config.paths import own_state_root
+from task.config.read import as_run_config
+from task.config.run_name import session_terms
 from task.errors import RefusedError, SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.grid import exponent
 from task.privacy.noise import Stream
-from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.noise_ledger import NoiseLedger
 from task.privacy.shares import deviation, multiplier, share, with_share
 from task.resolve.contract import contract_of
 from task.secagg import node as steps
@@ -27,6 +28,10 @@ from task.secagg.protocol import PublicKeys, Roster, Rules, Session
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire import secure
+from task.wire.shared import shared_digest
+
+RUNS = "secagg-runs"  # name in Flower's ``Context.state``: by run of Flower's, the run that it belongs to
+MOST_RUNS = 1024  # that a node remembers
 
 
 def rules_of(config: Config) -> Rules:
@@ -77,7 +82,7 @@ def answer_stage(
     order = secure.record_in(content)
     if order is None:
         raise SecureAggregationError(f"expected a record {secure.SECAGG!r}; got none")
-    session = secure.session_in(order)
+    session = _session(order, context)
     if stage == secure.KEYS:
         state, keys = steps.give_keys(state, session)
         keys = _proved(context, session, keys)
@@ -123,10 +128,37 @@ class Masking:
             )
         self.rules, self.context, self.config = rules_of(config), context, config
         self.ledger = ledger
-        self.session, self.roster = secure.session_in(order), secure.roster_in(order)
+        self.session, self.roster = _session(order, context), secure.roster_in(order)
         self.senders = secure.texts(order, "senders")
         if self.session.phase != kind:
             raise SecureAggregationError(f"expected a session of {kind!r}; got {self.session.phase[:80]!r}")
+
+    def check(self, content: RecordDict, order: wire.TrainOrder) -> None:
+        """Refuse an order that is not the one that all nodes of the session have.
+
+        `content` is the message with its model whole. The server could else have the others add what it
+        knows, and take that off the sum.
+
+        Raises:
+            SecureAggregationError: Naming what differs.
+        """
+        session, keys = self.session, session_terms(as_run_config(self.config))
+        digest = shared_digest(content, session.phase, keys)
+        for what, named, got in (
+            ("run", session.run, order.run),
+            ("round", session.round, order.round),
+            ("order", session.order[:12], digest[:12]),
+        ):
+            if named != got:
+                raise SecureAggregationError(
+                    f"expected the {what} {named} that the session names to all nodes; got {got}: a node "
+                    "that was asked for something else than the others would give their sum away"
+                )
+        most = self.config.train.local_epochs
+        if odd := [epochs for epochs in order.epochs if not 0 <= epochs <= most]:
+            raise SecureAggregationError(f"field 'epochs': expected 0 to {most}; got {odd[0]}")
+        known = _runs(self.context) | {str(self.context.run_id): session.run}
+        self.context.state[RUNS] = ConfigRecord(dict(list(known.items())[-MOST_RUNS:]))
 
     def content(
         self,
@@ -137,8 +169,10 @@ class Masking:
         failed: Sequence[wire.RejectedReply],
     ) -> RecordDict:
         """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
+        if not rows:
+            return secure.failed_content(failed)
         state = _load(self.context)
-        self._charge(entry)
+        self._charge(entry, state)
         if self.config.dp.distributed and entry.noised:
             partials = self._noised(partials, steps.noise_key(state, self.session, self.roster))
         bits = secure.bits_of(entry, self.config.server.secagg_bits)
@@ -146,19 +180,16 @@ class Masking:
         _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
         return secure.masked_content(vector, failed)
 
-    def _charge(self, entry: Algorithm) -> None:
+    def _charge(self, entry: Algorithm, state: RoundMemory) -> None:
         """Write down what the sum costs, from which the other nodes need this one's masked numbers only."""
         ledger, session, config = self.ledger, self.session, self.config
         if ledger is None:
             return
         if not (config.dp.distributed and entry.noised):
-            if ledger.most:
-                raise RefusedError(
-                    f"policy: {MAX_EPSILON} = {ledger.most:g}; the sum of {session.phase!r} has no noise"
-                )
             return
         about = {"run": str(session.run), "round": session.round, "phase": session.phase}
-        ledger.charge(session.id.hex(), multiplier(config.dp, contract_of(config)), config.dp.delta, about)
+        noise = steps.noise_name(state, session, self.roster)
+        ledger.charge(noise, multiplier(config.dp, contract_of(config)), config.dp.delta, about)
 
     def _noised(
         self, partials: Mapping[str, Mapping[str, NamedArrays]], key: bytes
@@ -172,30 +203,43 @@ class Masking:
 
 
 def masking_of(
-    content: RecordDict, kind: str, config: Config, context: Context, *, simulation: bool = False
+    content: RecordDict, kind: str, config: Config, context: Context, ledger: NoiseLedger | None = None
 ) -> Masking | None:
     """Return what masks the answer to a message; None if the run has no secure aggregation.
 
-    In a `simulation`, where all nodes are one user's, the server's ledger is the only one.
+    `ledger` is the node's; in a simulation, where all nodes are one user's, the server's is the only one.
 
     Raises:
-        RefusedError: The owner of the node allows no run without it, or none that costs more privacy.
-        ConfigError: A limit of the node's owner cannot be used.
+        RefusedError: The owner of the node allows no run without it.
         SecureAggregationError: The message is one of a secure round, and the run has none.
     """
     if context.node_config.get(REQUIRED) is True and not config.server.secagg:
         raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
-    ledger = None if simulation else NoiseLedger.of(own_state_root(context.node_config), context.node_config)
-    if ledger and ledger.most:
-        if not config.dp.distributed:
-            raise RefusedError(
-                f"policy: {MAX_EPSILON} = {ledger.most:g}; expected a run in which nodes add noise "
-                '("dp.noise-by" = "nodes"); got one without'
-            )
-        ledger.check(multiplier(config.dp, contract_of(config)))  # before a training that would be in vain
     if not config.server.secagg and secure.record_in(content) is None:
         return None
     return Masking(content, kind, config, context, ledger)
+
+
+def _session(order: ConfigRecord, context: Context) -> Session:
+    """Return the session that an order names, of the one run that a run of Flower's belongs to.
+
+    So a server does not get a second sum of a round by giving the run another name.
+
+    Raises:
+        SecureAggregationError: It names another run than orders before.
+    """
+    session = secure.session_in(order)
+    if (first := _runs(context).get(str(context.run_id), session.run)) != session.run:
+        raise SecureAggregationError(
+            f"expected the run {str(first)[:12]} of the orders before; got {session.run[:12]}"
+        )
+    return session
+
+
+def _runs(context: Context) -> dict[str, str]:
+    """Return by run of Flower's the run that this node has had orders of."""
+    kept = context.state.get(RUNS)
+    return {k: str(v) for k, v in kept.items()} if isinstance(kept, ConfigRecord) else {}
 
 
 def _load(context: Context) -> RoundMemory:

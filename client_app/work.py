@@ -20,13 +20,14 @@ from client_app.training.precision import in_precision
 from client_app.training.private import private_program
 from client_app.training.programs import Program, Single, program_of
 from task.config.sections import TrainConfig
-from task.errors import BouquetError, DataError, FieldError
+from task.errors import MISTAKES, BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
 from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.text import logger
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS
 
@@ -142,12 +143,22 @@ class Training:
                 yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
-        """Train some clients together; if that fails, in halves: one is bad, or all of them are too many."""
+        """Train some clients together; if that fails, in halves: one is bad, or all of them are too many.
+
+        A mistake in the program is neither, and is raised.
+        """
         try:
             return self._cohort(cohort)
-        except Exception as err:
+        except MISTAKES:
+            raise
+        except Exception as err:  # of one client's data or files, or of a device that is too small
             if len(cohort) == 1:
                 return [(cohort[0], err)]
+            logger.warning(
+                "round %d: %d clients that train as one program (run-config key \"stack\") failed, and train "
+                "again in two halves, which is slower: %s: %s",
+                self.order.round, len(cohort), type(err).__name__, err,
+            )  # fmt: skip
         half = len(cohort) // 2  # out here, where what the failure held is free
         return [*self._outcomes(cohort[:half]), *self._outcomes(cohort[half:])]
 

@@ -29,7 +29,7 @@ from server_app.run.trackers import Trackers, check_trackers, tracking
 from server_app.terminal import Terminal
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.transport.packed import PackingGrid
-from task import timing
+from task import timing, trust
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.config.read import read_config
@@ -42,7 +42,7 @@ from task.models.family import Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
-from task.references import is_reference
+from task.references import is_reference, references_in
 from task.resolve.contract import contract_of, levels_of
 from task.resolve.model_card import DIGESTS
 from task.storage.client_state import folder_of
@@ -65,6 +65,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         kit = os.environ.get(KIT)
         keys = confined(context.run_config, Path(kit)) if kit else context.run_config
+        trust.user_named(references_in(keys))  # whoever submits a run has typed its keys
         config = read_config(keys)
         if in_simulation():
             check_deployed(config)
@@ -224,7 +225,7 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
         return summarise(folder.rounds(), folder.clients(), keys)
     except OSError:
         raise  # the disk is at fault, and a resume can do it again
-    except Exception as err:
+    except Exception as err:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run is finished, but its summary could not be made", folder.path)
         known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
@@ -238,7 +239,7 @@ def _report(path: Path, opened: OpenedRun, arrays: Arrays) -> None:
         write_report(path)
     except OSError:
         raise
-    except Exception:
+    except Exception:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run is finished, but its report could not be made", path)
 
 

@@ -81,6 +81,12 @@ class SecureAggregationError(BouquetError):
     """A message of a secure round is not as the protocol has it, so that this side goes no further."""
 
 
+# Mistakes in the program itself: they end what runs, with their traceback, and are never tried again.
+MISTAKES = (AssertionError, AttributeError, ImportError, NameError, NotImplementedError, TypeError)
+# Those of them that not even hostile bytes lead to.
+UNFED = (ImportError, NameError, NotImplementedError)
+
+
 def local(value: object) -> str:
     """Return a value as a part of a message that does not leave this machine."""
     return f"{_BEGIN}{_MARKS.sub('', str(value))}{_END}"

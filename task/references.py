@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from task import trust
 from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
@@ -56,6 +57,20 @@ def references_in(keys: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the references among a run's keys, each once."""
     values = [value for key in KEYS for value in str(keys.get(key, "")).split(",")]
     return tuple(dict.fromkeys(value.strip() for value in values if is_reference(value)))
+
+
+def check_origin(keys: Mapping[str, Any], place: str | Path = "") -> None:
+    """Refuse references that the user has neither typed nor allowed, before anything is imported.
+
+    `place` is the file that the keys come from. See `task.trust`.
+
+    Raises:
+        ConfigError: Naming the first one and what allows it.
+    """
+    for key in KEYS:
+        for value in str(keys.get(key, "")).split(","):
+            if is_reference(value) and not is_hub(value.strip()):
+                trust.packages_for(key, value.strip(), package_of(value.strip()), str(place))
 
 
 def folder_name(name: str) -> str:
@@ -103,9 +118,11 @@ def load_reference(key: str, reference: str) -> Any:
         reference: Such as ``net:Small`` or ``my_package.models:make``.
 
     Raises:
-        ConfigError: It is not of this form, the module is not found or fails, or it lacks the name.
+        ConfigError: It is not of this form, nobody who may has named it, the module is not found or fails,
+            or it lacks the name.
     """
     check_reference(key, reference)
+    packages = trust.packages_for(key, reference, package_of(reference))
     where = f'run-config key "{key}"'
     module, _, name = reference.partition(":")
     here = _look_here()
@@ -125,6 +142,7 @@ def load_reference(key: str, reference: str) -> Any:
             origin = getattr(found, "__file__", None) or module
             raise ConfigError(choose_from(f"{where}: a name in {origin}", part, public))
         found = getattr(found, part)
+        trust.check_found(key, reference, found, packages)
     return found
 
 
@@ -148,8 +166,9 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
     folder, if that is none of installed packages. Nothing is imported. What is not found has "", and a data
     set of Hugging Face's is no code.
     """
-    _look_here()
     packages = {package_of(r) for r in references if not is_hub(r)}
+    if packages:  # else nothing of a user's own is looked for, in whatever folder this is
+        _look_here()
     return {package: _sha256(package) for package in sorted(packages)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache of decoded data for the session: the digits are decoded once."""
     return tmp_path_factory.mktemp("cache")
+
+
+class Everything(set[str]):
+    """References that a test's own code names: all of them. Those of `task.trust` put it back."""
+
+    def __contains__(self, reference: object) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _a_test_is_its_user() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # its own, which no test undoes
+        patch.setattr("task.trust._named", Everything())
+        patch.setattr("task.trust._allowed", set())
+        yield
 
 
 @pytest.fixture(autouse=True)

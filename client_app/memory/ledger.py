@@ -24,10 +24,15 @@ class StepLedger:
         """Return the steps by order.
 
         Raises:
-            StateError: A line is damaged.
+            StateError: A line is damaged, or contradicts an earlier one of its order.
         """
+        found: dict[str, int] = {}
         try:
-            return {str(line["order"]): int(line["steps"]) for line in self._file.lines()}
+            for line in self._file.lines():
+                steps = int(line["steps"])
+                if steps < 1 or found.setdefault(str(line["order"]), steps) != steps:
+                    raise ValueError(f"{steps} steps in round {line['round']}")
+            return found
         except (ValueError, KeyError, TypeError) as err:
             raise StateError(
                 f"{local(self._file.path)}: expected order and steps in each line; got {local(err)}"

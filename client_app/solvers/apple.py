@@ -22,8 +22,8 @@ L          ``apple.decay-rounds``  rounds in which it fades                     
 
 The pull is the slope of lambda(r) mu/2 |p_i - p0|^2; the authors' term has no 1/2, so their mu is half of
 this one. w_j of a client that sent none yet is the run's initial model. p_ij of a client that joined later
-begins at p0_j; that of one that left is kept until it is back. Momentum and weight decay, if any, are those
-of the steps of w_i.
+begins at p0_j, and the others' are scaled by what is left of one, as the sum of p0 is 1. Momentum and weight
+decay, if any, are those of the steps of w_i.
 
 Buffers are never mixed: w^p has those of the client's own core model, its training moves them, and they go up
 with w_i. Each step reads all core models twice, once for w^p and once for <g, w_j>: N models as one matrix.
@@ -67,9 +67,12 @@ class AppleSolver(OwnModelSolver, name="apple"):
         self.start = torch.from_numpy(self.arrays["start-ratios"]["clients"].astype(np.float64))
         self.start = self.start.to(self.core.device)
         self.p = self.start.clone()
+        there = [name in kept for name in names]
+        # The others make room for those that joined.
+        room = 1.0 if all(there) else float(self.start[torch.tensor(there)].sum())
         for j, name in enumerate(names):
             if name in kept:
-                self.p[j] = float(kept[name])
+                self.p[j] = room * float(kept[name])
         knobs = self.config.apple
         self.pull = knobs.mu * coefficient(self.order.round - 1, knobs.decay_rounds)
 

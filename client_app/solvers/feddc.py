@@ -12,15 +12,18 @@ n / K              ``mean-examples``     v_k = n_k K / n, relative weight of mea
 h_k                kept ``drift``        local drift; 0 of a new client                  kept
 g_k                kept ``gradient``     gradient state; 0 of a new client               kept
 v_k (g_k^+ - g_k)  ``gradient-delta``    change of v_k g_k                               up
+n_k                kept ``examples``     as of the last training; 0 of a new client      kept
 tau_k              step weight           local steps                                     here
 alpha              ``feddc.alpha``       weight of the drift's term                      run config
 =================  ====================  ==============================================  ==========
 
 The authors' code divides by the first learning rate and by the clients' average number of steps, which puts
 g_k at a wrong scale once eta_t decays or work is uneven; here both are the client's own. With momentum tau_k
-is |a|_1, as in `client_app.solvers.scaffold`.
+is |a|_1, as in `client_app.solvers.scaffold`. Where examples have arrived since the client last trained, v_k
+has changed too, and the change of v_k g_k has that part in it.
 """
 
+import numpy as np
 import torch
 
 from client_app.solvers.fednova import step_weights
@@ -33,7 +36,12 @@ class FedDCSolver(Solver, name="feddc"):
 
     def begin(self, task: LocalTask) -> None:
         """Form alpha / v_k, and g / v_k - g_k + alpha / v_k (h_k - w^t)."""
-        self._v = [n / self.scalars["mean-examples"] for n in task.examples.sizes]  # rows, as registered
+        sizes, unit = task.examples.sizes, self.scalars["mean-examples"]
+        last = [
+            int(k["examples"]["n"]) if "examples" in k else n for k, n in zip(self.kept, sizes, strict=True)
+        ]
+        self._v = [n / unit for n in sizes]  # rows, as registered
+        self._grown = [(n - before) / unit for n, before in zip(sizes, last, strict=True)]
         self._drift, self._own = self.remembered(task, "drift"), self.remembered(task, "gradient")
         self._pooled = [g.double() / per_client(self._v, g) for g in self.received(task, "gradient")]
         pulls = [self.config.feddc.alpha / per_client(self._v, p).to(p.dtype) for p in task.params]
@@ -56,6 +64,8 @@ class FedDCSolver(Solver, name="feddc"):
                 change = -g - moved / per_client(lengths, p)
                 drift.append((h + moved).to(h.dtype))
                 gradient.append((own + change).to(own.dtype))
-                deltas.append((per_client(self._v, p) * change).to(p.dtype))
-        keep = {"drift": task.named(drift), "gradient": task.named(gradient)}
+                delta = per_client(self._v, p) * change + per_client(self._grown, p) * own.double()
+                deltas.append(delta.to(p.dtype))
+        sizes = [{"n": np.array(n, np.int64)} for n in task.examples.sizes]
+        keep = {"drift": task.named(drift), "gradient": task.named(gradient), "examples": sizes}
         return self.updates(task, stats, up={"gradient-delta": task.named(deltas)}, keep=keep)

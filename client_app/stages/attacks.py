@@ -43,7 +43,7 @@ of its own knows one client, which is malicious if its draw is below the fractio
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -61,6 +61,7 @@ from task.datasets.trigger import stamped
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, POISON, rng_for
+from task.privacy.canaries import is_canary
 from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import base_of
@@ -189,6 +190,13 @@ class Attack(Stage):
 
     def _malicious(self) -> frozenset[str]:
         return malicious(self.node.config, tuple(self.node.clients.names))
+
+
+def drawn(node: Node, clients: Collection[str]) -> bool:
+    """Return whether some clients' uploads all follow from the run's seed and what they received."""
+    config = node.config
+    bad = malicious(config, tuple(node.clients.names)) if config.attack.kind == "gaussian" else frozenset()
+    return bool(clients) and all(c in bad or is_canary(config, c) for c in clients)
 
 
 @lru_cache(maxsize=4)

@@ -30,7 +30,7 @@ def measured(
         try:
             numbers, records = measure(client)
             yield client, wire.ClientUpdate(records, numbers)
-        except Exception as err:
+        except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
             yield client, err
 
 

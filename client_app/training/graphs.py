@@ -14,13 +14,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+
+from task.text import logger
 
 if TYPE_CHECKING:
     from client_app.training.programs import Batch, Computed, Tensors
@@ -96,9 +97,11 @@ class Graphs:
         while len(self._kept) >= KEPT:
             del self._kept[next(iter(self._kept))]
         self._kept[key] = None
-        with suppress(RuntimeError):  # no memory for it, say: it is a matter of speed only
+        try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._kept[key] = _Graph(compute, params, batch, self._pool)
+        except RuntimeError as err:  # no memory for it, say: it is a matter of speed only
+            logger.warning("a step is not recorded as a CUDA graph, and is slower: %s", err)
 
 
 _OF: WeakKeyDictionary[nn.Module, Graphs] = WeakKeyDictionary()

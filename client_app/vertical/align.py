@@ -1,22 +1,32 @@
-"""Before round 1: the parties find their common rows (`task.vertical.psi`), and nobody learns an id."""
+"""Before round 1: the parties find their common rows (`task.vertical.psi`), and nobody learns an id.
+
+A party masks what it is given with the secret that its own ids are masked with. So a server that could have
+it mask points of its own choice would learn which ids the party has, guess by guess. Sets therefore go round
+a ring: a party masks only what the party before it has signed in this start and at the hop before, at each
+hop one set, and a run may be started a bounded number of times (`task.vertical.proofs`).
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from client_app.memory.memory import Memory
-from client_app.node import Node
+from client_app.node import Node, OneClient
 from client_app.stages.stage import Outcome
 from client_app.vertical.party import AlignedParty, Party
-from task.errors import StateError
+from task.errors import FieldError, RefusedError, StateError
 from task.numerics.arrays import Arrays
+from task.population import listed
+from task.secagg.primitives import digest
 from task.spec.entry import Algorithm
 from task.vertical import psi
+from task.vertical.proofs import Prover, from_row, message, to_row
 from task.vertical.rows import in_common_order
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
 Kept = dict[str, Arrays]
+MOST_STARTS = 100  # of one run: each resume aligns again, and lets the parties compare other sets of ids
 
 
 class Alignment:
@@ -36,7 +46,7 @@ class Alignment:
                 with self.memory.locked([client]):
                     (kept,) = self.memory.load([client], 0)
                     yield client, self.memory.keep(client, *step(client, kept))
-            except Exception as err:
+            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
                 yield client, err
 
     def points(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
@@ -48,21 +58,37 @@ class Alignment:
             points, numbers = held["points"], held["numbers"]
             secret = held["exponent"]
         else:
+            held = {"starts": self._next_start(client, held)}
             made = psi.new_secret()
             points, numbers = psi.own_points(ids, size, self.salt, made)
             secret = np.frombuffer(made, np.uint8)
-        keep = {"exponent": secret, "numbers": numbers, "points": points, "session": np.array(self.session)}
+        session = np.array(self.session)
+        keep = {**held, "exponent": secret, "numbers": numbers, "points": points, "session": session}
         about = {"labels": float(party.labelled), "columns": float(party.inputs)}
         scalars = {wire.NUM_EXAMPLES: float(len(ids)), **about}
-        return wire.ClientUpdate({"points": {ROWS: points}}, scalars), {"secret": keep}
+        return wire.ClientUpdate(self._signed(client, 0, points), scalars), {"secret": keep}
 
     def mask(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
-        """Send another party's points, masked by the own secret too."""
-        held = self._held(client, kept)
+        """Send the points that come from the party before, masked by the own secret too.
+
+        Raises:
+            FieldError: That party has not signed them, or others were masked at this hop.
+        """
+        held, hop = self._held(client, kept), int(self.order.scalars["hop"])
         given = self.order.per_client["points"][client][client][ROWS]
+        parties = self._parties
+        if client not in parties or not 0 < hop < len(parties):
+            raise FieldError("hop", f"1 to {len(parties) - 1} of {len(parties)} parties", str(hop))
+        if (prover := self._prover) is not None:
+            before = parties[parties.index(client) - 1]
+            proof = from_row(self.order.per_client["proofs"][client][client][ROWS][0])
+            prover.check(before, "points", self._message(before, hop - 1, given), proof)
+        asked = np.frombuffer(digest("points", given.tobytes()), np.uint8)
+        if not np.array_equal(held.setdefault(f"hop-{hop}", asked), asked):
+            raise FieldError("points", "one set of points at each hop of a start", "another one")
         made = psi.masked((row.tobytes() for row in given), held["exponent"].tobytes())
         numbers = {wire.NUM_EXAMPLES: float(len(Party(self.node, client).ids))}
-        return wire.ClientUpdate({"points": {ROWS: made}}, numbers), {"secret": held}
+        return wire.ClientUpdate(self._signed(client, hop, made), numbers), {"secret": held}
 
     def match(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
         """Keep the rows whose points all have, in the common order, and forget the secret."""
@@ -78,8 +104,44 @@ class Alignment:
             found = AlignedParty(party, rows).kept()
         else:  # the message has come before
             found = kept["aligned"]
-        keep: Kept = {"secret": {"session": np.array(self.session)}, "aligned": found}
+        starts = {name: held[name] for name in ("starts",) if name in held}
+        keep: Kept = {"secret": {**starts, "session": np.array(self.session)}, "aligned": found}
         return wire.ClientUpdate({}, {wire.NUM_EXAMPLES: len(party.ids)}), keep
+
+    @property
+    def _prover(self) -> Prover | None:
+        """What this node proves by; None if all nodes have the columns, dealt."""
+        return self.node.owner.prover if isinstance(self.node.clients, OneClient) else None
+
+    @property
+    def _parties(self) -> list[str]:
+        """All parties, in the order of the ring."""
+        return sorted(listed(self.node.config.vertical.parties) or self.order.population)
+
+    def _message(self, party: str, hop: int, points: np.ndarray) -> bytes:
+        """Return what a party signs of a set that it has masked at a hop; 0 is its own."""
+        about = self.order.run, self.session, hop, party
+        return message("alignment", *about, arrays=[np.ascontiguousarray(points)])
+
+    def _signed(self, client: str, hop: int, points: np.ndarray) -> dict[str, Arrays]:
+        """Return points with the proof of whose they are."""
+        prover = self._prover
+        proof = to_row(prover.prove(self._message(client, hop, points)) if prover else b"")
+        return {"points": {ROWS: points}, "proof": {ROWS: proof[None]}}
+
+    def _next_start(self, client: str, held: Arrays) -> np.ndarray:
+        """Return the number of this start.
+
+        Raises:
+            RefusedError: The run was started too often.
+        """
+        number = int(held.get("starts", 0)) + 1
+        if number > MOST_STARTS:
+            raise RefusedError(
+                f"client {client}: expected a run that aligns its rows at most {MOST_STARTS} times, as each "
+                "time other ids can be compared; got one more. Start another run"
+            )
+        return np.array(number)
 
     def _of_this_start(self, held: Arrays) -> bool:
         return "numbers" in held and int(held["session"]) == self.session

@@ -128,7 +128,7 @@ class LogisticWork:
                 with self.memory.locked([client]):
                     upload, keep = step(client)
                     yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:
+            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
                 yield client, err
 
     def _opened(self, client: str) -> _Linear:
@@ -212,9 +212,10 @@ class LogisticWork:
         moduli = from_rows(keys)
         size, _ = self.order.rows["products"]
         packs = size // max(len(moduli), 1)
-        columns = [[int(v) for v in column] for column in held.columns(rows).T]
+        mine = held.columns(rows)
+        columns = [[int(v) for v in column] for column in mine.T]
         out: list[int] = []
-        asked = self._asked(held, moduli, given)
+        asked = self._asked(mine, moduli, given)
         for k, public in enumerate(self._publics(moduli)):
             ciphers = from_rows(given[k * len(rows) : (k + 1) * len(rows)])
             padded = columns + [[0] * len(rows)] * (packs * public.slots - len(columns))
@@ -348,9 +349,13 @@ class LogisticWork:
         seed = derive(b"".join(r.tobytes() for r in raw), b"vertical-logistic", "masks")
         return {"p": raw[0], "q": raw[1], "masks": np.frombuffer(seed, np.uint8)}
 
-    def _asked(self, held: _Linear, moduli: list[int], given: np.ndarray) -> np.ndarray:
-        """Return what was multiplied as one digest."""
-        found = digest("products", *(str(n) for n in moduli), given.tobytes())
+    def _asked(self, columns: np.ndarray, moduli: list[int], given: np.ndarray) -> np.ndarray:
+        """Return what is multiplied as one digest.
+
+        The own columns are part of it: with the same masks on other rows, as of a run of the same name under
+        another seed, the difference of two answers would show what the rows differ in.
+        """
+        found = digest("products", *(str(n) for n in moduli), given.tobytes(), columns.tobytes())
         return np.frombuffer(found, np.uint8)
 
     def _masks(

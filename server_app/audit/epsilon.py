@@ -35,7 +35,7 @@ from server_app.audit.statistics import LEVEL, lower_bound, one_run_bound, two_g
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.initial_model import initial_model
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays, squared_norm, state_of
 from task.privacy.canaries import canary_names, direction, is_in
@@ -53,7 +53,7 @@ Row = dict[str, Any]
 
 def initial_of(folder: RunFolder) -> Arrays:
     """Return what clients shared of the model that a run began with."""
-    config = read_config(folder.config()["run"])
+    config = read_checked(folder.config()["run"])
     card, _ = read_model(folder.path / MODEL)
     model = model_of(config, card.input_shape, card.num_classes)
     parts = parts_of(model, config)
@@ -82,7 +82,7 @@ def check_audited(config: Config) -> None:
 def audit(first: Path, second: Path) -> Row:
     """Return what two finished runs show, of which the second has ``audit.swap`` set; see `judge`."""
     folders = RunFolder(first), RunFolder(second)
-    config = read_config(folders[0].config()["run"])
+    config = read_checked(folders[0].config()["run"])
     ends = [read_model(f.path / MODEL)[1] for f in folders]
     return judge(config, initial_of(folders[0]), ends, [f.rounds() for f in folders])
 

@@ -14,9 +14,11 @@ import typer
 from rich.table import Table
 
 from server_app.cli.common import (
+    Code,
     Overwrite,
     RunsDir,
     Set,
+    allow,
     console,
     importing,
     read_keys,
@@ -54,6 +56,7 @@ def epsilon(
     name: Name = "audit-epsilon",
     runs_dir: RunsDir = "runs",
     jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0 = one for each core.")] = 0,
+    code: Code = None,
 ) -> None:
     """Measure the epsilon of runs with dp.noise by canary clients, and set it against what they promise.
 
@@ -67,6 +70,7 @@ def epsilon(
     from server_app.sweep.queue import holding, open_queue
     from task.config.read import read_config
 
+    allow(code)
     axes, own = read_axes(recipe, config or [])
     ours: dict[str, list[Any]] = {"audit.canaries": [canaries], "audit.swap": [False, True]}
     _refuse_ours(axes, ours)
@@ -197,6 +201,7 @@ def inversion(
     name: Name = "audit-inversion",
     runs_dir: RunsDir = "runs",
     overwrite: Overwrite = False,
+    code: Code = None,
 ) -> None:
     """Rebuild a client's training images from what it sends in one round, under each defence.
 
@@ -210,7 +215,7 @@ def inversion(
     from server_app.run.naming import remove_run
     from task.config.read import read_config
 
-    given = read_keys("", config)
+    given = read_keys("", config, code=code)
     _refuse_ours(given, {*FIXED, "max-examples", "run-name", "runs-dir"})
     base = ATTACKED | given | FIXED
     begins = tuple(listed(only)) or ("",)
@@ -274,12 +279,14 @@ def membership(
     shadows: Annotated[
         int, typer.Option(help="Also train so many runs of the same keys on other examples, for LiRA.", min=0)
     ] = 0,
+    code: Code = None,
 ) -> None:
     """Tell the clients' training examples from test examples by the loss of a finished run's model.
 
     AUC 0.5 is guessing. With --shadows also by LiRA, the stronger attack. Each run's folder gets an
     audit.json with the same for each client.
     """
+    allow(code)
     with importing():
         from server_app.audit.membership import attack, shadow_keys
         from server_app.engines.simulate import simulate

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server_app.cli.common import Recipe, Set, check, read_keys
+from server_app.cli.common import Code, Recipe, Set, check, read_keys
 from task.errors import ConfigError
 
 app = typer.Typer()
@@ -47,6 +47,7 @@ def write_app(
     folder: Annotated[Path, typer.Argument(help="Folder with your own modules, such as net.py.")],
     recipe: Recipe = "",
     config: Set = None,
+    code: Code = None,
 ) -> None:
     """Make a folder with your own code an app that `flwr run` ships and runs: write its pyproject.toml."""
     from task.config.read import as_run_config
@@ -58,7 +59,7 @@ def write_app(
         raise ConfigError(f"{folder}: expected a folder with your own modules; got none")
     if target.exists() and MARK not in target.read_text("utf-8"):
         raise ConfigError(f"{target}: expected none, or one that `bouquet app` wrote; got another project's")
-    keys = as_run_config(check({"runs-dir": str(folder / "runs"), **read_keys(recipe, config)}))
+    keys = as_run_config(check({"runs-dir": str(folder / "runs"), **read_keys(recipe, config, code=code)}))
     packages = sorted({package_of(reference) for reference in references_in(keys) if not is_hub(reference)})
     missing = [p for p in packages if not ((folder / f"{p}.py").is_file() or (folder / p).is_dir())]
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "app"

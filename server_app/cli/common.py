@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from task.errors import ConfigError
+from task.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +45,20 @@ KeepState = Annotated[
         help="Whether what clients kept, such as personal models, stays after the run; it does by default.",
     ),
 ]
+Code = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--code",
+        help="Package or module whose code a file may name, such as net for net:Small; may be given often.",
+    ),
+]
+
+
+def allow(code: list[str] | None) -> None:
+    """Let files of this command name code of the packages that the user names."""
+    from task import trust
+
+    trust.allow(code or ())
 
 
 def read_keys(
@@ -54,22 +69,31 @@ def read_keys(
     resume: bool = False,
     overwrite: bool = False,
     repeat: Path | None = None,
+    code: list[str] | None = None,
 ) -> dict[str, object]:
-    """Return the run-config keys of a recipe or repeated run, of ``-c`` and of the options, in this order."""
-    with importing():
-        from task.config.options import parse_options
-        from task.config.read import fuse, read_recipe
+    """Return the run-config keys of a recipe or repeated run, of ``-c`` and of the options, in this order.
 
+    Code that ``-c`` names is the user's word. That of a recipe, a TOML file or a repeated run is not: its
+    package has to be among those of `code`.
+    """
+    with importing():
+        from task import trust
+        from task.config.options import parse_options, typed
+        from task.config.read import fuse, read_recipe
+        from task.references import check_origin, references_in
+
+    allow(code)
+    trust.user_named(references_in(typed(pairs)))
     base = read_recipe(recipe) if recipe else {}
     if repeat is not None:
         base = _repeated(repeat, recipe, resume)
-    keys, unread = fuse(base, parse_options(pairs))
+    own = parse_options(pairs)
+    check_origin({**base, **own}, recipe or repeat or "-c FILE.toml")
+    keys, unread = fuse(base, own)
     if unread:
         listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
-        typer.echo(
-            f"{recipe and 'recipe '}{recipe or repeat}: left out what this run does not read: {listed}",
-            err=True,
-        )
+        place = f"{recipe and 'recipe '}{recipe or repeat}"
+        typer.echo(plain(f"{place}: left out what this run does not read: {listed}"), err=True)
     if run_name:
         keys["run-name"] = run_name
     if runs_dir:
@@ -91,7 +115,7 @@ def _repeated(run: Path, recipe: str, resume: bool) -> dict[str, Value]:
         raise ConfigError(f"--from: expected it alone, perhaps with -c and --run-name; got {other}")
     keys, lines = keys_of_run(run)
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(plain(line), err=True)
     return keys
 
 

@@ -5,11 +5,15 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from server_app.run.data_card import data_card
 from task.config.knobs import Config
 from task.datasets import DATASETS
+from task.datasets.facts import in_words
 from task.datasets.partition import PARTITIONS, label_counts
 from task.datasets.skew import load_dealt
 from task.storage.files import make_folder
+
+MOST_NAMES = 30  # of columns, classes or owners in a line
 
 
 def listing() -> list[Table]:
@@ -30,23 +34,20 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
         DataError: The data cannot be used.
     """
     dataset, partition = load_dealt(config)
-    sizes = partition.num_train()
-    card = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
-    num_test = len(dataset.y) - dataset.num_train
+    table = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
+    found = data_card(config, dataset, labelled=False)
+    num_test = found["test_examples"]
     test = f"{num_test:,} in the global test set" if num_test else "no global test set"
     for key, value in (
-        ("what", dataset.description),
-        ("source", dataset.source),
         ("examples", f"{dataset.num_train:,} in the training pool, {test}"),
-        ("example", f"{dataset.kind} of shape {list(dataset.input_shape)}, {dataset.num_classes} classes"),
-        ("clients", f"{partition.num_clients:,}"),
-        ("examples a client", f"min {sizes.min():,}, median {np.median(sizes):,.0f}, max {sizes.max():,}"),
-        *((f"skew: {k}", f"{v:.3g}") for k, v in partition.skew.items()),
+        ("example", f"{dataset.kind} of shape {list(dataset.input_shape)}"),
+        *in_words(found, MOST_NAMES),
+        *((f"skew: {k}", f"{v:.3g}") for k, v in found["skew"].items()),
     ):
-        card.add_row(key, str(value))
+        table.add_row(key, value)
     counts = label_counts(dataset, partition)
     plot_label_counts(counts, list(partition.names), plot, f"{dataset.name}, {config.data.partition}")
-    return [card, f"label counts per client: {plot.resolve()}"]
+    return [table, f"label counts per client: {plot.resolve()}"]
 
 
 def plot_label_counts(counts: np.ndarray, names: list[str], path: Path, title: str) -> None:

@@ -108,7 +108,10 @@ def node(
         Path | None, typer.Option(help="This node's own data, a file or folder; it is checked first.")
     ] = None,
     partition: Annotated[
-        str, typer.Option(help="I/N: without --data, this node's share of the run's partition.")
+        str,
+        typer.Option(
+            help="I/N, I from 0 to N - 1: without --data, this node's share of the run's clients, e.g. 0/3."
+        ),
     ] = "",
     max_memory: Annotated[
         str,

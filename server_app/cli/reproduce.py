@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from server_app.cli.common import RunsDir, console, importing, sigterm_is_ctrl_c
+from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
 from task.errors import BouquetError, ConfigError, choose_from
 from task.text import plain
 
@@ -55,6 +55,7 @@ def reproduce(
         int, typer.Option(min=0, help="Worker processes of a run; 0 = as many as there are cores for.")
     ] = 0,
     runs_dir: RunsDir = "runs/reproduce",
+    code: Code = None,
 ) -> None:
     """Measure the cells of a paper's table, and write ours beside what was published.
 
@@ -62,6 +63,7 @@ def reproduce(
     command goes on after an interruption and runs nothing twice; several may run at once. Results are
     written to results.jsonl next to the table, and tables as Markdown and HTML into the runs' folder.
     """
+    allow(code)
     chosen = _chosen(table, cells or [], seeds)
     limit = _seconds(budget)
     if listing:

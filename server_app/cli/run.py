@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from server_app.cli.common import (
+    Code,
     From,
     KeepState,
     Overwrite,
@@ -57,6 +58,7 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="With --link: submit the run and return.")] = False,
     attach: Annotated[str, typer.Option("--attach", help="With --link: follow the run of this name.")] = "",
     stop: Annotated[str, typer.Option("--stop", help="With --link: stop the run of this name.")] = "",
+    code: Code = None,
 ) -> None:
     """Run a federation in Flower's simulation engine, on this machine, or on the nodes of a link.
 
@@ -67,7 +69,7 @@ def run(
 
         console().print(listing())
         return
-    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat)
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat, code)
     keys |= {} if keep_state is None else {"keep-state": keep_state}
     if link is not None:
         if nodes and (attach or stop):
@@ -142,9 +144,10 @@ def federation(
     runs_dir: RunsDir = "",
     resume: Resume = False,
     overwrite: Overwrite = False,
+    code: Code = None,
 ) -> None:
     """Run a link and nodes with TLS and node keys as processes on this machine, and a run on them."""
-    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite)
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, code=code)
     checked = check(keys)
     from server_app.deploy.node.resource_limits import read_rate
     from server_app.engines.federation import federation as start

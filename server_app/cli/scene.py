@@ -1,14 +1,14 @@
 """The command ``scene``: a few runs that show one thing, and their comparison."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from server_app.cli.common import RunsDir, Set, console
+from server_app.cli.common import Code, RunsDir, Set, console
 from server_app.cli.show import compare
+from server_app.deploy.host.modules import module_command
 
 app = typer.Typer()
 
@@ -22,6 +22,7 @@ def scene(
     config: Set = None,
     runs_dir: RunsDir = "runs",
     link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
+    code: Code = None,
 ) -> None:
     """Run a scene for teaching: some runs one after the other, and their comparison as table and picture.
 
@@ -43,11 +44,12 @@ def scene(
     folder = Path(runs_dir) if link is None else link / "runs"
     where = ["--runs-dir", runs_dir] if link is None else ["--link", str(link)]
     keys = [word for pair in config or () for word in ("-c", pair)]
+    keys += [word for package in code or () for word in ("--code", package)]
     for run in runs:
         typer.echo(f"{label}-{run}", err=True)
         # A process each: the simulation's workers are forked from one that has not run anything yet.
         command = ["run", "--recipe", f"{name}/{run}", "--run-name", f"{label}-{run}", "--overwrite"]
-        line = [sys.executable, "-m", "server_app.cli.main", *command, *where, *keys]
+        line = module_command("server_app.cli.main", *command, *where, *keys)
         done = subprocess.run(line, check=False)
         if done.returncode:
             raise typer.Exit(done.returncode)

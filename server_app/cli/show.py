@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import Recipe, Set, check, console, read_keys
+from server_app.cli.common import Code, Recipe, Set, check, console, read_keys
 from task.errors import ConfigError
 from task.text import plain
 
@@ -68,6 +68,7 @@ def data(
     plot: Annotated[
         str, typer.Option(help="Where to write the plot of label counts per client.")
     ] = "label-counts.png",
+    code: Code = None,
 ) -> None:
     """Describe a data set and its partition among clients, and plot the label counts per client."""
     from server_app.cli import data as datacard
@@ -75,7 +76,7 @@ def data(
     if listing:
         console().print(*datacard.listing())
         return
-    checked = check(read_keys(recipe, config))
+    checked = check(read_keys(recipe, config, code=code))
     console().print(*datacard.describe(checked, Path(plot)))
 
 

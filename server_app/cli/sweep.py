@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from server_app.cli.common import RunsDir, console, importing, sigterm_is_ctrl_c
+from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
 from task import portable
 from task.errors import BouquetError, ConfigError
 from task.text import plain
@@ -68,6 +68,7 @@ def sweep(
         float, typer.Option(min=0, max=1, help="Accuracy to which rounds, bytes and seconds are counted.")
     ] = 0.9,
     markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    code: Code = None,
 ) -> None:
     """Run every combination of run-config keys, and compare the configurations over their seeds.
 
@@ -77,6 +78,7 @@ def sweep(
     """
     from server_app.sweep.points import plan, read_axes
 
+    allow(code)
     axes, own = read_axes(recipe, config or [])
     runs_dir = str(axes.pop("runs-dir", [runs_dir])[0])
     if Path(name).name != name or name in ("", ".", ".."):
@@ -140,9 +142,12 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
         from server_app.engines.simulate import available_cpus
         from server_app.sweep.progress import Shown
         from server_app.sweep.scheduler import Scheduler, prepare_data
+    from server_app.results.groups import SWEEP
     from task.config.read import read_config
+    from task.references import check_origin
 
     for entry in queue.entries:
+        check_origin(entry.keys, queue.folder / SWEEP)
         check_measured(read_config(entry.keys))
     cpus = available_cpus()
     jobs = min(jobs or cpus, waiting)

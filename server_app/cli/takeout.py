@@ -7,9 +7,9 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import console, importing
+from server_app.cli.common import Code, allow, console, importing
 from task.errors import ConfigError
-from task.references import CODE
+from task.references import CODE as MODULES
 from task.storage.client_state import safe_name
 from task.text import plain
 
@@ -57,12 +57,14 @@ def predict(
     global_test: Annotated[
         bool, typer.Option("--global-test", help="The global test set in place of the client's own.")
     ] = False,
+    code: Code = None,
 ) -> None:
     """Predict classes, labels or numbers with the model of a run.
 
     Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
     labels, loss and accuracy are printed.
     """
+    allow(code)
     with importing():
         from server_app.takeout.examples import read_examples
         from server_app.takeout.model import take, take_kept
@@ -107,6 +109,7 @@ def samples(
         Path | None,
         typer.Option("--out", "-o", help="Where to write the new images, x in an npz file; none = nowhere."),
     ] = None,
+    code: Code = None,
 ) -> None:
     """Draw new images from a run's generative model, and say how near they come to real ones.
 
@@ -114,6 +117,7 @@ def samples(
     distance (FCD), density and coverage. Real training images in their place are the floor. The run's folder
     gets a samples.json with the same.
     """
+    allow(code)
     with importing():
         from server_app.results.folder import CONFIG, SAMPLE_SCORES, to_json
         from server_app.takeout.model import find, take
@@ -145,7 +149,8 @@ def _kept(kit: Path, run: Path | None) -> Path:
     found = read_kit(kit)
     if not isinstance(found, NodeKit):
         raise ConfigError(f"--kit {kit}: expected the kit of a node; got that of a link")
-    os.environ.update({name: found.environment()[name] for name in ("BOUQUET_CACHE", CODE)})
+    allow([*found.policy.packages])  # the owner's word, under which the run came here
+    os.environ.update({name: found.environment()[name] for name in ("BOUQUET_CACHE", MODULES)})
     return find_kept_model(found.models, str(run or ""))
 
 
@@ -177,12 +182,14 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] here.")
     ] = None,
+    code: Code = None,
 ) -> None:
     """Export the model of a run, and check that the exported one gives the same outputs.
 
     ONNX and TorchScript read examples as they are in files, pixels or columns as float32: the scaling of the
     training is in them. What they answer is compared on --data, on the run's test set or on random examples.
     """
+    allow(code)
     with importing():
         from server_app.takeout.examples import read_examples
         from server_app.takeout.export import SUFFIXES

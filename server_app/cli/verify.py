@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from server_app.cli.common import console
+from server_app.cli.common import Code, allow, console
 from task import portable
 from task.errors import ConfigError
 from task.text import plain
@@ -27,6 +27,7 @@ def verify(
         Path | None,
         typer.Option("--ca", help="The federation's ca.crt, for nodes' certificates; default: the kit's."),
     ] = None,
+    code: Code = None,
 ) -> None:
     """Check a run by its transcript: signatures, sums, and that each model is the rule's result on the sums.
 
@@ -35,6 +36,7 @@ def verify(
     """
     from rich.table import Table
 
+    allow(code)
     from server_app.results.folder import RunFolder, machine_of, machine_words
 
     folder = run if run.exists() else Path("runs") / run
@@ -74,6 +76,7 @@ def verify(
 def replay(
     run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
     nodes: Annotated[int, typer.Option(min=0, help="Virtual nodes, 0 = one per CPU.")] = 0,
+    code: Code = None,
 ) -> None:
     """Do an asynchronous run of a link again, in the order in which its updates arrived.
 
@@ -83,6 +86,7 @@ def replay(
     """
     from server_app.cli.common import importing, sigterm_is_ctrl_c
 
+    allow(code)
     with sigterm_is_ctrl_c():
         with importing():
             from server_app.engines.replay import replay as again

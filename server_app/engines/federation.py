@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.host.host import APP_DIR, free_port
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
@@ -45,7 +45,7 @@ class Federation:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
         with open(self._log(name), "ab", opener=private) as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "server_app.cli.main", *command],
+                module_command("server_app.cli.main", *command),
                 cwd=APP_DIR, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
             )  # fmt: skip

@@ -14,6 +14,7 @@ from server_app.run.data_card import server_data
 from server_app.run.repeat import keys_of_run
 from task.config.read import read_config
 from task.errors import ConfigError, StateError
+from task.references import check_origin
 from task.spec.algorithms import ALGORITHMS
 
 
@@ -56,6 +57,7 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     if order.steps() < last:
         raise order.too_short(order.steps() + 1)
     keys, notes = keys_of_run(run)
+    check_origin(keys, run / CONFIG)
     result = folder.result()
     total = int(record["run"]["num-server-rounds"])
     if result is None or result.get("stopped"):
@@ -117,8 +119,8 @@ def _check_data(run: Path, record: Row, keys: dict[str, Any]) -> None:
     Raises:
         BouquetError: Saying what is.
     """
-    was = record.get("data")
-    if was is None:
+    was = record.get("data") or {}
+    if "fingerprint" not in was:
         raise ConfigError(
             f"{run}: expected a run on data that are here; got one whose data stayed at the nodes "
             f'(dataset = "{record["run"]["dataset"]}"), which nobody else can train on'

@@ -20,6 +20,7 @@ from server_app.engines.workers import Workers, may_fork
 from server_app.run.arrivals import check_deployed
 from server_app.takeout.result import RunResult
 from strategies.engine.arrival_log import ArrivalLog
+from task import trust
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.flower.simulation import engine
@@ -68,7 +69,7 @@ def simulate(
     threads = torch.get_num_threads()  # the evaluation in this process takes one
     try:
         prepare(config)  # before the workers, so that they need not open the data again
-        app_fn = partial(make_app, config)
+        app_fn = partial(make_app, config, said=trust.words())
         checked = read_config(config)
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         with engine(app_fn, workers, nodes) as (grid, stop):

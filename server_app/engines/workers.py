@@ -191,7 +191,7 @@ def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
         answer: tuple[Message, Context] | _Failure
         try:
             answer = app(message, context), context
-        except Exception as err:
+        except Exception as err:  # it goes to the driver with its traceback
             answer = _Failure(str(err), traceback.format_exc())
         pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         free()  # while nobody waits for this process

@@ -19,6 +19,7 @@ from server_app.results.lines import number
 from task.config.read import RECIPES, SIGNS, flatten, fuse, read_config, read_recipe, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
+from task.references import check_origin
 
 TABLES = RECIPES / "tables"
 OURS = (
@@ -266,6 +267,7 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
     try:
         base = {**(read_recipe(given["recipe"], 'key "recipe"') if given.get("recipe") else {}), **shared}
         base = {key: value for key, value in base.items() if key not in OURS}
+        check_origin({**base, **given["keys"]})
         keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, **cell.seeds[0].keys})
         config = read_config(keys)
     except ConfigError as err:

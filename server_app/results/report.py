@@ -32,12 +32,14 @@ from server_app.results.plots import (
 )
 from server_app.results.summary import measured_on, summarise
 from task.config.effective import models_in, unmet
-from task.config.read import defaults, read_config
+from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
+from task.datasets.facts import in_words
 from task.errors import BouquetError, StateError
 from task.storage.files import write_text
 from task.text import plain
 
+MOST_NAMES = 30  # of columns, classes or owners in a line about the data
 WIDTHS = (280, 330, 540)  # pixels of a drawing, on a phone and on a desk
 # Rows of the headline that the page has no tile of its own for.
 TILES = (
@@ -165,7 +167,7 @@ def _run(
 def _changed(keys: Row) -> dict[str, Any]:
     """Return the keys that the user set: not at their defaults, and not what a command or a link sets."""
     try:
-        found = changed(read_config(keys))
+        found = changed(read_checked(keys))
     except BouquetError:  # of another version of the app
         found = {key: value for key, value in keys.items() if value != defaults().get(key)}
     return {key: value for key, value in found.items() if key not in _DERIVED}
@@ -175,15 +177,8 @@ def _data(card: Row) -> list[list[str]] | None:
     """Return what the data are and where they come from; None if only the nodes know."""
     if not card:
         return None
-    test = card.get("test_examples")
-    pairs = [
-        ("what", card.get("description")),
-        ("source", card.get("source")),
-        ("training examples", f"{card.get('train_examples', 0):,}, among {card.get('clients', 0):,} clients"),
-        ("global test set", f"{test:,} examples" if test else "none"),
-        ("fingerprint", card.get("fingerprint")),
-        *((f"skew: {key}", f"{value:.3g}") for key, value in (card.get("skew") or {}).items()),
-    ]
+    skew = [(f"skew: {key}", f"{value:.3g}") for key, value in (card.get("skew") or {}).items()]
+    pairs = [*in_words(card, MOST_NAMES), ("fingerprint", card.get("fingerprint")), *skew]
     return [[name, str(value)] for name, value in pairs if value]
 
 

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
+from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.datasets import Dataset, spec_of
+from task.datasets.facts import facts_of, listed, spread
 from task.datasets.partition import Partition, label_counts, load_partition
 from task.datasets.public import without_public
 from task.datasets.skew import load_dealt
@@ -19,10 +23,8 @@ def server_data(config: Config) -> Dataset | None:
     return load_dealt(config)[0]
 
 
-def data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[str, Any] | None:
+def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any]:
     """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
-    if dataset is None:
-        return None
     partition = load_partition(dataset, config.data, config.seeds.data)
     if takes_public(config):
         partition = without_public(partition, dataset, config)
@@ -34,8 +36,24 @@ def data_card(config: Config, dataset: Dataset | None, labelled: bool) -> dict[s
         **({"public_examples": config.public.examples} if takes_public(config) else {}),
         "test_examples": len(dataset.y) - dataset.num_train,
         "clients": partition.num_clients,
+        "client_examples": spread(partition.num_train()),
         "skew": {k: float(v) for k, v in partition.skew.items()},
+        **facts_of(dataset),
         **(_labels(dataset, partition) if labelled else {}),
+    }
+
+
+def nodes_card(registry: ClientRegistry, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+    """Return what ``config.json`` says of data that only nodes have: what they registered, and no more."""
+    counts = registry.num_examples(registry.names)
+    return {
+        "at": "nodes",
+        "train_examples": sum(counts.values()),
+        "clients": len(counts),
+        "client_examples": spread(np.array(list(counts.values()) or [0])),
+        "input_shape": list(shape),
+        "outputs": classes,
+        "owners": listed(counts.items(), len(counts)),
     }
 
 

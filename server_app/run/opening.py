@@ -10,21 +10,24 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from server_app.results.folder import RunFolder
-from server_app.run.data_card import data_card, server_data
+from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
 from server_app.run.initial_model import initial_model
+from server_app.run.meaning import in_order, known_meaning, meaning_record
 from server_app.run.naming import numbered
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
+from strategies.membership.agreement import COMMON
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import Dataset, natural_task
 from task.datasets.base import compared
 from task.datasets.columns import column_names, unscaled, with_moments
+from task.datasets.facts import as_text
 from task.datasets.own import rearranged
 from task.datasets.public import CODE, public_examples
 from task.errors import ConfigError
@@ -134,16 +137,19 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     Raises:
         BouquetError: A part is missing or does not fit; nothing was written.
     """
-    dataset, keys, resume = server_data(config), as_run_config(config), config.output.resume
-    found = dataset.task if dataset else natural_task(config.data)
+    raw, keys, resume = server_data(config), as_run_config(config), config.output.resume
+    found = raw.task if raw else natural_task(config.data)
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
-    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, dataset)}
+    code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, raw)}
     if config.train.portable:
         code[KERNELS] = kernels()
     expected = code if entry.public else {name: it for name, it in code.items() if name != CODE}
-    strategy.registry.membership.expect_code(expected | (compared(dataset, config.data) if dataset else {}))
+    membership = strategy.registry.membership
+    membership.expect_code(expected | (compared(raw, config.data) if raw else {}))
+    membership.expect_meaning(known_meaning(config, raw, RunFolder(path).config() if resume else None))
+    dataset = in_order(raw, config, membership.agreement) if raw else None
     if dataset:
         shape, classes = dataset.input_shape, dataset.num_classes
     else:  # the nodes know what an example is like
@@ -166,14 +172,20 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)
-    record: dict[str, Any] = {"run": keys, "data": data_card(config, dataset, task.name == "classification")}
+    if raw is not None:
+        card = data_card(config, raw, task.name == "classification")
+    else:
+        card = nodes_card(registry, shape, classes)
+    record: dict[str, Any] = {"run": keys, "data": card}
+    record |= meaning_record(config, membership.agreement)
     record["id"] = strategy.engine.run_id  # nodes have heard it if they were asked for sums of columns
     if code:
         record["code"] = code
     if moments is not None:
         record[COLUMNS] = moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}
     shared = initial_of(model, config, shape, classes)
-    remarks = [note] if (note := numbered(config, path.name)) else []
+    remarks = as_text(card)
+    remarks += [note] if (note := numbered(config, path.name)) else []
     if config.initial_model:
         shared, loaded = initial_model(config, shared, parts.private, RunFolder(path) if resume else None)
         record["initial_model"] = asdict(loaded)
@@ -184,6 +196,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         )
     if dataset is not None and not resume:
         remarks += [f"warning: {warning}" for warning in _warnings(config, dataset) if warning]
+    meaning = None if entry.vertical else membership.agreement.of(COMMON)
     return OpenedRun(
         config=config,
         keys=keys,
@@ -197,6 +210,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         sizes=sizes,
         shared=shared,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning).metadata(),
         remarks=remarks,
     )

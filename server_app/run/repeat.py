@@ -35,7 +35,10 @@ def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
         if different:
             lines = [f"{place} was made with other versions, so figures may differ: {', '.join(different)}"]
     else:
-        keys = dict(read_model(place)[0].run)
+        card = read_model(place)[0]
+        keys = dict(card.run)
+        if "initial-model" in card.left_out:
+            lines.append(f'{place}: left out "initial-model", since paths of a model file are not followed')
     default = defaults()
     if gone := sorted(keys.keys() - default.keys()):
         raise ConfigError(f"--from {run}: expected run-config keys of this version; got {', '.join(gone)}")

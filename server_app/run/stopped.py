@@ -10,7 +10,7 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.encryption import in_clear
-from task.config.read import read_config
+from task.config.read import read_checked
 
 
 def finish_stopped(
@@ -36,7 +36,7 @@ def finish_stopped(
     rounds = [row for row in folder.rounds(unfinished=True) if row["round"] <= last]
     clients = (row for row in folder.clients(unfinished=True) if row["round"] <= last)
     result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
-    model = in_clear(read_config(folder.config()["run"]), snapshot.model)
+    model = in_clear(read_checked(folder.config()["run"]), snapshot.model)
     with writing() as may:
         if not may:
             return None

@@ -264,7 +264,7 @@ class Trackers:
     def _guarded(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as err:
+        except Exception as err:  # of another's library: the run is worth more than its record there
             failed = self._live.pop(name, None)
             logger.error(
                 "tracker %s failed, the run goes on without it: %s: %s", name, type(err).__name__, err

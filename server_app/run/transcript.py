@@ -27,7 +27,7 @@ from task.storage.files import make_folder, private, write_safetensors
 from task.wire.commitments import Stored
 
 FOLDER, LINES, INITIAL, UPLOADS = "transcript", "rounds.jsonl", "initial.safetensors", "uploads"
-FORMAT = 1
+FORMAT = 2  # 1 had neither the epochs of uploads nor all numbers of orders
 
 
 class Transcript:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server_app.results.groups import BARE, said
+from task import trust
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.options import SEVERAL, pairs_in, toml_value
 from task.config.read import as_run_config, fuse, read_config, read_recipe, scene_runs
 from task.config.sections import Value
 from task.errors import ConfigError
+from task.references import check_origin, references_in
 from task.spec.brought import algorithm_of
 
 MOST_POINTS = 100_000
@@ -63,7 +65,9 @@ def read_axes(recipe: str, options: Sequence[str]) -> tuple[Axes, frozenset[str]
             '\'learning-rate=0.05,0.1 seed=1..5 algorithm="fedavg","moon"\'',
             SEVERAL,
         )
-        axes |= {key: _values(key, text) for key, text in pairs.items()}
+        typed = {key: _values(key, text) for key, text in pairs.items()}
+        trust.user_named(references_in({key: ",".join(map(str, values)) for key, values in typed.items()}))
+        axes |= typed
         own |= pairs.keys()
     for key in OURS:
         if key in axes:
@@ -149,7 +153,7 @@ def plan(
         label, keys = _combination(number, runs, inner)
         for seed in seeds:
             combined.append((label, {**fixed, **keys} | ({} if seed is None else {SEED: seed})))
-    return _checked(combined, swept, own)
+    return _checked(combined, swept, own, listed)
 
 
 def _combination(
@@ -164,11 +168,14 @@ def _combination(
     return label, {**runs[label], **{key: keys[key] for key in axes}}
 
 
-def _checked(combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own: frozenset[str]) -> Plan:
+def _checked(
+    combined: Sequence[tuple[str, Mapping[str, Any]]], swept: Axes, own: frozenset[str], listed: str
+) -> Plan:
     points, seen = list[SweepPoint](), set[str]()
     dropped, reasons = Counter[str](), dict[str, str]()
     places, unmeasured = set[str](), False
     for label, keys in combined:
+        check_origin(keys, listed or "the recipe")
         kept, unread = fuse(keys, {})
         dropped.update(unread.keys())
         reasons |= unread

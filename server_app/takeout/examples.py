@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from task.datasets import Dataset
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
@@ -104,6 +105,9 @@ def _csv(path: Path, card: ModelCard) -> Input:
 
     cells_of_label = column(label) if label and TASKS[card.task].classes else []
     labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
+    if TASKS[card.task].classes and not card.classes:
+        of_label = next((c.values for c in columns if c.name == label), ())
+        card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
     numbers = (
         _floats(column(label), path, [line for line, _ in lines]) if label and _has_numbers(card) else None
     )
@@ -130,6 +134,8 @@ def _columns(path: Path, header: Sequence[TypedColumn], card: ModelCard) -> tupl
                 f"{path}, line 1: expected the columns that the model was trained on; "
                 f"got none called {some(missing)}"
             )
+    elif "columns" in card.meaning.parts:
+        features, label = columns_by_digest(path, header, card)
     else:
         features = [c for c in header if c.feature]
         last = features[-1].name if features and not target and width(features) == count + 1 else ""
@@ -199,6 +205,8 @@ def _pictures(path: Path, card: ModelCard) -> Input:
         )
     x, names, labels, parts = read_pictures(path)
     where = [f"{path}: {name}" for name in names]
+    if TASKS[card.task].classes and not card.classes:
+        card = replace(card, classes=classes_by_digest(str(path), card, (), (), labels))
     if (
         labels
         and not card.classes
@@ -248,6 +256,7 @@ def _examples(
         mean=half or card.mean,
         std=half or card.std,
         columns=card.columns,
+        classes=card.classes,
     )
     data = prepared(data, card.config.data)
     if card.moments and data.preparation:

@@ -16,12 +16,13 @@ from strategies.engine.recovery import VOID
 from strategies.rules.cfl import CFLState, home
 from strategies.rules.several import model_in
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
+from task.references import check_origin
 from task.resolve.contract import contract_of, model_of, parts_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
@@ -87,6 +88,7 @@ def take(run: Path, client: str = "") -> TakenModel:
     """
     path = find(run)
     card, arrays = read_model(path)
+    check_origin(card.run, path)
     if algorithm_of(card.config.algorithm).vertical:
         raise ConfigError(
             f"{path}: expected a model that lies in one place; got one of {card.config.algorithm}, which is "
@@ -96,8 +98,15 @@ def take(run: Path, client: str = "") -> TakenModel:
     folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
     if client and card.taken.get("client") != client:
         return _own(folder, path, card, arrays, client)
-    config = read_config(folder.config()["run"]) if folder else card.config
+    config = _config(folder) if folder else card.config
     return _global(path, card, arrays, config, _last(folder) if folder else None)
+
+
+def _config(folder: RunFolder) -> Config:
+    """Return the keys of a run's folder, whose references are its maker's word and not the user's."""
+    keys = folder.config()["run"]
+    check_origin(keys, folder.path / CONFIG)
+    return read_checked(keys)
 
 
 def _last(folder: RunFolder) -> int:
@@ -114,7 +123,8 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
         DataError: The node's data, which a client's own model may need, cannot be read.
     """
     card, arrays, kept = read_kept_model(path)
-    config = read_config(kept.keys)
+    check_origin(kept.keys, path)
+    config = read_checked(kept.keys)
     if not client:
         if not arrays:
             raise ConfigError(
@@ -173,7 +183,7 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             f"--client {client}: expected the folder of a run, whose clients keep models; got {path}"
         )
     record = folder.config()
-    config = read_config(record["run"])
+    config = _config(folder)
     entry = _personal(config, client)
     if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError(

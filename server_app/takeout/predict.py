@@ -88,7 +88,9 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
             parts += [outputs] if task.spec.accuracy and isinstance(outputs, torch.Tensor) else []
     found = torch.cat(answers).numpy()
     scores = _scores(task, parts, torch.cat(losses), y, examples) if labelled else {}
-    names = taken.card.names if task.spec.classes else tuple(map(str, range(found.shape[1])))
+    # Where the model's file has digests in place of names, the examples' file may have the names.
+    classes = examples.data.classes or taken.card.names
+    names = tuple(classes) if task.spec.classes else tuple(map(str, range(found.shape[1])))
     return Prediction(found, names, tuple(examples.ids), scores, task.name)
 
 

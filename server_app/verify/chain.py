@@ -70,7 +70,11 @@ def read_chain(run: Path, findings: Findings) -> Chain:
             if not number:
                 previous = keys_digest(row["about"]["run"])
                 if row["format"] != FORMAT:
-                    raise DataError(f"{path}: expected format {FORMAT}; got {row['format']}: update Bouquet")
+                    other = "an earlier" if row["format"] < FORMAT else "a later"
+                    raise DataError(
+                        f"{path}: expected format {FORMAT}; got {row['format']}, of {other} Bouquet: verify "
+                        "the run with that"
+                    )
             if row["round"] != number:
                 findings.fault(number, f"expected the line of round {number}; got that of {row['round']}")
             if row["previous"] != previous:

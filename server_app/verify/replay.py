@@ -1,6 +1,6 @@
 """The rounds again, from the published sums: the rule's own code, with a transcript in place of nodes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -22,12 +22,15 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
+from strategies.selection.cohort import plan_round
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked
 from task.errors import BouquetError, DataError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.moments import moments_of
+from task.references import check_origin
 from task.resolve.contract import contract_of
+from task.resolve.schedule import learning_rate
 from task.spec.columns import COLUMNS, SQUARES, SUMS
 from task.wire import messages as wire
 
@@ -42,7 +45,7 @@ class ReplayEngine(PhaseEngine):
     """A phase engine whose replies are those of a transcript."""
 
     def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
-        names = SimpleNamespace(names=())
+        names = SimpleNamespace(names=(), known=SimpleNamespace(names=()))
         super().__init__(config, cast(Any, names))
         self.accounts = self.privacy = None  # noise is in the published sums
         self.chain, self.findings, self.run_id, self._names = chain, findings, chain.run, names
@@ -53,7 +56,11 @@ class ReplayEngine(PhaseEngine):
         self.begin(int(line["round"]), float(line["lr"]))
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
-        self._names.names = tuple(next(iter(given), ()) or line.get("cohort", ()))
+        asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
+        self._names.names = tuple(next(iter(given), ()) or sorted(asked))
+        counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
+        # Who the others are changes nothing.
+        self._names.known.names = self._names.names if given and given[0] else ("",) * max(counts, default=0)
         self._spent: Row = line.get("spent", {})
 
     def run(self, phase: Phase, grid: Grid) -> Folded:
@@ -73,6 +80,13 @@ class ReplayEngine(PhaseEngine):
             raise DiffersError(
                 f"phase {phase.name}: expected the rule to ask {len(phase.to)} clients; got others"
             )
+        for upload in line.get("uploads", ()):
+            want = [phase.epochs.get(client, 0) for client in upload["clients"]]
+            if upload["epochs"] != want:
+                raise DiffersError(
+                    f"phase {phase.name}: expected {want} epochs of {', '.join(upload['clients'])}, as the "
+                    f"keys say (0 = local-epochs); got {upload['epochs']}"
+                )
         if "sent" in line and line["sent"] != dict(phase.scalars):
             raise DiffersError(
                 f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
@@ -100,9 +114,10 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
 
     Raises:
         DataError: A file is missing or damaged.
-        ConfigError: The run's keys or code cannot be read here.
+        ConfigError: The run's keys or code cannot be read here, or the user has not named that code.
     """
-    config = read_config({**chain.about["run"], "resume": False})
+    check_origin(chain.about["run"], chain.folder)
+    config = read_checked({**chain.about["run"], "resume": False})
     strategy = strategy_of(contract_of(config).rule)(config)
     rule, entry, engine = strategy.rule, strategy.entry, ReplayEngine(chain, config, findings)
     first = chain.lines[0]
@@ -111,20 +126,25 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
     state: ServerState = rule.initial_state(model, engine.trainable)
     wanted = {int(line["back"]) for line in chain.lines if line["back"] is not None}
     kept: dict[int, ServerState] = {}
-    number = 0
+    number, rounds = 0, int(first["about"]["run"]["num-server-rounds"])
     try:
         _check_result(first, state, findings)
         _check_columns(engine, first, entry.phases.get(COLUMNS), chain.about.get(COLUMNS), findings)
         for line in chain.lines[1:]:
             if number in wanted:
                 kept[number] = state
-            number = int(line["round"])
+            number, cohort = int(line["round"]), tuple(line.get("cohort", ()))
+            if "about" in line:
+                rounds = int(line["about"]["run"]["num-server-rounds"])
+            _check_rate(learning_rate(config.train, number, rounds), line)
             engine.begin_line(line, state.arrays)
             context = RoundContext(
-                rule, entry, number, float(line["lr"]), tuple(line.get("cohort", ())), engine.registry.names,
-                engine.trainable, partial(_examples, line),
+                rule, entry, number, float(line["lr"]), cohort, engine.registry.names,
+                engine.trainable, partial(_examples, line), epochs=_epochs(config, number, cohort),
                 groups=tuple(tuple(group) for group in line.get("groups", ())),
+                known=engine.registry.known.names,
             )  # fmt: skip
+            state = rule.counted(state, context)
             state = _round(
                 RuleRound(rule, state, context, engine, cast(Grid, None)), line, state, kept, engine
             )
@@ -162,6 +182,16 @@ def _round(
         return done.result[0]
     engine.findings.note(f"round {line['round']} was skipped: {line['why'] or 'nobody was asked'}")
     return done.skipped(state, asked, done.trained())
+
+
+def _check_rate(want: float, line: Row) -> None:
+    if float(line["lr"]) != want:
+        raise DiffersError(f"expected the learning rate {want:g}, as the keys say; got {line['lr']:g}")
+
+
+def _epochs(config: Config, server_round: int, cohort: Sequence[str]) -> Mapping[str, int]:
+    """Return the epochs of a cohort's stragglers; those that are left out were never in it."""
+    return {} if config.server.drop_stragglers else plan_round(config, server_round, cohort).epochs
 
 
 def _examples(line: Row, clients: Iterable[str]) -> dict[str, Any]:

@@ -34,8 +34,9 @@ def name_of(upload: Row) -> str:
 
 def statement_of(chain: Chain, server_round: int, phase: Row, upload: Row) -> Statement:
     """Return what the node of an upload has signed."""
-    about = (chain.run, chain.terms, server_round, phase["kind"], phase["attempt"], tuple(upload["clients"]))
-    return Statement(*about, phase["model"], upload["upload"])
+    about = (chain.run, chain.terms, server_round, phase["kind"], phase["attempt"])
+    order = tuple(upload["clients"]), tuple(upload["epochs"]), phase["sent"], phase["model"]
+    return Statement(*about, *order, upload["upload"])
 
 
 def _check_phase(chain: Chain, server_round: int, phase: Row, authority: bytes, findings: Findings) -> None:

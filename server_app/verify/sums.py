@@ -185,9 +185,9 @@ def _unmasked(phase: Summed, findings: Findings) -> Arrays:
     line, server = phase.line, phase.config.server
     contract = secure.as_summed(phase.phase.contract)
     form = secure.form_of(contract, phase.like(contract))
-    session = Session(phase.run, phase.round, line["kind"], line["attempt"])
     try:
         masks = line["masks"]
+        session = Session(phase.run, phase.round, line["kind"], line["attempt"], masks["order"])
         made = Aggregation(session, Rules(server.secagg_min_nodes, server.secagg_threshold))
         roster = made.take_keys(
             {n: PublicKeys(*(bytes.fromhex(k) for k in keys)) for n, keys in masks["keys"].items()}

@@ -27,7 +27,13 @@ from task.errors import StateError
 Line = Mapping[str, Any]
 ENTRIES: dict[str, dict[str, tuple[type, ...]]] = {
     "start": {"client": (str,), "version": (int,), "lr": (float, int)},
-    "arrival": {"client": (str,), "began": (int,), "version": (int,), "staleness": (int,)},
+    "arrival": {
+        "client": (str,),
+        "began": (int,),
+        "version": (int,),
+        "staleness": (int,),
+        "weight": (float, int),
+    },
     "lost": {"client": (str,), "began": (int,), "why": (str,)},
     "step": {"updates": (list,), "refused": (list,)},
 }
@@ -108,6 +114,10 @@ class ArrivalLog:
     def lost(self, client: str, began: int) -> str | None:
         """Return why a start was given up; None = it was not, as far as is known."""
         return self._lost.get((client, began))
+
+    def was_lost(self, client: str) -> bool:
+        """Return whether some start of a client was given up."""
+        return any(lost == client for lost, _ in self._lost)
 
     def refused(self) -> dict[str, Line]:
         """Return the updates that the gate refused in the step that is ahead, by client."""

@@ -24,6 +24,7 @@ from strategies.engine.rule import Phase
 from strategies.engine.schedule import Begin, Start, draw_idle, is_in
 from task.errors import StateError
 from task.numerics import seeds
+from task.population import some
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.messages import RejectedReply
@@ -203,6 +204,7 @@ class RealOrder:
             client = str(followed["client"])
             if client not in work:
                 raise StateError(f"round {self.round}: the order of arrival has {client!r}, not at work")
+            self._check(followed, work[client])
             why = self.log.lost(client, work[client].round)
             if why is not None:
                 return self._give_up(client, why)
@@ -225,11 +227,28 @@ class RealOrder:
             self.log.add({"event": "lost", **entries, "why": why})
             return self._give_up(client, why)
         if followed is None:
-            tau = self.begins.version - start.version
             seconds = round(time.monotonic() - asked.asked_at, 3)
-            more = {"version": start.version, "staleness": tau, "weight": self.begins.weight(tau)}
-            self.log.add({"event": "arrival", **entries, **more, "seconds": seconds})
+            self.log.add({"event": "arrival", **entries, **self._weighed(start), "seconds": seconds})
         return client, True
+
+    def _weighed(self, start: Start) -> dict[str, float]:
+        """Return what a line has of an arrival that follows from its start."""
+        tau = self.begins.version - start.version
+        return {"version": start.version, "staleness": tau, "weight": self.begins.weight(tau)}
+
+    def _check(self, line: Line, start: Start) -> None:
+        """Refuse a line that contradicts what follows from its start.
+
+        Raises:
+            StateError: Naming client and entry.
+        """
+        known = {"began": start.round, **(self._weighed(start) if line["event"] == "arrival" else {})}
+        for entry, value in known.items():
+            if (got := line.get(entry)) != value:
+                raise StateError(
+                    f"round {self.round}: the order of arrival has {line['event']} of {line['client']!r} "
+                    f"with {entry} {got}; expected {value}, as follows from its start. Put the file back"
+                )
 
     def _give_up(self, client: str, why: str) -> tuple[str, bool]:
         logger.warning("round %d: the start of %s is given up: %s", self.round, client, why)
@@ -255,7 +274,7 @@ class RealOrder:
         known = {c: _rejected(self.round, line) for c, line in self.refused.items()}
         folded.quarantined = [known.get(q.client, q) for q in folded.quarantined]
         if self.log.ahead() == "step":
-            self.log.follow()
+            self._check_updates(self.log.follow(), folded)
         else:
             refused = [
                 {"client": q.client, "field": q.field, "expected": q.expected, "got": q.got}
@@ -264,6 +283,17 @@ class RealOrder:
             updates = sorted(folded.metrics)
             self.log.add({"event": "step", "round": self.round, "updates": updates, "refused": refused})
         folded.quarantined += self.lost
+
+    def _check_updates(self, line: Line, folded: Folded) -> None:
+        """Refuse a step that names other updates than those taken here, but for those given up since."""
+        named, taken = {str(client) for client in line["updates"]}, set(folded.metrics)
+        wrong = (taken - named) | {client for client in named - taken if not self.log.was_lost(client)}
+        if wrong and self.log.closed:
+            raise StateError(
+                f"round {self.round}: the order of arrival has a step of the updates of "
+                f"{some(sorted(named))}; expected those of {some(sorted(taken))}, which arrived. Put the "
+                "file back"
+            )
 
 
 def _rejected(server_round: int, line: Line) -> RejectedReply:

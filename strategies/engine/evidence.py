@@ -37,6 +37,7 @@ class CommittedUpload:
 
     node: str  # name that it is enrolled under; "" = none
     clients: tuple[str, ...]  # that it was asked for
+    epochs: tuple[int, ...]  # parallel to them; 0 = as configured
     upload: str  # SHA-256 of the answer
     commitment: Commitment
     content: RecordDict | None  # the answer, where transcripts keep it
@@ -54,6 +55,7 @@ class Evidence:
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known here
     sealed: int = 0  # nodes online, among which those that answered are hidden; 0 = they are named
     attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    sent: Mapping[str, float] = field(default_factory=dict)  # numbers of its orders
     uploads: list[CommittedUpload] = field(default_factory=list)
     sums: Arrays = field(default_factory=dict)
     masks: Mapping[str, Any] = field(default_factory=dict)  # what opens a sum of masked uploads
@@ -78,7 +80,9 @@ class Evidence:
         ):
             if want != got:
                 raise FieldError(commitments.COMMITMENT, f"the {what} {want[:12]}", got[:12])
-        mine = (self.run, self.terms, self.round, self.phase.kind, self.attempt, asked, self.model)
+        epochs = tuple(self.phase.epochs.get(c, 0) for c in asked)
+        order = asked, epochs, self.sent, self.model
+        mine = (self.run, self.terms, self.round, self.phase.kind, self.attempt, *order)
         statement = Statement(*mine, commitments.digest(content))
         commitment.check(statement)
         if commitment.endorsement and self.authority:
@@ -87,7 +91,7 @@ class Evidence:
             except BouquetError as err:
                 raise FieldError(commitments.COMMITMENT, commitments.WANTED, str(err)) from None
         kept = content if self.full else None
-        self.uploads.append(CommittedUpload(node, asked, statement.upload, commitment, kept))
+        self.uploads.append(CommittedUpload(node, asked, epochs, statement.upload, commitment, kept))
 
     def close(self, folded: "Folded") -> None:
         """Take what the phase came to; where noise was added, no other sums than with it."""
@@ -106,7 +110,7 @@ class Evidence:
         why = {q.client: str(q) for q in folded.quarantined}
         uploads = [
             {
-                "node": u.node, "clients": list(u.clients),
+                "node": u.node, "clients": list(u.clients), "epochs": list(u.epochs),
                 "counted": [c for c in u.clients if c in folded.metrics],
                 "refused": {c: why[c] for c in u.clients if c in why}, "upload": u.upload,
                 **u.commitment.fields(),
@@ -116,7 +120,7 @@ class Evidence:
         committed = {c for u in self.uploads for c in u.clients}
         missing = {c: why[c] for c in phase.to if c in why and c not in committed}
         more = {"uploads": uploads, "missing": missing, "masks": dict(self.masks)}
-        more |= {"sent": dict(phase.scalars)}
+        more |= {"sent": dict(self.sent)}
         return {**about, "asked": list(phase.to), **more, "replies": replies_record(folded.reduced)}
 
     def _sealed(self) -> list[str]:

@@ -12,7 +12,7 @@ from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
 from task.codecs.sign import Sign
 from task.encryption import ckks
-from task.errors import FieldError, StateError
+from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, Sum
@@ -114,7 +114,7 @@ class Fold:
             add = self._checked(reply, clients)
         except FieldError as bad:
             self._reject(clients, bad.field, bad.expected, bad.got)
-        except StateError:  # ours
+        except (StateError, *UNFED):  # ours
             raise
         except Exception as err:  # whatever bytes from outside lead to is their reply's fault
             reason = wire.one_line(str(err), type(err).__name__)

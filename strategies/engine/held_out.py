@@ -80,3 +80,4 @@ def load(registry: ClientRegistry, arrays: NamedArrays) -> None:
     if NAMES in arrays:
         names: list[Any] = json.loads(arrays[NAMES].tobytes())
         registry.held_out = frozenset(names)
+        registry.known.forget(registry.held_out)

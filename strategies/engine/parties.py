@@ -18,6 +18,7 @@ from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.spec.entry import Algorithm, evaluation_of
 from task.vertical import psi
+from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import num_tests
 
 ROWS = "rows"  # the one array of a record of rows
@@ -75,18 +76,22 @@ class Parties(Rule):
         examples, parties = dict(context.examples(self.parties)), self.parties
         ask = Questions(context, {"session": float(secrets.randbits(52))})
         size = max(examples.values())
-        points = {"points": (size, psi.BYTES)}
+        points = {"points": (size, psi.BYTES), "proof": (1, PROOF_BYTES)}
         replies = yield from ask("points", parties, rows=points)
         self.label = self._labelled(replies)
         about = zip(replies.clients, replies.scalars["columns"], strict=True)
         self.columns = {client: int(columns) for client, columns in about}
         self.warn(context)
         sets = _points(replies)
+        before = {party: parties[k - 1] for k, party in enumerate(parties)}  # on a ring
         for hop in range(1, len(parties)):
             to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
-            replies = yield from ask(
-                "mask", parties, {"points": {p: sets[to[p]] for p in parties}}, rows=points
-            )
+            proofs = dict(zip(replies.clients, replies.arrays["proof"][ROWS], strict=True))
+            given = {
+                "points": {p: sets[to[p]] for p in parties}, "proofs": {p: proofs[before[p]] for p in parties}
+            }  # fmt: skip
+            rows = points | {"proofs": (1, PROOF_BYTES)}
+            replies = yield from ask("mask", parties, given, rows=rows, hop=hop)
             found = _points(replies)
             sets |= {to[party]: found[party] for party in parties}
         places = psi.common_places([sets[party] for party in parties])

@@ -52,8 +52,10 @@ from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
 from task.wire.commitments import ATTEMPT
+from task.wire.entries import scalars_in
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
+from task.wire.places import place_entries
 from task.wire.replica import BASE, MODEL, steps_record
 
 if TYPE_CHECKING:  # it imports torch
@@ -118,7 +120,7 @@ class PhaseEngine:
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
         if self.accounts and server_round:
-            self.accounts.begin(self.journal, server_round, len(self.registry.names))
+            self.accounts.begin(self.journal, server_round, len(self.registry.known.names))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -167,6 +169,7 @@ class PhaseEngine:
         """Run the registration phase; see `RegistrationPhase` for the arguments and errors."""
         self.registry.at(server_round)
         RegistrationPhase(self.registry, server_round, clients).run(grid)
+        self.registry.known.add(self.registry.names)
         warn_of_empty(self)
 
     def open(self, phase: Phase) -> Opened:
@@ -203,7 +206,7 @@ class PhaseEngine:
         like = self.like(phase.contract, phase.rows)
         most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
         terms = self.registry.membership, self.round
-        return Terms(*terms, most_bytes=most, whole=self._whole, lasting=lasting)
+        return Terms(*terms, most_bytes=most, whole=self.whole, lasting=lasting)
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
@@ -214,7 +217,7 @@ class PhaseEngine:
     ) -> list[Message]:
         """Return a message for each node with its clients; one with `evidence` asks for a commitment."""
         signed: Extra = {ATTEMPT: evidence.attempt} if evidence else {}
-        named = phase.to if phase.contract.vertical else self.registry.names
+        named = phase.to if phase.contract.vertical else self.registry.known.names
         names = tuple(sorted(named)) if phase.contract.individual else ()
         good = self.last_good if phase.contract.keeps else None
         void, oldest = (good.void, good.oldest()) if good else ((), None)
@@ -223,6 +226,7 @@ class PhaseEngine:
         if self.moments:
             records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
         route, requests = packed_route(phase, self._pack), list[Message]()
+        orders = self.registry.membership.orders()
         for node, clients in by_node:
             order = wire.TrainOrder(
                 phase.round or self.round, {}, phase.scalars, tuple(clients),
@@ -232,7 +236,11 @@ class PhaseEngine:
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
+            if (agreed := orders.get(node)) is not None:
+                extra |= place_entries(agreed)
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
+            if evidence:
+                evidence.sent = scalars_in(content)
             requests.append(wire.message(content, node, phase.kind, order.round, self.timeout_s))
         return requests
 
@@ -252,7 +260,7 @@ class PhaseEngine:
         record = steps_record(steps, self.model, self.trainable)
         return {wire.ARRAYS: record}, {MODEL: steps.model, BASE: steps.base}
 
-    def _whole(self, content: RecordDict) -> RecordDict:
+    def whole(self, content: RecordDict) -> RecordDict:
         """Return an order's content with the model whole, for a node that cannot go on from another one."""
         config = wire.records_of(content, ConfigRecord)[wire.CONFIG]
         if BASE not in config:
@@ -335,7 +343,7 @@ class PhaseEngine:
         self.done.append((phase, folded))
         self.journal.quarantined(folded.set_apart(phase.contract.work))
         if folded.reduced is not None:
-            names = tuple(sorted(self.registry.names)) if phase.contract.individual else ()
+            names = tuple(self.registry.known.names) if phase.contract.individual else ()
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
         if isinstance(self.accounts, ExamplePrivacy) and phase.contract.work == "train":
             self.accounts.observe(folded.metrics)
@@ -376,7 +384,9 @@ class PhaseEngine:
             time.perf_counter() - self._began,
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
-        return replace(reduced, population=len(self.registry.names), seconds=seconds, bytes=size, asked=asked)
+        return replace(
+            reduced, population=len(self.registry.known.names), seconds=seconds, bytes=size, asked=asked
+        )
 
     def like(
         self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -387,6 +397,6 @@ class PhaseEngine:
         """
         others = {"sums": self.measures.like if self.measures else {}, "shared-table": self.model}
         part = SubModels(self.family, self.round, self.model).form if self.family else None
-        clients = len(self.registry.names)
+        clients = len(self.registry.known.names)
         shared = ckks.form_of(self.model)
         return Forms(shared, self.trainable, clients, self.columns, rows, others, part).of(contract.up)

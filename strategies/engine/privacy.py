@@ -13,7 +13,7 @@ symbol     variable                meaning
 =========  ======================  ===================================================================
 z          ``dp.noise``            noise multiplier of a round
 q          ``sampling``            probability with which a client joins a round, ``fraction-train``
-K, M       ``clients, expected``   clients when the run began, and q K; both stay for the whole run
+K, M       ``clients, expected``   clients that the run has known, and q K; with those that join they grow
 C          ``clip``                bound of the round; public, as it follows from noised numbers
 sigma_b    ``M / 20``              standard deviation of the noise on the sum of b_k - 1/2
 =========  ======================  ===================================================================
@@ -77,10 +77,11 @@ class Privacy:
     # ------------------------------------------------------------------ the run
 
     def begin(self, journal: Journal, server_round: int, clients: int) -> None:
-        """Begin a round.
+        """Begin a round; `clients` are those that the run has known, also those that are away.
 
         Raises:
-            ConfigError: The run could not keep what it promises: not one round fits, or delta is too large.
+            ConfigError: The run could not keep what it promises: not one round fits, or delta is too large,
+                or more clients have joined than the sum has room for.
         """
         if not self.clients:
             self.open(journal, server_round - 1)
@@ -88,6 +89,15 @@ class Privacy:
             self.clients = clients
             self._check()
             journal.release({"round": 0, "clients": clients, "sampling": self.sampling})
+        if clients > self.clients:  # they draw coins too, so that M is of them all; no z depends on it
+            self.clients = clients
+            self._check_bits()
+            if self.dp.delta * clients >= 1:
+                journal.remark(
+                    f'warning: run-config key "dp.delta": {self.dp.delta:g} is not less than one over the '
+                    f"{clients} clients that the run has known by round {server_round}, so that one of them "
+                    "could be given away whole"
+                )
         self.round = server_round
 
     def open(self, journal: Journal, done: int) -> None:
@@ -95,12 +105,13 @@ class Privacy:
 
         Raises:
             ConfigError: What accounts for it is not installed.
-            StateError: The ledger lacks a round.
+            StateError: The ledger lacks a round, or a line of it contradicts the run.
         """
         accountant()
         self.journal, self.secret, self.round = journal, journal.secret(), done
         begin, *lines = journal.released() or [{"clients": 0}]
         self.clients = int(begin["clients"])
+        self._check_lines(begin, lines)
         for line in lines:
             found = self._events.setdefault(int(line["round"]), {})
             if line["release"]:
@@ -110,6 +121,26 @@ class Privacy:
             raise StateError(
                 f"the ledger of releases: expected lines for rounds 1 to {done}; got none for {missing[:5]}. "
                 "Put back the file, without which the epsilon of the run is not known"
+            )
+
+    def _check_lines(self, begin: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a ledger whose lines say otherwise than this run's would: epsilon follows from them."""
+        if not self.clients:
+            return
+        bits = 2 * BIT_NOISE * self.expected
+        noises = {joined([self._noise]), *([joined([self._noise, bits])] if self.dp.clip_quantile else [])}
+        wrong = begin.get("round") != 0 or begin.get("sampling") != self.sampling
+        found = [f"sampling {begin.get('sampling')}, and not {self.sampling:g}"] if wrong else []
+        for line in lines:
+            number, noise = line.get("round"), line.get("noise")
+            if type(number) is not int or number < 1:
+                found.append(f"round {number}")
+            elif line.get("release") and noise not in noises:
+                found.append(f"noise {noise} in round {number}, and not {min(noises):.6g}")
+        if found:
+            raise StateError(
+                f"the ledger of releases: expected lines of this run; got one that says {found[0]}. Put back "
+                "the file, without which the epsilon of the run is not known"
             )
 
     def _check(self) -> None:

@@ -14,13 +14,13 @@ around both.
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from strategies.engine.state import AggregatedReplies, Number, ServerState
+from strategies.engine.state import AggregatedReplies, MeansState, Number, ServerState, rescaled
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models.family import ModelFamily, SubModels
@@ -96,7 +96,8 @@ class RoundContext:
     cohort: tuple[str, ...]  # the clients that train, sorted
     names: Sequence[str]  # names of all clients that are online, sorted
     trainable: tuple[str, ...]  # names of the model's parameters
-    examples: Callable[[Iterable[str]], Mapping[str, int]]  # returns n_k by name
+    # Returns n_k by name; of a client that is away, those that it had.
+    examples: Callable[[Iterable[str]], Mapping[str, int]]
     # Returns loss and accuracy of a model on the server's test set; nothing where that is missing or not due.
     measure: Callable[[Arrays], Mapping[str, float]] = lambda arrays: {}
     # Returns the examples that clients registered, of those that did.
@@ -111,6 +112,12 @@ class RoundContext:
     # The cohort in the groups that train one after the other; one group unless the policy passes the model
     # from client to client.
     groups: tuple[tuple[str, ...], ...] = ()
+    known: Sequence[str] = ()  # names of all clients that the run has known, sorted; empty = those online
+
+    @property
+    def everybody(self) -> Sequence[str]:
+        """Names of all clients that the run has known, online or not, sorted."""
+        return self.known or self.names
 
     def phase(
         self, name: str, state: Any, to: Sequence[str] | None = None, *, session: bool = False
@@ -197,6 +204,8 @@ class Rule:
     sends: ClassVar[Mapping[str, str]] = MappingProxyType({})  # downward scalars: field of the state, by name
     # Fields of the state that begin at zero for each parameter: their dtype, None = the parameter's.
     zeros: ClassVar[Mapping[str, type | None]] = MappingProxyType({})
+    # Whether it goes by the examples of all clients that the run has known, online or not.
+    counts_examples: ClassVar[bool] = False
 
     def __init_subclass__(
         cls,
@@ -242,6 +251,20 @@ class Rule:
         if trained < least:
             raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
         return state, metrics | over_models(hops)
+
+    def counted(self, state: Any, context: RoundContext) -> Any:
+        """Return the state with which a round begins, given whom the run has known by then.
+
+        Means over all clients count those, too, that have joined since. It comes after `begin`, and is also
+        called where a transcript is checked.
+        """
+        if not isinstance(state, MeansState):
+            return state
+        N = len(context.everybody)
+        factor = state.population / N if state.population else 1.0
+        fields = [r.mean for r in context.entry.keeps if r.mean and r.mean_by == "clients"]
+        means = {name: rescaled(getattr(state, name), factor) for name in fields}
+        return replace(state, population=N, **means)
 
     def begin(self, state: Any, context: RoundContext, seconds: Seconds) -> Any:
         """Return the state with which a round begins; the context is still without a cohort."""

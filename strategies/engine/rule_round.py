@@ -1,6 +1,7 @@
 """One round of a rule: phase by phase, to its result or to the reason why the model stays.
 
-The gate checks each reply alone, not their sum: what the rule raises over them ends the round, not the run.
+The gate checks each reply alone, not their sum: an error of arithmetic or of values that the rule raises over
+them ends the round, not the run. A mistake in the program, such as a name that does not exist, ends the run.
 """
 
 from collections.abc import Callable
@@ -14,18 +15,20 @@ from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
-from task.errors import ConfigError, FieldError, NodesError, StateError
+from task.errors import BouquetError, ConfigError, FieldError, NodesError, StateError
 from task.text import logger
 
 T = TypeVar("T")
 
 # What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.
 OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
+# What replies may lead to that are good one by one. Anything else is a mistake in the program, and raised.
+OF_REPLIES = (ArithmeticError, BouquetError, LookupError, ValueError)
 
 
 def _cannot(err: Exception) -> str:
     """Return why a rule has no result: each reply was checked alone, but not their result together."""
-    logger.debug("the rule raised", exc_info=True)
+    logger.warning("the rule raised", exc_info=True)
     return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
 
 
@@ -35,7 +38,7 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
         return work(), ""
     except OURS:
         raise
-    except Exception as err:
+    except OF_REPLIES as err:
         return None, _cannot(err)
 
 
@@ -157,6 +160,6 @@ class RuleRound:
             self.why = str(err)
         except OURS:
             raise
-        except Exception as err:
+        except OF_REPLIES as err:
             self.why = _cannot(err)
         return None

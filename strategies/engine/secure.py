@@ -23,7 +23,9 @@ from strategies.engine.evidence import Evidence
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
 from strategies.engine.state import AggregatedReplies
-from task.errors import BouquetError, FieldError, SecureAggregationError
+from task.config.read import as_run_config
+from task.config.run_name import session_terms
+from task.errors import UNFED, BouquetError, FieldError, SecureAggregationError
 from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
 from task.secagg.shamir import SHARE_BYTES
@@ -34,6 +36,7 @@ from task.wire import messages as wire
 from task.wire import secure
 from task.wire.folding import reduced
 from task.wire.messages import RejectedReply
+from task.wire.shared import shared_digest
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -54,9 +57,10 @@ class SecurePhase:
         self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)
         attempt = evidence.attempt if evidence else secrets.token_hex(16)
-        session = Session(engine.run_id, engine.round, phase.kind, attempt)
-        self.server = Aggregation(session, rules)
         spread = engine.spread(phase) if phase.to else {}
+        server_round = phase.round or engine.round
+        session = Session(engine.run_id, server_round, phase.kind, attempt, self._order(spread))
+        self.server = Aggregation(session, rules)
         self.clients: dict[str, list[str]] = {}  # by node
         self._ids: dict[str, int] = {}
         for node, clients in spread.items():
@@ -72,6 +76,14 @@ class SecurePhase:
         self._before = False  # whether what it comes to was released before the run went on
         self._cannot = "the phase was not run"
         self._requests: list[Message] = []  # those of the stage in which numbers go up
+
+    def _order(self, spread: Mapping[int, list[str]]) -> str:
+        """Return the SHA-256 of what the phase asks of all nodes alike; "" if it asks none."""
+        engine = self.engine
+        for message in engine.messages(self.phase, list(spread.items())[:1], self.evidence):
+            keys = session_terms(as_run_config(engine.config))
+            return shared_digest(engine.whole(message.content), self.phase.kind, keys)
+        return ""
 
     def _name(self, node: int) -> str:
         online = self.engine.registry.membership.present().get(node)
@@ -125,7 +137,7 @@ class SecurePhase:
         if self.evidence:
             self.evidence.sums = secure.vector_arrays(opened)
             public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
-            masks = {"keys": public, "senders": list(senders), "shares": shares}
+            masks = {"keys": public, "senders": list(senders), "shares": shares, "order": session.order}
             self.evidence.masks = masks if self.evidence.full else {}
         found, sums = secure.partials_of(self.contract, self.like, opened)
         clients = sum(len(self.clients[n]) - len(self._failed[n]) for n in alive)
@@ -188,6 +200,8 @@ class SecurePhase:
                 found[name] = read(name, reply)
             except BouquetError as err:
                 self._why[name] = wire.one_line(str(err))
+            except UNFED:  # ours
+                raise
             except Exception as err:  # whatever bytes from outside lead to is their reply's fault
                 self._why[name] = wire.one_line(str(err), type(err).__name__)
         for node in waiting:
@@ -229,6 +243,9 @@ class SecurePhase:
         clients = self.clients[name]
         if self.evidence:
             self.evidence.take(name, clients, reply.content)
+        if secure.adds_nothing(reply.content):
+            self._failed[name] = secure.read_failed(reply.content, clients, self.engine.round)
+            return
         vector, failed = secure.read_masked(reply.content, clients, self.engine.round, self.form)
         self.server.add(name, vector)
         self._failed[name] = failed
@@ -243,11 +260,12 @@ class SecurePhase:
         rejected: list[RejectedReply] = []
         counted: list[str] = []
         for name, clients in self.clients.items():
-            failed = {q.client for q in self._failed.get(name, ())} if name in alive else set()
-            rejected += self._failed[name] if name in alive else []
+            failed = {q.client for q in self._failed.get(name, ())}
+            if name in alive or failed == set(clients):  # all of them: the node added nothing
+                rejected += self._failed[name]
             why = self._why.get(name) or self._cannot
             counted += [c for c in clients if name in alive and c not in failed]
-            out = [] if name in alive else clients
+            out = [] if name in alive or failed == set(clients) else clients
             rejected += [
                 RejectedReply(c, self.engine.round, "", "a masked sum with its node", why) for c in out
             ]

@@ -28,6 +28,24 @@ class ServerState:
     arrays: Arrays  # global model w^t: parameters and buffers
 
 
+@dataclass(frozen=True)
+class MeansState(ServerState):
+    """The state of a rule that holds means over all clients of what they keep.
+
+    `task.spec.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the means
+    shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.
+    """
+
+    population: int = field(default=0, kw_only=True)  # N, of the means; 0 = there are none yet
+
+
+def rescaled(arrays: NamedArrays, factor: float) -> Arrays:
+    """Return arrays times a factor, each rounded once, from float64; at 1 they are the same ones."""
+    if factor == 1.0:
+        return dict(arrays)
+    return {name: (a.astype(np.float64) * factor).astype(a.dtype) for name, a in arrays.items()}
+
+
 S = TypeVar("S", bound=ServerState)
 Updated = tuple[S, dict[str, Number]]  # the next state and the rule's metrics
 
@@ -44,12 +62,12 @@ class AggregatedReplies:
     round: int = 0  # server round t, from 1
     lr: float = 0.0  # eta_t of this round
     trainable: tuple[str, ...] = ()  # names of the model's parameters, without buffers
-    population: int = 0  # clients that are online, K
+    population: int = 0  # clients that the run has known, online or not, N
     seconds: float = 0.0  # wall time since the round began
     bytes: int = 0  # payload bytes of the round so far, both ways
     asked: int = 0  # clients that were asked to train; 0 = unknown, so at least those that took part
-    # Names of all clients that are online, sorted: the order of records that hold a number for each (see
-    # `task.spec.entry.Algorithm.individual`).
+    # Names of all clients that the run has known, sorted: the order of records that hold a number for each
+    # (see `task.spec.entry.Algorithm.individual`).
     names: tuple[str, ...] = ()
     # By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which the selection
     # may set); None = n_k.
@@ -64,7 +82,7 @@ class AggregatedReplies:
 
     @property
     def share(self) -> float:
-        """Share m / K of the clients that took part; under ``dp.*`` that to be expected, q."""
+        """Share m / N of the clients that took part; under ``dp.*`` that to be expected, q."""
         took = self.expected or len(self.clients)
         return took / max(self.population, took)
 
@@ -155,7 +173,7 @@ def load_state(cls: type[S], arrays: NamedArrays, numbers: Mapping[str, Number])
     """Rebuild the state that `dump_state` took apart."""
     values: dict[str, Any] = dict(numbers)
     for f in dataclasses.fields(cls):
-        if f.name not in values:
+        if f.name not in values and f.default is dataclasses.MISSING:
             prefix = f"{f.name}/"
             values[f.name] = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
     return cls(**values)

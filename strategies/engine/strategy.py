@@ -34,6 +34,7 @@ from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
+from strategies.membership.agreement import Agreement
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts, RoundPlan
@@ -90,6 +91,7 @@ class Strategy(FlowerStrategy):
         self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
         self.registry.follow(self.config)
         self.registry.membership.only = listed(server.nodes)
+        self.registry.membership.agreement = Agreement(apart=self.entry.vertical)
         self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
@@ -142,7 +144,7 @@ class Strategy(FlowerStrategy):
             self._register(grid, server_round)
         context, run = self.context(server_round, lr), partial(self.engine.run, grid=grid)
         seconds = partial(self.cohorts.alone, state=state, context=context)
-        state = self._take(self.rule.begin(state, context, seconds))
+        state = self._take(self.rule.counted(self.rule.begin(state, context, seconds), context))
         plan = self._plan = self.cohorts.draw(state, context, run)
         most = min(self.config.server.enough_replies or plan.asked, plan.asked)
         if server_round <= 1 and (why := too_few(self.entry, self.config, most, plan.asked)):
@@ -168,7 +170,9 @@ class Strategy(FlowerStrategy):
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
         more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
-        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more)
+        return RoundContext(
+            self.rule, self.entry, server_round, lr, (), *known, *more, known=clients.known.names
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -357,7 +361,8 @@ class Strategy(FlowerStrategy):
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
         assert self.state is not None
-        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry)
+        known = self.registry.dump(examples=self.rule.counts_examples)
+        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry) | known
         good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
         return Snapshot.of(server_round, self.state, memory, good)
 
@@ -366,6 +371,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
         held_out.load(self.registry, snapshot.arrays)
+        self.registry.known.load(snapshot.arrays)
         self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
         self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)

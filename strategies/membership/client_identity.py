@@ -13,13 +13,15 @@ data have one owner, and it is never guessed which:
 * Nodes of a partition must agree on the number of its clients. The number that more than half of them count
   holds for the run; the others are refused, by name.
 * Where the run's data are the nodes' own, the same goes for the shape of an example and the number of
-  classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`.
+  classes; see `strategies.membership.client_registry.ClientRegistry.shape_of_data`. So it does for what all
+  data mean: columns, categories, targets and classes; see `strategies.membership.agreement`.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from strategies.membership.agreement import Agreement, Voter, agree
 from task.datasets.base import ROWS
 from task.datasets.public import CODE as PUBLIC
 from task.encryption.ckks import KEY_FILE
@@ -71,6 +73,7 @@ class Admission:
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)  # by client that a node brings, the pool of its data
     size: int = 0  # clients of the partition; 0 if no node hosts one
+    agreement: Agreement = field(default_factory=Agreement)  # what the nodes' data mean
     # Refused nodes whose partition or data differ from the others'.
     deviating: set[int] = field(default_factory=set)
     ambiguous: str = ""  # why a person must decide before the first round; "" if all is clear
@@ -83,14 +86,16 @@ def admit(
     data: Data | None = None,
     lost_on_foreign: str = "",
     code: Mapping[str, str] | None = None,
+    agreement: Agreement | None = None,
 ) -> Admission:
     """Decide which nodes take part.
 
-    `held` and `size` are those of the last `Admission` (size 0: most nodes decide), `data` is what own data
-    must be like (None: anything), and `lost_on_foreign` is what a ClientApp that is not Bouquet's cannot do
-    in this run ("": it can take part). `code` has, by package, the hash of what the run's user brings.
+    `held`, `size` and `agreement` are those of the last `Admission`: with size 0, and for what is not in the
+    agreement, most nodes decide. `data` is what own data must be like (None: anything), and `lost_on_foreign`
+    is what a ClientApp that is not Bouquet's cannot do in this run ("": it can take part). `code` has, by
+    package, the hash of what the run's user brings.
     """
-    done = Admission(held=dict(held), size=size)
+    done, known = Admission(held=dict(held), size=size), agreement or Agreement()
     by_client: dict[str, list[Claim]] = {}
     shared: list[Claim] = []
     ordered = sorted(claims, key=lambda c: c.node.id)
@@ -101,7 +106,8 @@ def admit(
             done.refused[node.id] = differs
         elif data and theirs and theirs != data:
             done.deviating.add(node.id)
-            done.refused[node.id] = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
+            why = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
+            done.refused[node.id] = known.refuses(claim.own, claim.registration.meaning) or why
         elif not claim.own:
             shared.append(claim)
         elif node.name not in ("", claim.own):
@@ -113,6 +119,7 @@ def admit(
     if shared:
         enrolled = any(c.node.name for group in by_client.values() for c in group)
         _admit_shared(shared, done, enrolled)
+    _admit_alike(ordered, done, known)
     if lost_on_foreign:
         _refuse_foreign(ordered, done, lost_on_foreign)
     return done
@@ -218,6 +225,20 @@ def _admit_shared(claims: Sequence[Claim], done: Admission, enrolled: bool) -> N
             done.admitted.add(node.id)
             continue
         done.refused[node.id] = why
+
+
+def _admit_alike(claims: Sequence[Claim], done: Admission, known: Agreement) -> None:
+    """Refuse the nodes whose data mean something else."""
+    voters = {
+        c.node.id: Voter(str(c.node), c.own, c.registration.meaning)
+        for c in claims
+        if c.node.id in done.admitted and len(c.registration.clients) and not c.registration.foreign
+    }
+    done.agreement, refused, unclear = agree(voters, known)
+    done.admitted -= refused.keys()
+    done.deviating |= refused.keys()
+    done.refused |= refused
+    done.ambiguous = done.ambiguous or unclear
 
 
 def _refuse_foreign(claims: Sequence[Claim], done: Admission, why: str) -> None:

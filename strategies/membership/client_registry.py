@@ -12,7 +12,6 @@ or else after its id; where the algorithm needs our client half it is refused, s
 `strategies.membership.foreign`.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from strategies.membership.client_identity import in_words
+from strategies.membership.known_clients import KnownClients
 from strategies.membership.membership import Membership
 from task.config.knobs import Config
 from task.datasets.stream import DataStream, stream_of
 from task.errors import ConfigError
+from task.numerics.arrays import Arrays
 from task.population import ClientNames, numbering, some
 from task.spec.selections import cohort_size
 from task.wire.registration import Data, Registration
@@ -63,6 +64,7 @@ class ClientRegistry:
         self.min_nodes = min_nodes
         self.membership = Membership(timeout_s)
         self.names: Sequence[str] = []  # sorted, without those held out
+        self.known = KnownClients()  # also those that were online before; it grows between phases only
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
         self.stream: DataStream | None = None  # who joins when, with how many examples; None = all are there
@@ -75,8 +77,6 @@ class ClientRegistry:
         self._groups: list[_Group] = []
         self._widths: dict[str, float] = {}
         self._models: dict[str, str] = {}
-        # Names with those that join later: a client stays at its node, where its state is.
-        self._dealt: Sequence[str] = []
 
     @property
     def started(self) -> bool:
@@ -87,8 +87,11 @@ class ClientRegistry:
         """Take over which nodes take part."""
         admitted = self.membership.admitted()
         if admitted != self._answers:
+            before = {g.names: self._answers[g.nodes[0]].num_examples for g in self._groups}
             self._answers = admitted
             self._index()
+            there = {g.names for g in self._groups}
+            self.known.left({names: n for names, n in before.items() if names not in there})
 
     def follow(self, config: Config) -> None:
         """Let clients, and their examples, be those of the round, as a run says."""
@@ -137,7 +140,6 @@ class ClientRegistry:
         self.late = self.stream.late(self.names) if self.stream else frozenset()
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
-        self._dealt = self.names
         if self.stream and self.late and self.stream.age(True, self.round) < 1:
             self.names = [name for name in self.names if name not in self.late]
 
@@ -157,13 +159,19 @@ class ClientRegistry:
             )
         picked = rng.choice(len(self.names), size=size, replace=False)
         self.held_out = frozenset(self.names[i] for i in picked.tolist())
+        self.known.forget(self.held_out)
         self._index()
 
     def let_in(self) -> list[str]:
         """Let those held out in, as clients that are new; return the ones that are online, sorted."""
         held, self.held_out = self.held_out or frozenset(), frozenset()
         self._index()
+        self.known.add(self.names)
         return [name for name in self.names if name in held]
+
+    def dump(self, *, examples: bool) -> Arrays:
+        """Return the clients that the run has known, for a checkpoint, with their examples if they count."""
+        return self.known.dump(self.num_examples(self.known.names) if examples else None)
 
     def _claims(self, cohort: Iterable[str]) -> dict[str, list[int]]:
         """Return by client the nodes that said that they can train it, ascending."""
@@ -180,11 +188,12 @@ class ClientRegistry:
             by_pool.setdefault(self._answers[node].pool, []).append(node)
         if len(by_pool) == 1:
             return claims
-        i = bisect_left(self._dealt, name)
+        # Its place among the clients that the node named: whoever else joins does not move it.
+        places = {node: group.number(name) for group in self._groups for node in group.nodes}
         for pool in sorted(by_pool):
             for node in self._pools[pool]:
                 part, parts = self._answers[node].share
-                if i % max(parts, 1) == part:
+                if (i := places.get(node)) is not None and i % max(parts, 1) == part:
                     return by_pool[pool]
         return by_pool[min(by_pool)]
 
@@ -198,8 +207,13 @@ class ClientRegistry:
         )
 
     def num_examples(self, cohort: Iterable[str]) -> dict[str, int]:
-        """Return by client its registered training examples, those that it has in this round."""
+        """Return by client its registered training examples, those that it has in this round.
+
+        Of one that is away they are those that it had, and 0 of one that the run does not know.
+        """
         counts = dict.fromkeys(cohort, 0)
+        if self.known.names:
+            counts |= {name: self._present(name, n) for name, n in self.known.last_examples(counts).items()}
         for group in self._groups:
             registered = self._answers[group.nodes[0]].num_examples
             for name, i in group.among(counts):
@@ -228,13 +242,36 @@ class ClientRegistry:
         return {name: n for name, n in counts.items() if n > 0}
 
     def participants(self) -> list[Row]:
-        """Return the nodes that take part, by id, with their enrolled name and what they registered."""
+        """Return the nodes that take part, by id, with their enrolled name and their share of the clients."""
         names = {node: claim.node.name for node, claim in self.membership.claims.items()}
+        shares = self._shares()
         return [
-            {"node": str(n), "name": names.get(n, ""), "clients": len(a.clients)}
-            | {"examples": int(np.sum(a.num_examples)), "version": a.version}
+            {"node": str(n), "name": names.get(n, ""), "clients": shares[n][0], "examples": shares[n][1]}
+            | {"version": a.version}
             for n, a in sorted(self._answers.items())
         ]
+
+    def _shares(self) -> dict[int, tuple[int, int]]:
+        """Return by node how many clients it trains, and their registered examples.
+
+        Which node of a pool trains which client depends on the cohort: each counts for an equal part.
+        """
+        shares = dict.fromkeys(self._answers, (0, 0))
+        for group in self._groups:
+            counts = np.asarray(self._answers[group.nodes[0]].num_examples)
+            places = np.arange(len(group.names))
+            by_pool: dict[str, list[int]] = {}
+            for node in sorted(group.nodes):
+                by_pool.setdefault(self._answers[node].pool, []).append(node)
+            of = np.zeros(len(group.names), int)  # which pool trains each client, as in `_hosts`
+            for i, pool in reversed(list(enumerate(sorted(by_pool)))):
+                for part, parts in (self._answers[node].share for node in self._pools[pool]):
+                    of[places % max(parts, 1) == part] = i
+            for i, pool in enumerate(sorted(by_pool)):
+                for k, node in enumerate(by_pool[pool]):
+                    own = np.flatnonzero(of == i)[k :: len(by_pool[pool])]
+                    shares[node] = len(own), int(counts[own].sum())
+        return shares
 
     def left_out(self) -> list[Row]:
         """Return the nodes that are online and take no part, by id, with their enrolled name and why."""

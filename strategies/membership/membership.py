@@ -13,11 +13,13 @@ from typing import Any
 
 from flwr.app import Message
 
+from strategies.membership.agreement import Agreement
 from strategies.membership.client_identity import Admission, Claim, OnlineNode, admit
 from strategies.membership.foreign import as_one_client, foreign_registration
 from strategies.transport.pull import FetchedReplies
 from task import timing
-from task.errors import ConfigError
+from task.datasets.description import Meaning
+from task.errors import UNFED, ConfigError
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire
@@ -52,6 +54,7 @@ class Membership:
         self._unfit: dict[int, tuple[str, bool]] = {}  # why nodes cannot take part, and whether they said so
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
+        self.agreement = Agreement()  # what all data must mean, as far as it is decided
         self._data: Data | None = None  # that all nodes' own data must be like
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._again: set[int] = set()  # nodes that are to register again, though they have
@@ -130,7 +133,9 @@ class Membership:
             registered = self._read(node, reply)
         except ConfigError as err:
             self._leave_out(node, str(err), declined=True)
-        except Exception as err:  # hostile bytes may raise anything
+        except UNFED:  # ours
+            raise
+        except Exception as err:  # hostile bytes may raise anything else
             why = f"its registration cannot be read: {err or type(err).__name__}"
             self._leave_out(node, why, declined=False)
         else:
@@ -146,17 +151,17 @@ class Membership:
         """Return what a node registered; None if the node could not answer and is to be asked again.
 
         Raises:
-            ConfigError: The node declines.
+            ConfigError: The node declines, or its app failed, which makes it no client of another author's.
             Exception: Whatever its bytes lead to.
         """
         if isinstance(reply, Exception):
             raise reply
         if reply.has_error():
             why = wire.one_line(reply.error.reason, "no reason given")
-            if why.startswith(wire.POLICY):
-                raise ConfigError(why)
             if reply.metadata.src_node_id != node.id:
                 return None  # the SuperLink's error: the node left, or its answer did
+            if REGISTER not in why:  # Flower names the query to which an app has no answer
+                raise ConfigError(why)
         elif REGISTER in reply.content:
             registered = read_registration(reply.content)
             whole = self.whole_nodes and len(registered.clients) > 1
@@ -250,6 +255,26 @@ class Membership:
         self._code = code
         self._admit()
 
+    def expect_meaning(self, agreement: Agreement) -> None:
+        """Refuse, from now on, nodes whose data mean something else."""
+        self.agreement = agreement
+        self._admit()
+
+    def orders(self) -> dict[int, Meaning]:
+        """Return by node the order in which it is to read its data; none where all read theirs so anyway.
+
+        Where the order is one for all, all nodes hear of it if one must, so that their messages are alike.
+        """
+        found, unlike = dict[int, Meaning](), set[int]()
+        for node in self.admission.admitted:
+            claim = self.claims[node]
+            mine, agreed = claim.registration.meaning, self.admission.agreement.of(claim.own)
+            if not claim.registration.foreign:
+                found[node] = agreed
+                if (mine.inputs, mine.outputs) != (agreed.inputs, agreed.outputs):
+                    unlike.add(node)
+        return {n: found[n] for n in unlike} if self.agreement.apart or not unlike else found
+
     def count_whole_nodes(self, whole: bool) -> None:
         """Count a node that hosts several clients as one from now on, or as its clients again."""
         if whole != self.whole_nodes:
@@ -260,6 +285,7 @@ class Membership:
     def confirm(self) -> None:
         """Let the present holders keep their clients' names; log once who was refused or replaced."""
         self._held, self._size = self.admission.held, self.admission.size
+        self.agreement = self.admission.agreement
         for node, why in self.left_out().items():
             if node.id in self.admission.refused:
                 self.log_once(f"{node} {why}")
@@ -288,4 +314,5 @@ class Membership:
             for n, c in self.claims.items()  # another node of the pool does the work of one that left
             if n in self.nodes or (n in present and c.registration.pool not in pools)
         ]
-        self.admission = admit(claims, self._held, self._size, self._data, self.lost_on_foreign, self._code)
+        rest = self._data, self.lost_on_foreign, self._code, self.agreement
+        self.admission = admit(claims, self._held, self._size, *rest)

@@ -13,8 +13,10 @@ n_j      registered              positive integer    server
 =======  ======================  ==================  =======================
 
 w_j of a client that is not known yet (see `strategies.rules.client_models`) is the run's initial model; every
-client has it and it does not travel. p0_j = n_j / n, over the N clients that are online, goes to all: the
-clients do not know how many examples the others have. The relationships p_ij stay at their client i.
+client has it and it does not travel. p0_j = n_j / n, over the N clients that were ever online, goes to all:
+the clients do not know how many examples the others have. The relationships p_ij stay at their client i. A
+client that is away, or has left, stays in all mixtures with its last core model: without it their weights
+would not add up to one.
 
 A core model whose reply is lost stays the one before, while its client's p_i goes on.
 
@@ -37,9 +39,11 @@ from task.numerics.arrays import Arrays
 class Apple(Rule, algorithm="apple", update=server_update, state=ModelsState):
     """Adaptive personalised cross-silo learning; see `strategies.rules.apple`."""
 
+    counts_examples = True
+
     def down_record(self, state: ModelsState, name: str, context: RoundContext) -> Arrays:
         """Return p0."""
-        names = sorted(context.names)
+        names = sorted(context.everybody)
         counts = context.examples(names)
         n = np.array([counts[name] for name in names], np.float64)
         return {"clients": (n / n.sum()).astype(np.float32)}
@@ -50,5 +54,5 @@ class Apple(Rule, algorithm="apple", update=server_update, state=ModelsState):
 
     def route(self, state: ModelsState, to: Sequence[str], context: RoundContext) -> Route:
         """Give each client all core models."""
-        core = models_of(state, context.names)
+        core = models_of(state, context.everybody)
         return {"models": dict.fromkeys(to, core)}

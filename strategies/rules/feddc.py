@@ -12,12 +12,14 @@ mean of all h_k    state.drift              as the parameters, float64          
 w_k                up ``arrays``            as the model                          wire
 v_k (g_k^+ - g_k)  up ``gradient-delta``    as the parameters                     wire
 n / K              ``mean-examples``        float; v_k = n_k K / n                server, down
-K, m               population, clients      who is online, who answered
+K, m               population, clients      who is or was online, who answered
 =================  =======================  ====================================  ============
 
 The mean of the local models is uniform, as in the authors' code: n_k enters by v_k. h_k grows by w_k - w^t,
-so the server follows the mean of all h_k without a record for it. What is said of c in
-`strategies.rules.scaffold` holds for that mean and for g too. Buffers are averaged and have neither.
+so the server follows the mean of all h_k without a record for it. K clients are those that the run has known,
+and n their examples, of one that is away as it last had them. With others that join, or examples that arrive,
+n grows: g is (1/n) sum n_k g_k over all clients, n_k as of a client's last training. What is said of c in
+`strategies.rules.scaffold` holds for g and for the mean of h_k too. Buffers are averaged and have neither.
 
 No value gives FedAvg: with alpha = 0 the corrections of gradient and drift stay. At rest h_k sum to 0, g = 0
 and sum n_k grad F_k = 0: that is the optimum of the pooled data.
@@ -37,14 +39,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategies.engine.rule import Round, RoundContext, Rule
-from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.engine.rule import RoundContext, Rule
+from strategies.engine.state import AggregatedReplies, MeansState, Updated, rescaled
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
 @dataclass(frozen=True)
-class FedDCState(ServerState):
+class FedDCState(MeansState):
     """The model, g, the mean of all h_k, and n / K."""
 
     gradient: Arrays = field(default_factory=dict)
@@ -72,7 +74,13 @@ _SENDS = {"mean-examples": "mean_examples"}
 class FedDC(Rule, algorithm="feddc", update=server_update, state=FedDCState, zeros=_ZEROS, sends=_SENDS):
     """Local drift decoupling and correction; see `strategies.rules.feddc`."""
 
-    def round(self, state: FedDCState, context: RoundContext) -> Round:
-        """Take the mean number of examples of the clients that are online, then train."""
-        counts = context.examples(context.names).values()
-        return (yield from super().round(replace(state, mean_examples=sum(counts) / len(counts)), context))
+    counts_examples = True
+
+    def counted(self, state: FedDCState, context: RoundContext) -> FedDCState:
+        """Take the mean number of examples of all clients that the run has known, and g over these."""
+        counts = context.examples(context.everybody).values()
+        before = state.mean_examples * state.population
+        new: FedDCState = super().counted(state, context)
+        new = replace(new, mean_examples=sum(counts) / len(counts))
+        factor = before / (new.mean_examples * new.population) if before else 1.0
+        return replace(new, gradient=rescaled(state.gradient, factor))

@@ -9,13 +9,14 @@ symbol         variable              shape, dtype                  where
 theta^{t-1}    state.arrays          as the model                  server
 h              state.h               as the parameters, float64    server
 theta_k^t      up ``arrays``         as the model                  wire
-m              reduced.population    clients that are online       server
+m              reduced.population    clients that were ever there  server
 alpha          ``feddyn.alpha``      float >= 0                    run config
 =============  ====================  ============================  ==========
 
 Means are uniform, as in the paper: the objective is the mean of the clients' losses, whatever their sizes.
 Buffers are averaged, and have no h. h is the mean of the clients' gradient states as long as every reply
-arrives; what is said of c in `strategies.rules.scaffold` holds for it too.
+arrives; what is said of c in `strategies.rules.scaffold` holds for it too, joins, absences and those that
+left for good included.
 
 Neutral: alpha = 0 switches both halves off, h staying 0 and h/alpha being taken as 0; sizes being equal, that
 is FedAvg. It is not the limit for small alpha, in which the server keeps its extrapolation by h/alpha.
@@ -34,13 +35,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.engine.state import AggregatedReplies, MeansState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
 @dataclass(frozen=True)
-class FedDynState(ServerState):
+class FedDynState(MeansState):
     """The model and h."""
 
     h: Arrays = field(default_factory=dict)

@@ -15,7 +15,8 @@ root       ``fltrust.root``       name of the client that the server trusts     
 The server of the paper trains on a small root data set of its own. Here that lies at a client which the
 server trusts, such as a node that its operator runs: it is asked first, in a phase of its own, trains as
 everybody does, and is no part of the cohort. It is no attacker in a simulated attack. Without a name it is
-the first client by name. Any number of others may be malicious; a biased root set biases the model.
+the first by name of those online in round 1, for the whole run: nobody becomes the root by joining. Any
+number of others may be malicious; a biased root set biases the model.
 
 Cosines and norms are over the parameters. Where nobody points the root's way, the model stays. Buffers are
 the root client's: cosines say nothing of them.
@@ -46,9 +47,11 @@ from task.population import some
 
 @dataclass(frozen=True)
 class FLTrustState(ServerState):
-    """The model and, between the two phases of a round, the root client's model."""
+    """The model, who is trusted and, between the two phases of a round, the root client's model."""
 
     root: Arrays = field(default_factory=dict)
+    trusted: Arrays = field(default_factory=dict)
+    """The name of the root client where the run names none, uint8; empty before round 1."""
 
 
 def trust(
@@ -106,11 +109,28 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
             )
         yield from ()
 
+    def counted(self, state: FLTrustState, context: RoundContext) -> FLTrustState:
+        """Choose whom the run trusts from its first round on, if it does not say."""
+        if self.config.fltrust.root or state.trusted or not context.names:
+            return state
+        name = context.names[0]
+        context.remark(
+            f'fltrust: the server trusts client "{name}" for the whole run, the first by name of those '
+            'online in its first round; set run-config key "fltrust.root" to choose another'
+        )
+        return replace(state, trusted={"name": np.frombuffer(name.encode(), np.uint8).copy()})
+
+    def roll_back(self, good: FLTrustState, state: FLTrustState) -> FLTrustState:
+        """Take the earlier model; who is trusted stays."""
+        return replace(good, trusted=state.trusted)
+
     def round(self, state: FLTrustState, context: RoundContext) -> Round:
         """Let the root client train, then the cohort without it."""
-        root = self.config.fltrust.root or context.names[0]
+        root = self.config.fltrust.root or state.trusted["name"].tobytes().decode()
         if root not in context.names:
-            raise TooFewRepliesError(f'client "{root}" (run-config key "fltrust.root") is not online')
+            raise TooFewRepliesError(
+                f'client "{root}", whom the server trusts (run-config key "fltrust.root"), is not online'
+            )
         cohort = tuple(client for client in context.cohort if client != root)
         if not cohort:
             raise TooFewRepliesError(f'nobody but the root client "{root}" was to train')

@@ -10,7 +10,8 @@ symbol         variable                 meaning                                 
 w~_k           up ``arrays``            clipped and noised local model                 wire
 sigma_U        ``sigma-up``             noise of a client                              server, down
 sigma_D        state.sigma_down         noise of the server                            server
-m              here                     examples of the smallest client                server
+m              here                     examples of the smallest client, also of those server
+                                        that are away
 N              here                     clients that are asked in the round            server
 T              ``num-server-rounds``    rounds of the run                              run config
 C, epsilon     ``nbafl.*``              knobs                                          run config
@@ -95,9 +96,11 @@ def server_update(state: NbAFLState, reduced: AggregatedReplies, config: Config)
 class NbAFL(Rule, algorithm="nbafl", update=server_update, state=NbAFLState, sends={"sigma-up": "sigma_up"}):
     """Noising before model aggregation, as published: no protection; see `strategies.rules.nbafl`."""
 
+    counts_examples = True
+
     def round(self, state: NbAFLState, context: RoundContext) -> Round:
         """Choose the round's noise, then train; say before round 1 what it is worth."""
-        m, rounds = min(context.examples(context.names).values()), self.config.server.num_server_rounds
+        m, rounds = min(context.examples(context.everybody).values()), self.config.server.num_server_rounds
         up, down = sigmas(self.config, m, len(context.cohort), rounds)
         if context.round == 1:
             knobs, honest = self.config.nbafl, honest_epsilon(self.config, up, rounds)

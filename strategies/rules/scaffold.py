@@ -11,13 +11,18 @@ c              state.control           as the parameters          server, down
 y_i            up ``arrays``           as the model               wire
 c_i^+ - c_i    up ``control-delta``    as the parameters          wire
 eta_g          ``scaffold.server-lr``  float > 0                  run config
-S, N           clients, population     who answered, who is online
+S, N           clients, population     who answered; who is or was online
 =============  ======================  =========================  ==============
 
 Means are over the clients that answered, uniform as in the paper: the objective is the mean of the clients'
 losses, whatever their sizes. Buffers have no control variate; they are averaged and never stepped.
 
-c is the mean of all c_i as long as every reply arrives. A reply that is lost or quarantined after its client
+c is the mean of all c_i, of the clients that the run has known: it is taken over N_old / N_new more when some
+join, and not over fewer while some are away. A client that leaves for good leaves its last c_i in c. The
+rounds then go to the point where its gradient, as it last was, and the others' sum to 0: its loss counts on
+as a linear one. Begin a run from the model (``initial-model``) to be rid of it.
+
+That holds as long as every reply arrives. A reply that is lost or quarantined after its client
 went on leaves a difference of (c_i^+ - c_i)/N, and a client that lost its state begins with c_i = 0 again
 while c still holds what it had: both shift the point that the rounds go to by a share 1/N of that client's
 gradient, and later rounds of the client do not undo it.
@@ -39,13 +44,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from strategies.engine.rule import Rule
-from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.engine.state import AggregatedReplies, MeansState, Updated
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
 @dataclass(frozen=True)
-class ScaffoldState(ServerState):
+class ScaffoldState(MeansState):
     """The model and the server's control variate."""
 
     control: Arrays = field(default_factory=dict)

@@ -232,7 +232,7 @@ class OneByOne:
             wanted = [i for i in self._ids if i in self._wanted]
         try:
             found = answered(self.grid, wanted, timing.ANSWERED_S)
-        except Exception:
+        except Exception:  # asking for each meets the same error, and says it
             return len(wanted)
         finally:
             with self._change:
@@ -254,7 +254,7 @@ class OneByOne:
         try:
             with granted(allowance):
                 replies = list(self.grid.pull_messages([message_id]))
-        except Exception as err:
+        except Exception as err:  # it is raised in the thread that waits for the replies
             if is_superlink_error(err):
                 return True
             self._found.put((message_id if not ends_the_run(err) else "", err))

@@ -23,7 +23,7 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
     """
     keys: dict[str, Value] = {}
     for option in options or ():
-        if option.strip().endswith(".toml") and "=" not in option:
+        if _is_file(option):
             keys |= flatten(read_toml(Path(option.strip()).expanduser()))
             continue
         pairs = pairs_in(option, "a space between them, such as -c 'algorithm=\"fedprox\" fedprox.mu=0.1'")
@@ -40,6 +40,15 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
             )
         keys |= {key: value for key, value in read.items() if value is not None}
     return keys
+
+
+def typed(options: Iterable[str] | None) -> dict[str, Value]:
+    """Return the keys of ``-c`` options that the user has typed, as opposed to those of TOML files."""
+    return parse_options(option for option in options or () if not _is_file(option))
+
+
+def _is_file(option: str) -> bool:
+    return option.strip().endswith(".toml") and "=" not in option
 
 
 def pairs_in(option: str, form: str, value: str = _ONE) -> dict[str, str]:

@@ -96,6 +96,18 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
     return config
 
 
+def read_checked(run_config: Mapping[str, Any]) -> Config:
+    """Return the config of a run that `read_config` accepted where it began, from the keys in its files.
+
+    Each key is checked by itself. Whether they go together is not asked again: a model's card has no paths,
+    and what a server measures follows from its data, which need not be on this machine.
+
+    Raises:
+        ConfigError: An unknown key, a wrong type or a value out of range.
+    """
+    return _built(run_config)
+
+
 def _built(run_config: Mapping[str, Any]) -> Config:
     """Return the config of some keys, each checked by itself."""
     known = {k.key: k for k in knobs()}

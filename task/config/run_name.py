@@ -4,24 +4,40 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from task.config.sections import Value
 
 FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys stand at the top
-# Keys that change where and how fast a run is computed, not what is computed.
-CHANGE_NO_RESULT = frozenset(
-    {"run-name", "runs-dir", "resume", "progress", "tracker", "checkpoint-every", "cache-dir", "data-dir"}
-    | {"state-dir", "min-nodes", "keep-state", "round-timeout", "roll-call-timeout"}
-)
+# Keys that change where and how fast a run is computed, not what is computed, and why each of them does not.
+MACHINE: Mapping[str, str] = {
+    "run-name": "names folders",
+    "runs-dir": "a folder of the server's",
+    "resume": "whether the server goes on from its checkpoint",
+    "progress": "what a terminal shows",
+    "tracker": "where the server's results are sent, too",
+    "checkpoint-every": "how often the server saves",
+    "cache-dir": "a folder of decoded data",
+    "data-dir": "a folder of raw data",
+    "state-dir": "a folder of what clients keep",
+    "min-nodes": "for how many nodes the server waits",
+    "keep-state": "whether what clients kept is deleted when the run is over",
+    "round-timeout": "how long the server waits for a round",
+    "roll-call-timeout": "how long the server waits for nodes",
+}
+CHANGE_NO_RESULT = frozenset(MACHINE)
 # Keys that a resumed run may have changed too: its name stays.
 LENGTHEN = frozenset(
     {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"} | {"dp.max-epsilon"}
 )
 
-# Keys that a node has values of its own for, or that its data answer.
-OF_A_NODE = frozenset({"data-path", "initial-model", "task"})
+# Keys that a node has values of its own for, or that its data answer, and why.
+OF_A_NODE: Mapping[str, str] = {
+    "data-path": "the node's own data",
+    "initial-model": "a file of the server's, whose model goes down",
+    "task": "what a node's data say where the run does not",
+}
 
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name
@@ -55,9 +71,23 @@ def changed(config: Any) -> dict[str, Value]:
 
 def terms(keys: Mapping[str, Value]) -> str:
     """Return the SHA-256 of those of a run's keys that its server and all nodes share, resumed or not."""
-    left = CHANGE_NO_RESULT | LENGTHEN | OF_A_NODE
-    shared = {key: value for key, value in keys.items() if key not in left}
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+    return digest_but(keys, CHANGE_NO_RESULT | LENGTHEN | OF_A_NODE.keys())
+
+
+def session_terms(keys: Mapping[str, Value]) -> str:
+    """Return the SHA-256 of those of a run's keys that its server and all nodes share in one attempt."""
+    return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys())
+
+
+def all_terms(keys: Mapping[str, Value]) -> str:
+    """Return the SHA-256 of all keys of a run as a node reads them, but those of places and waits."""
+    return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys() - {"task"})
+
+
+def digest_but(keys: Mapping[str, Value], left: Collection[str]) -> str:
+    """Return the SHA-256 of a run's keys but those that are `left` out."""
+    taken = {key: value for key, value in keys.items() if key not in left}
+    return hashlib.sha256(json.dumps(taken, sort_keys=True).encode()).hexdigest()
 
 
 def default_name(config: Any) -> str:

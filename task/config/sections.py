@@ -52,7 +52,9 @@ class DataConfig(Section):
     cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
     data_path: str = knob("", "file or folder of imagefolder, csv, npz; a node's own data-path wins")
     num_classes: int = knob(
-        0, "classes or labels; 0 = from the data; needed when nodes bring their own data", low=0
+        0,
+        "classes or labels; 0 = from the data; needed where nodes' own data only number their classes",
+        low=0,
     )
     task: str = knob(
         "auto",

@@ -17,6 +17,7 @@ from task.datasets import cache, images
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.catalogue import DATASETS, spec_of
 from task.datasets.columns import prepared
+from task.datasets.description import Meaning, described
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
@@ -27,6 +28,7 @@ __all__ = [
     "natural_task", "spec_of", "stamp_of",
 ]  # fmt: skip
 
+FILES_LISTED = 20  # names in the facts
 GROWN_STATES = 2  # of data that grow, in the cache
 
 
@@ -93,12 +95,13 @@ def load_owned(
     The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
     a share ``local_test_fraction``, drawn by the client's name.
 
-    The run's `config` names the form as ``dataset`` and must give ``num_classes``. Of data that `grows` an
-    example that is there stays on its side when others are added behind it, and the cache has the last two
-    states only.
+    The run's `config` names the form as ``dataset``, and must give ``num_classes`` where the data number
+    their classes without naming them. Of data that `grows` an example that is there stays on its side when
+    others are added behind it, and the cache has the last two states only.
 
     Raises:
-        ConfigError: The data set is not one that a node can bring, num-classes is 0, or pool-test is set.
+        ConfigError: The data set is not one that a node can bring, num-classes is missing, or pool-test is
+            set.
         DataError: The data are missing, damaged or do not fit num-classes.
     """
     spec = spec_of(config.dataset)
@@ -107,11 +110,6 @@ def load_owned(
         raise ConfigError(
             f'run-config key "dataset": a node brings its own data (data-path "{local(data_path)}"), so '
             f'expected one of {", ".join(forms)}; got "{config.dataset}"'
-        )
-    if config.num_classes < 1 and config.task in ("auto", "classification", "multi-label"):
-        raise ConfigError(
-            'run-config key "num-classes": expected the number of classes that all nodes share, because '
-            f"nodes bring their own data; got {config.num_classes}"
         )
     if config.feature_skew != "none":
         raise ConfigError(
@@ -126,6 +124,14 @@ def load_owned(
     request = replace(_request(config, SyntheticConfig(), seed, data_path, client_name), grows=grows)
     owned = _cached(request, spec.locate(request))
     _check_party(owned, config)
+    numbered = owned.y.dtype.kind != "f" and (not owned.classes or config.partition == "columns")
+    if config.num_classes < 1 and numbered:
+        raise ConfigError(
+            'run-config key "num-classes": expected the number of classes that all nodes share, because this '
+            "node's data number their classes without naming all of them, or are a party's; got "
+            f"{config.num_classes}. Set the key, or list the classes in the header of each node's csv file, "
+            "as in ill:target(no|yes)"
+        )
     if owned.task == natural_task(config) == "classification" and owned.labelled and owned.num_classes < 2:
         raise ConfigError(
             'run-config key "num-classes": expected two classes or more to choose from; got '
@@ -231,10 +237,17 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
             decoded = _subset(_pooled(whole) if pool_test else whole, max_examples, request.seed)
         else:
             decoded = _owned(request, source) if request.owner else _decode(request, source)
+            decoded = replace(decoded, read=_files(source) | decoded.read)
         entry = cache.store(folder, *_to_entry(decoded))
         if request.grows:
             cache.keep_newest(folder, f"{named}-*", GROWN_STATES)
     return _from_entry(request.name, *entry)
+
+
+def _files(source: Source) -> dict[str, Any]:
+    """Return how many files were read, and the names of the first, as of `task.datasets.facts`."""
+    names = [path.name for path in source.files[:FILES_LISTED]]
+    return {"files": {"count": len(source.files), "listed": names}} if names else {}
 
 
 def _owned(request: Request, source: Source) -> Decoded:
@@ -243,12 +256,12 @@ def _owned(request: Request, source: Source) -> Decoded:
     if request == as_read:
         return _decode(request, source)
     whole = _cached(as_read, spec_of(request.name).locate(as_read))
-    expected = len(whole.classes) or request.num_classes  # only folders name their classes
+    expected = len(whole.classes) or request.num_classes or whole.num_classes  # some data name their classes
     if not request.keep_missing and whole.x.dtype.kind == "f" and np.isnan(whole.x).any():
         return _decode(request, source)  # which says where
     if whole.y.dtype.kind == "f" and request.num_classes in (0, whole.num_classes):
         return cut(request, whole)
-    if request.num_classes != expected or whole.num_classes > request.num_classes:
+    if request.num_classes not in (0, expected) or whole.num_classes > (request.num_classes or expected):
         return _decode(request, source)
     return cut(request, whole)
 
@@ -291,6 +304,7 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     arrays: cache.Arrays = {"x": decoded.x, "y": decoded.y}
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()
+    meta["meaning"] = described(decoded).meaning.as_dict()
     if decoded.ids is not None:
         arrays["ids"] = decoded.ids
     if decoded.owners:
@@ -300,7 +314,10 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
 
 
 def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Dataset:
+    meaning = Meaning.from_dict(meta["meaning"]) if "meaning" in meta else None
+    meta = {k: v for k, v in meta.items() if k != "meaning"}
     scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
     names, x, y = scalars.pop("owners", None), arrays.pop("x"), arrays.pop("y")
     ids = arrays.pop("ids", None)
-    return Dataset(name=name, x=x, y=y, ids=ids, owners=names and Owners(names, **arrays), **scalars)
+    owners = names and Owners(names, **arrays)
+    return Dataset(name=name, x=x, y=y, ids=ids, owners=owners, meaning=meaning, **scalars)

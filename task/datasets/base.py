@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
     import torch
 
     from task.datasets.columns import Preparation
+    from task.datasets.description import Meaning
     from task.datasets.drift import Drift
     from task.datasets.skew import Skew
 
@@ -195,6 +196,7 @@ class Dataset(Decoded):
 
     name: str  # in `DATASETS`
     fingerprint: str = ""  # hash of the content: equal on two machines that hold the same data
+    meaning: Meaning | None = None  # slow to compute, so that the cache keeps it; None = see `meaning_of`
     preparation: Preparation | None = None  # of a table's columns; None = a model reads them as they are
     skew: Skew | None = None  # of the clients' images; None = all are as in the file
     drift: Drift | None = None  # how examples change from round to round; None = they stay as they are

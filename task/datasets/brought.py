@@ -126,7 +126,7 @@ def array_of(key: str, name: str, values: Any) -> npt.NDArray[Any]:
     """
     try:
         made = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except Exception as err:
+    except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected {name} as an array; got {local(place(err))}") from err
     if made.ndim == 0 or (made.dtype.kind not in "fiub" and name != "client"):
         raise DataError(f"{key}: expected {name} as an array of numbers; got {made.dtype}{list(made.shape)}")
@@ -147,7 +147,7 @@ def from_examples(key: str, name: str, examples: Any) -> tuple[npt.NDArray[Any],
     try:
         pairs = [examples[i] for i in range(len(examples))]
         x, y = ([np.asarray(pair[side]) for pair in pairs] for side in (0, 1))
-    except Exception as err:
+    except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected pairs (x, y) in {name}; got {local(place(err))}") from err
     shapes = {a.shape for a in x}
     if len(shapes) != 1:

@@ -38,26 +38,34 @@ def parted(arrays: Arrays) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
     return known, notes
 
 
-def numbered(request: Request, where: str, y: npt.NDArray[Any]) -> tuple[Ints, tuple[str, ...], str]:
+def numbered(
+    request: Request, where: str, y: npt.NDArray[Any], named: tuple[str, ...] = ()
+) -> tuple[Ints, tuple[str, ...], str]:
     """Return class numbers, checked, the names of the classes, and a note if labels are not numbers 0, 1, ...
 
-    Where the run says how many classes there are, or nodes have to number them alike, labels are their
-    numbers; else the different labels are numbered in their order, as those of a csv file.
+    Where the run says how many classes there are, the file has their names, or nodes have to number them
+    alike, labels are their numbers; else the different labels are numbered in their order, as in a csv file.
 
     Raises:
-        DataError: A label is negative, or too large for the number of classes.
+        DataError: A label is negative, or too large for the number of classes, or the names are not as many.
     """
-    most = request.num_classes or (MOST_CLASSES if request.owner else 0)
+    if named and request.num_classes not in (0, len(named)):
+        raise DataError(
+            f'{local(where)}: run-config key "num-classes": expected {len(named)}, the names in "classes", '
+            f"or 0; got {request.num_classes}"
+        )
+    known = request.num_classes or len(named)
+    most = known or (MOST_CLASSES if request.owner else 0)
     wrong = np.flatnonzero((y < 0) | ((y >= most) if most else False))
     if len(wrong):
-        expected = f"0..{request.num_classes - 1} ({request.num_classes} classes)"
+        expected = f"0..{known - 1} ({known} classes)" if known else "from 0 on"
         raise DataError(
-            f"{local(where)}: expected labels {expected if request.num_classes else 'from 0 on'}; got "
+            f"{local(where)}: expected labels {expected}; got "
             f"{local(int(y[wrong[0]]))} in example {int(wrong[0])}, and {len(wrong) - 1} more. Renumber the "
             'labels or raise the run-config key "num-classes".'
         )
     if most:
-        return y.astype(np.int64), (), ""
+        return y.astype(np.int64), named, ""
     labels, numbers = np.unique(y, return_inverse=True)
     highest, note = int(labels[-1]), ""
     if highest >= len(labels):

@@ -166,6 +166,36 @@ def targets_of(path: Path, columns: Sequence[TypedColumn]) -> tuple[TypedColumn,
     return tuple(targets)
 
 
+def check_alike(path: Path, first: Sequence[TypedColumn], columns: Sequence[TypedColumn]) -> None:
+    """Refuse a file whose columns are not those of the first file; their order is free.
+
+    Raises:
+        DataError: Naming the file and the columns that differ.
+    """
+    want, got = (_roles(path, header) for header in (first, columns))
+    differing = [name for name in want.keys() & got.keys() if want[name] != got[name]]
+    parts = {
+        "missing": want.keys() - got.keys(),
+        "not in the first file": got.keys() - want.keys(),
+        "of another type or with other values": differing,
+    }
+    if odd := "; ".join(f"{what}: {local(sorted(names))}" for what, names in parts.items() if names):
+        raise DataError(
+            f"{local(path)}, line 1: expected the columns of the files before it, in any order, which are "
+            f"{local(sorted(want))}; got others: {odd}. Give all files the same columns."
+        )
+
+
+def _roles(path: Path, columns: Sequence[TypedColumn]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return what each column that is read is for, with the values that it lists."""
+    targets = [column.name for column in targets_of(path, columns)]
+    return {
+        c.name: ("target" if c.name in targets else c.type or "number", frozenset(c.values))
+        for c in columns
+        if c.type != "ignore"
+    }
+
+
 def read_column(text: str) -> TypedColumn:
     """Return the column whose `str` this is."""
     found = _TYPED.fullmatch(text)

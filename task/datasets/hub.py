@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from task import trust
 from task.datasets.base import Decoded, Request, Source, no_progress_thread
 from task.datasets.own import keys_of
 from task.datasets.parts import VALIDATION, part_of, test_part
 from task.datasets.pictures import PictureError, Stack, pixels_of
 from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
-from task.references import HUB, code_folder
+from task.references import HUB, code_folder, package_of
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _NUMBERS = ("int", "uint", "float", "bool")
@@ -69,9 +70,11 @@ def decode(request: Request, source: Source) -> Decoded:
     """Load the set, find its columns and check their values.
 
     Raises:
+        ConfigError: A file names the set, and the user does not.
         DataError: It cannot be loaded, or it is not clear what its columns are.
     """
     key = f'run-config key "dataset": "{request.name}"'
+    trust.packages_for("dataset", request.name, package_of(request.name))
     splits = _loaded(request.name, key)
     if "train" not in splits:
         raise DataError(f"{key}: expected a split train; got {local(', '.join(splits))}. {_TODO}")

@@ -4,11 +4,14 @@ The files are parsed here; torchvision is only imported to download them. Pixels
 [0, 1] and not standardised, which is enough to reproduce McMahan et al.; of EMNIST it is the balanced split.
 """
 
+import contextlib
 import gzip
+import io
 import struct
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,17 +76,17 @@ def _find(data_set: str, folder: Path, fetched: bool = False) -> tuple[Path, ...
 
 
 def decode(request: Request, source: Source) -> Decoded:
-    """Parse the four files."""
+    """Parse the four files; images are unpacked into one array, so that no part is in memory twice."""
     family = _FAMILIES[request.name]
-    parts = [read_idx(path, ndim) for path, ndim in zip(source.files, (3, 1, 3, 1), strict=True)]
-    for images, labels in ((0, 1), (2, 3)):
-        if len(parts[images]) != len(parts[labels]):
+    images, labels = [source.files[0], source.files[2]], [source.files[1], source.files[3]]
+    counts = [shape_of(path, 3)[0] for path in images]
+    for count, path, of in zip(counts, labels, images, strict=True):
+        if (got := shape_of(path, 1)[0]) != count:
             raise DataError(
-                f"{local(source.files[labels])}: expected {len(parts[images])} labels, one for each image of "
-                f"{local(source.files[images].name)}; got {len(parts[labels])}. Fetch both files again."
+                f"{local(path)}: expected {count} labels, one for each image of {local(of.name)}; got "
+                f"{got}. Fetch both files again."
             )
-    x = np.concatenate([parts[0], parts[2]])
-    y = np.concatenate([parts[1], parts[3]]).astype(np.int64)
+    x, y = read_idx(images, 3), read_idx(labels, 1).astype(np.int64)
     if family.transposed:
         x = np.ascontiguousarray(x.transpose(0, 2, 1))
     if len(y) and y.max() >= family.num_classes:
@@ -92,39 +95,71 @@ def decode(request: Request, source: Source) -> Decoded:
             f"{local(int(y.max()))}. These are files of another data set."
         )
     more = {"num_classes": family.num_classes, "classes": family.classes}
-    return decoded_images(x, y, len(parts[1]), source=str(source.files[0].parent), **more)
+    return decoded_images(x, y, counts[0], source=str(source.files[0].parent), **more)
 
 
-def read_idx(path: Path, ndim: int) -> npt.NDArray[np.uint8]:
-    """Read an idx file of unsigned bytes.
+def shape_of(path: Path, ndim: int) -> tuple[int, ...]:
+    """Return the shape that the header of an idx file of unsigned bytes gives.
 
     Raises:
-        DataError: Not such a file, or not of the length that its header gives.
+        DataError: Not such a file.
     """
-    raw = _read(path)
-    header = 4 + 4 * ndim
-    if len(raw) < header or raw[:4] != bytes((0, 0, 8, ndim)):
-        raise DataError(
-            f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; it begins with "
-            f"{local(raw[:4].hex() or 'nothing')} and has {len(raw)} bytes. Fetch the file again."
-        )
-    shape = struct.unpack(f">{ndim}I", raw[4:header])
-    expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(raw) != expected:
+    with _opened(path) as file:
+        return _shape(path, file.read(4 + 4 * ndim), ndim)
+
+
+def read_idx(paths: Sequence[Path], ndim: int) -> npt.NDArray[np.uint8]:
+    """Read idx files of unsigned bytes, one after the other, into one array ``[N, ...]``.
+
+    Raises:
+        DataError: Not such a file, not of the length that its header gives, or of images of another size.
+    """
+    shapes = [shape_of(path, ndim) for path in paths]
+    for path, shape in zip(paths, shapes, strict=True):
+        if shape[1:] != shapes[0][1:]:
+            raise DataError(
+                f"{local(path)}: expected images of {shapes[0][1:]} pixels as in {local(paths[0].name)}; got "
+                f"{shape[1:]}. Fetch both files again."
+            )
+    array, done = np.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), np.uint8), 0
+    for path, shape in zip(paths, shapes, strict=True):
+        _fill(path, array[done : done + shape[0]], ndim)
+        done += shape[0]
+    return array
+
+
+def _fill(path: Path, part: npt.NDArray[np.uint8], ndim: int) -> None:
+    """Read what follows the header of a file; raise `DataError` unless it is as long as `part`."""
+    content, got = part.reshape(-1).data, 0
+    with _opened(path) as file:
+        header = len(file.read(4 + 4 * ndim))
+        while size := file.readinto(content[got:]):
+            got += size
+        got += len(file.read(1 << 20))
+    if got != part.size:
         unpacked = " unpacked" if path.suffix == ".gz" else ""
         raise DataError(
-            f"{local(path)}: the file is damaged: expected {expected} bytes{unpacked} for {shape}; got "
-            f"{len(raw)}. Fetch the file again."
+            f"{local(path)}: the file is damaged: expected {header + part.size} bytes{unpacked} for "
+            f"{part.shape}; got {'at least ' if got > part.size else ''}{header + got}. Fetch the file again."
         )
-    return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _read(path: Path) -> bytes:
-    """Return the content, unpacked."""
-    if path.suffix != ".gz":
-        return path.read_bytes()
+def _shape(path: Path, header: bytes, ndim: int) -> tuple[int, ...]:
+    if len(header) < 4 + 4 * ndim or header[:4] != bytes((0, 0, 8, ndim)):
+        raise DataError(
+            f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; got one of "
+            f"{path.stat().st_size} bytes that begins with {local(header[:4].hex() or 'nothing')}. Fetch the "
+            "file again."
+        )
+    return struct.unpack(f">{ndim}I", header[4:])
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file, and unpack it if it is gzipped."""
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield cast(io.BufferedIOBase, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as err:
         raise DataError(
             f"{local(path)}: expected a whole gzip file; got {local(err)}. Fetch the file again."

@@ -1,8 +1,10 @@
 """csv and npz: data in the user's own files, pooled or of one node.
 
 csv: the header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
-file. npz: arrays ``x``, ``y``, and optionally ``x_test``, ``y_test`` and ``client`` (one owner name per
-training example). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1 [N, C].
+file; its files have the same columns, in any order. npz: arrays ``x``, ``y``, and optionally ``x_test``,
+``y_test``, ``client`` (one owner name per training example), ``columns`` and ``classes`` (names, see
+`task.datasets.npz_names`). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1
+[N, C].
 
 A missing value (in csv an empty cell, NA or NaN; in npz NaN) is refused, or kept as NaN where the run says
 how it is filled (`task.datasets.columns`). A missing category is NaN in each of its columns.
@@ -25,8 +27,9 @@ from task.datasets.class_numbers import numbered, parted
 from task.datasets.csv_rows import rows_of
 from task.datasets.encode import LARGEST, CellError, Encoder
 from task.datasets.folders import listed, visible
-from task.datasets.header import MISSING, TypedColumn, parse_header, targets_of
+from task.datasets.header import MISSING, TypedColumn, check_alike, parse_header, targets_of
 from task.datasets.layout import channels_last_note
+from task.datasets.npz_names import class_names, column_names
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
@@ -48,7 +51,7 @@ def locate_npz(request: Request) -> Source:
     path = data_path(request)
     if path.is_dir():
         raise DataError(f"{local(path)}: expected an npz file; got a folder")
-    return Source((path,), keys_of(request))
+    return Source((path,), keys_of(request) | {"named": True})
 
 
 class _Table:
@@ -57,7 +60,8 @@ class _Table:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.header: list[str] = []
-        self.columns: tuple[TypedColumn, ...] = ()
+        self.columns: tuple[TypedColumn, ...] = ()  # of the first file
+        self.here: tuple[TypedColumn, ...] = ()  # of the file that is read
         self.rows: list[Row] = []
         self._ids: list[str] = []
         self.empty: list[str] = []  # names of files without a row below the header
@@ -72,14 +76,11 @@ class _Table:
             self.empty.append(path.name)
 
     def _take_header(self, path: Path, header: list[str]) -> None:
-        if self.header and header != self.header:
-            raise DataError(
-                f"{local(path)}, line 1: expected the header of the files before it, {local(self.header)}; "
-                f"got {local(header)}. Give all files the same columns."
-            )
+        self.here = parse_header(path, header)
         if self.header:
+            check_alike(path, self.columns, self.here)
             return
-        self.header, self.columns = header, parse_header(path, header)
+        self.header, self.columns = header, self.here
         self.targets = targets_of(path, self.columns)
         features = [c for c in self.columns if c.feature and c not in self.targets]
         self.encoder = Encoder(features, keep_missing=self.request.keep_missing)
@@ -89,6 +90,12 @@ class _Table:
                     f"{local(path)}, line 1, column {i}: expected the list of values, as in "
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
+
+    def others(self) -> dict[str, str]:
+        """Return by name what columns are for that a model neither reads nor predicts."""
+        of = {"client": "owner", "split": "training or test", "ignore": "left out", "id": "ids"}
+        rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
+        return {c.name: of.get(c.type) or of.get(c.name) or "left out" for c in rest}
 
     def ids(self) -> npt.NDArray[np.str_] | None:
         """Return the id of each row; None if the header has no column of them.
@@ -111,12 +118,12 @@ class _Table:
         return np.array(self._ids, dtype=np.str_)
 
     def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
-        if len(cells) != len(self.columns):
+        if len(cells) != len(self.here):
             raise DataError(
-                f"{local(path)}, line {line}: expected {len(self.columns)} cells as in the header; got "
+                f"{local(path)}, line {line}: expected {len(self.here)} cells as in the header; got "
                 f"{len(cells)}. Repair or remove the line."
             )
-        row = {c.name: cell for c, cell in zip(self.columns, cells, strict=True)}
+        row = {c.name: cell for c, cell in zip(self.here, cells, strict=True)}
         labels, split = tuple(label_of(row[c.name]) for c in self.targets), row.get("split")
         for column in self.columns:
             if column.type == "id":
@@ -147,13 +154,13 @@ class _Table:
             raise self._refused(path, line, column, str(err.args[0])) from None
 
     def _refused(self, path: Path, line: int, column: TypedColumn, words: str) -> DataError:
-        number = [c.name for c in self.columns].index(column.name) + 1
+        number = [c.name for c in self.here].index(column.name) + 1
         name = local(f' "{column.name}"')
         return DataError(f"{local(path)}, line {line}, column {number}{name}: expected {words}")
 
 
 def decode_csv(request: Request, source: Source) -> Decoded:
-    """Read all files; they must have the same header."""
+    """Read all files; they must have the same columns, in any order."""
     table = _Table(request)
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
@@ -181,6 +188,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
         labelled=bool(table.targets),
+        read={"other": table.others()},
         notes=(*notes, *_counting(table), *_alike(table)),
     )
 
@@ -270,9 +278,9 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     targets: npt.NDArray[Any]
     classes: tuple[str, ...]
     if y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
-        targets, classes = _npz_numbers(request, where, y), ()
+        targets, classes = _npz_numbers(request, where, y), class_names(where, arrays)
     else:
-        targets, classes, note = numbered(request, where, y)
+        targets, classes, note = numbered(request, where, y, class_names(where, arrays))
         notes += [note] if note else []
     return assemble(
         request,
@@ -282,6 +290,7 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         owners=owners,
         classes=classes,
         where=where,
+        columns=column_names(where, arrays, x),
         notes=(*notes, *filter(None, [channels_last_note(x)])),
     )
 

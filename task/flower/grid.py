@@ -142,7 +142,7 @@ def _ask(grid: Grid, path: str, ids: Iterable[str], kind: Any) -> Any:
     request = PullAppMessagesRequest(message_ids=ids)
     try:
         return client._unary_unary(path=path, rpc_method="", request=request, response_type=kind)
-    except Exception as err:
+    except Exception as err:  # of a SuperLink without that call; any other is raised
         if getattr(getattr(err, "response", None), "status_code", 0) in (404, 405):
             return None  # another's SuperLink
         raise

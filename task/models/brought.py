@@ -222,7 +222,7 @@ def _check_training(reference: str, model: nn.Module, x: torch.Tensor) -> None:
         )  # fmt: skip
     try:
         model(x[:1])
-    except Exception as err:
+    except Exception as err:  # whatever the user's code raises
         raise _refused(
             reference, "a model that can train on a single example, as a client's last batch may be one",
             f"an error: {place(err)}",

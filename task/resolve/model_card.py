@@ -7,9 +7,10 @@ The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
      "classes": [], "columns": [], "normalisation": {"scale": 255.0, "mean": [0.0], "std": [1.0]},
      "run": {"algorithm": ..., every run-config key that was set}}
 
-and ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and ``int8`` where
-the arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as in
-``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was; and
+and ``meaning`` (`task.datasets.description`) where only nodes had data: what they agreed on, with digests in
+place of names; ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and
+``int8`` where the arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as
+in ``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was; and
 ``holds`` where the arrays are no model's, as of vertical algorithms. It is one
 object since the order of several metadata in a file is arbitrary. Names, folders and what else differs
 between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
@@ -26,10 +27,11 @@ from safetensors import SafetensorError, safe_open
 
 from task.config.effective import models_in
 from task.config.knobs import CHANGE_NO_RESULT, Config
-from task.config.read import as_run_config, defaults, read_config
+from task.config.read import as_run_config, defaults, read_checked
 from task.config.sections import Value
 from task.datasets import Dataset, natural_task
 from task.datasets.base import PIXELS
+from task.datasets.description import Meaning
 from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
@@ -47,6 +49,12 @@ OF_THE_MACHINE = CHANGE_NO_RESULT | {
 }  # fmt: skip
 
 
+# Not read from a card: whoever made the file has no say in which files of this machine are read or written.
+PATHS = frozenset(
+    {"cache-dir", "data-dir", "data-path", "initial-model", "initial-model-strict", "runs-dir", "state-dir"}
+)
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """What a model reads and says, and the run that made it."""
@@ -60,14 +68,16 @@ class ModelCard:
     std: tuple[float, ...] = (1.0,)
     classes: tuple[str, ...] = ()  # names of the classes; empty where they are just numbers
     columns: tuple[str, ...] = ()  # of a table: the features in their order, then the label
+    meaning: Meaning = field(default_factory=Meaning)  # of data that only nodes have: names as digests
     moments: ColumnMoments | None = None  # by which its columns are filled and standardised
     taken: Mapping[str, str] = field(default_factory=dict)  # of an exported model: run and client
+    left_out: tuple[str, ...] = ()  # keys of the run that were not read from the card, see `PATHS`
     int8: Mapping[str, Any] | None = None  # of a file of 8-bit codes: what was measured before and after
 
     @cached_property
     def config(self) -> Config:
         """The run's config, as far as it says what the model is."""
-        return read_config(self.run)
+        return read_checked(self.run)
 
     @cached_property
     def task(self) -> str:
@@ -105,6 +115,8 @@ class ModelCard:
         }
         if algorithm_of(config.algorithm).vertical:
             value["holds"] = DIGESTS
+        if self.meaning.parts:
+            value["meaning"] = self.meaning.as_dict()
         if self.moments:
             value["moments"] = self.moments.as_dict()
         if self.int8 is not None:
@@ -118,14 +130,19 @@ def card_of(
     num_classes: int,
     dataset: Dataset | None,
     moments: ColumnMoments | None = None,
+    meaning: Meaning | None = None,
 ) -> ModelCard:
-    """Return the card of a run's model; `dataset` is None if only the nodes have data."""
+    """Return the card of a run's model.
+
+    `dataset` is None if only the nodes have data; `meaning` is then what they have agreed on.
+    """
     keys, default = as_run_config(config), defaults()
     if config.data.task in ("classification", "language"):  # as the kind of the data says
         keys["task"] = default["task"]
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:
+        card = replace(card, meaning=meaning or Meaning())
         if config.data.dataset == "imagefolder":
             # As every node scales pictures of its own.
             shift, divisor = PIXELS.get(config.data.pixels, PIXELS["centred"])
@@ -189,7 +206,7 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         )
     scaling = value["normalisation"]
     return ModelCard(
-        dict(value["run"]),
+        {key: it for key, it in dict(value["run"]).items() if key not in PATHS},
         tuple(value["input_shape"]),
         int(value["num_classes"]),
         str(value["kind"]),
@@ -198,7 +215,9 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         tuple(scaling["std"]),
         tuple(value["classes"]),
         tuple(value["columns"]),
+        Meaning.from_dict(value.get("meaning", {"parts": {}, "inputs": [], "outputs": []})),
         from_dict(value["moments"]) if "moments" in value else None,
         {k: str(value[k]) for k in ("run_name", "client") if k in value},
+        tuple(sorted(PATHS & value["run"].keys())),
         dict(value["int8"]) if "int8" in value else None,
     )

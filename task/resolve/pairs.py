@@ -32,7 +32,6 @@ def check_pairs(config: Config) -> None:
 def _check_secure(config: Config) -> None:
     """Refuse keys that need single clients' numbers, or that masks would make useless."""
     server, selection = config.server, SELECTIONS[config.server.selection]
-    columns = "the sums of each client's columns go up unmasked"
     whole = "a masked sum has every number whole, so that a code saves nothing"
     for key, value, on, why in (
         ("selection", selection.name, selection.needs_losses, "the policy goes by single clients' losses"),
@@ -45,8 +44,6 @@ def _check_secure(config: Config) -> None:
          "they are measured one by one"),
         ("dp.unit", config.dp.unit, config.dp.local,
          "the server adds up the private steps of each client, which masks would hide"),
-        ("standardise", "true", config.data.standardise, columns),
-        ("missing", "mean", config.data.missing == "mean", columns),
         ("enough-replies", f"{server.enough_replies}", server.enough_replies > 0,
          "a sum is opened once all nodes have answered or the time is up"),
     ):  # fmt: skip

@@ -51,8 +51,8 @@ def check_names(config: Config) -> None:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
     config.width.by_level()
-    if config.server.selection == "power-of-choice" and config.data.num_clients:
-        candidates_of(config, config.data.num_clients)
+    if config.server.selection == "power-of-choice" and (clients := _clients(config)):
+        candidates_of(config, clients)
     _check_tables(config)
     _check_graph(config)
     _check_edges(config)
@@ -127,7 +127,7 @@ def _check_tables(config: Config) -> None:
 
 def _check_graph(config: Config) -> None:
     """Refuse a number of clients that has no graph of the route."""
-    knobs, clients = config.d_psgd, config.data.num_clients
+    knobs, clients = config.d_psgd, _clients(config)
     if config.algorithm == "d-psgd" and clients and (why := why_not(knobs.route, clients, knobs.degree)):
         raise ConfigError(
             f'run-config key "num-clients": {why}; or choose another "d-psgd.route"; got {clients}'
@@ -136,7 +136,7 @@ def _check_graph(config: Config) -> None:
 
 def _check_edges(config: Config) -> None:
     """Refuse edges that no client could belong to."""
-    knobs, clients = config.hierfavg, config.data.num_clients
+    knobs, clients = config.hierfavg, _clients(config)
     try:
         re.compile(knobs.pattern)
     except re.error as err:

@@ -120,6 +120,12 @@ def noise_key(state: RoundMemory, session: Session, roster: Roster) -> bytes:
     return derive(state.secret, session.id, "noise")
 
 
+def noise_name(state: RoundMemory, session: Session, roster: Roster) -> str:
+    """Return by what a ledger knows the noise of `noise_key`: this node drew it, and no server chooses it."""
+    _known(state, session, roster)
+    return derive(state.secret, session.id, "name of the noise").hex()
+
+
 def mask(
     state: RoundMemory,
     session: Session,

@@ -8,7 +8,7 @@ from task.errors import SecureAggregationError
 from task.secagg.primitives import KEY_BYTES, derive, digest
 from task.secagg.vector import Mask, Vector
 
-PROTOCOL = "bouquet secure aggregation 2"
+PROTOCOL = "bouquet secure aggregation 3"
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,15 @@ class Session:
     round: int  # server round, from 1
     phase: str  # message type of the phase whose replies are summed
     attempt: str  # never used before
+    order: str = ""  # SHA-256 of what all nodes are asked, `task.wire.shared`
 
     @cached_property
     def id(self) -> bytes:
-        """Which goes into every key, 32 bytes."""
-        return digest(PROTOCOL, self.run, self.round, self.phase, self.attempt)
+        """Which goes into every key, 32 bytes.
+
+        So nodes that were asked different things have masks that do not cancel.
+        """
+        return digest(PROTOCOL, self.run, self.round, self.phase, self.attempt, self.order)
 
     @cached_property
     def sum(self) -> bytes:

@@ -27,7 +27,7 @@ from task.spec.fair import FAIR, LOSS_BEFORE
 from task.spec.local_steps import COHORT_GRADIENT, FULL_GRADIENT, LOCAL_STEPS, STEP_WEIGHT
 from task.spec.papers import paper
 from task.spec.personalised import PERSONAL
-from task.spec.record import BUFFERS, COLUMNS, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
+from task.spec.record import BUFFERS, COLUMNS, FREE, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
 from task.spec.robust import ROBUST
 from task.spec.vertical import VERTICAL
 
@@ -170,8 +170,12 @@ _GLOBAL = (
         ),
         down_scalars=(Scalar("mean-examples", "n / K, mean examples of the clients, unit of v_k"),),
         keeps=(
-            Record("drift", PARAMETERS, "h_k, sum of the client's own w_k - w^t"),
-            Record("gradient", PARAMETERS, "g_k, the client's gradient state"),
+            Record("drift", PARAMETERS, "h_k, sum of the client's own w_k - w^t", mean="drift"),
+            Record(
+                "gradient", PARAMETERS, "g_k, the client's gradient state", mean="gradient",
+                mean_by="examples",
+            ),
+            Record("examples", FREE, "n_k at the client's last training, by which the server counts g_k"),
         ),
         weight="uniform",
         no_neutral="alpha = 0 leaves the corrections of gradient and drift",
@@ -188,7 +192,7 @@ _GLOBAL = (
         "feddyn", "FedDyn", paper("2111.04263"),
         about="A regulariser that each client updates makes the clients' optima agree with the global one.",
         solver="feddyn",
-        keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model"),),
+        keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model", mean="h"),),
         weight="uniform",
         neutral={"feddyn.alpha": 0.0},
         equal_sizes=True,
@@ -356,7 +360,7 @@ _GLOBAL = (
                 exact=True,
             ),
         ),
-        keeps=(Record("control", PARAMETERS, "c_i, the client's control variate"),),
+        keeps=(Record("control", PARAMETERS, "c_i, the client's control variate", mean="control"),),
         weight="uniform",
         neutral={"local-epochs": 1, "batch-size": 0, "fraction-train": 1.0},
         equal_sizes=True,

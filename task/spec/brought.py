@@ -15,6 +15,7 @@ solver: this package imports neither.
 from dataclasses import replace
 from functools import cache
 
+from task import trust
 from task.errors import ConfigError, choose_from
 from task.references import is_reference, load_reference, package_of
 from task.spec.algorithms import ALGORITHMS
@@ -112,6 +113,7 @@ def _check_solver(where: str, what: str, entry: Algorithm, name: str) -> None:
                 f'{where}: expected a solver in "{package_of(name)}", since that is the code that nodes '
                 f'compare and allow; got "{entry.solver}"'
             )
+        trust.follow(name, entry.solver)
         return
     ours = [a for a in ALGORITHMS.values() if not a.vertical]  # of a party's work, which is no solver's
     known = [part for a in ours for part in (a, *a.phases.values())]

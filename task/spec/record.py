@@ -45,7 +45,7 @@ COLUMNS = Layout("vector", "columns")
 # One number for each input of the last layer, which turns features into outputs.
 FEATURES = Layout("vector", "features")
 ONE = Layout("vector", "one")  # one number
-CLIENTS = Layout("vector", "clients")  # one number for each client that is online, in the order of names
+CLIENTS = Layout("vector", "clients")  # one number for each client of the run, in the order of names
 # Mean features by class and what stands behind them (`task.numerics.prototypes`).
 PROTOTYPES = Layout("classes", "shared-table")
 # Logits of public examples and how many clients' they are (`task.datasets.public`).
@@ -97,6 +97,10 @@ class Record:
     # ``clients`` is 1. A larger one would let a client outweigh the others.
     weights: Literal["", "counts", "clients"] = ""
     scope: Scope = "run"  # of a record that is kept, how long and whose it is: `client_app.memory.memory`
+    # Of a record that is kept, the field of the server's state that is the mean of it over all clients that
+    # the run has known, and whether each of them counts alike there or by its examples.
+    mean: str = ""
+    mean_by: Literal["clients", "examples"] = "clients"
 
     def __post_init__(self) -> None:
         """Carry what is collected one by one."""

@@ -69,14 +69,15 @@ _LABELS = Scalar("labels", "1 if the party has them, else 0", low=0, high=1, who
 _COLUMNS = Scalar(
     "columns", "p_k, inputs of the party's bottom model", low=0, high=2.0**31, whole=True, reduce="collect"
 )
+_HOP = Scalar("hop", "how many parties have masked the points by then")
 _ALIGNMENT = {
     "points": _step(
-        "SplitNN, the parties' ids as masked points", work="points", down=(), up=(POINTS,),
+        "SplitNN, the parties' ids as masked points", work="points", down=(), up=(POINTS, PROOF),
         down_scalars=(_SESSION,), up_scalars=(_LABELS, _COLUMNS), keeps=(SECRET, ALIGNED),
     ),
     "mask": _step(
-        "SplitNN, points masked once more", work="mask", down=(GIVEN,), up=(POINTS,),
-        down_scalars=(_SESSION,), keeps=(SECRET, ALIGNED),
+        "SplitNN, points masked once more", work="mask", down=(GIVEN, OTHER_PROOFS), up=(POINTS, PROOF),
+        down_scalars=(_SESSION, _HOP), keeps=(SECRET, ALIGNED),
     ),
     "match": _step(
         "SplitNN, the common rows", work="match", down=(POSITIONS,), up=(),

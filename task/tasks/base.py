@@ -138,7 +138,7 @@ class Task(ABC):
     def _check(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, classes: int) -> None:
         try:
             outputs = model(x)
-        except Exception as err:
+        except Exception as err:  # whatever the user's code raises
             raise ConfigError(
                 f'run-config key "model": it cannot read examples of shape {list(x.shape[1:])}, {x.dtype}: '
                 f"{type(err).__name__}: {local(err)}"

@@ -1,9 +1,14 @@
 """That what parties send each other through the server is theirs: it can swap neither keys nor numbers.
 
-A party proves three things to each other party, with the certificate in its kit (`task.secagg.identity`): its
-public key and its encrypted residuals, what it made of the other's, and what it decrypted for the other. Each
-proof says run, round, step, who sends and who receives, and each answer says what it is an answer to; so
-nothing can be given to another party, or in another step. What a lying server could do without:
+Before round 1 each party signs its ids' points, and what it makes of the others'
+(`client_app.vertical.align`): else the server could have a party mask points of its own, and find out which
+ids it has.
+
+In vertical logistic regression a party proves three things to each other party, with the certificate in its
+kit (`task.secagg.identity`): its public key and its encrypted residuals, what it made of the other's, and
+what it decrypted for the other. Each proof says run, round, step, who sends and who receives, and each answer
+says what it is an answer to; so nothing can be given to another party, or in another step. What a lying
+server could do without:
 
 * With a public key of its own that is no product of two large primes a sum of products is not hidden by what
   it is multiplied with: columns leak.
@@ -56,9 +61,9 @@ class Prover:
             return
         if not self.authority:
             raise SecureAggregationError(
-                "expected the certificate of the federation's authority, to tell parties' keys from ones of "
-                "the server; got none. Run the node from a kit (bouquet node KIT), or let its owner do "
-                "without: "
+                "expected the certificate of the federation's authority, to tell what parties send from what "
+                "the server makes up; got none. Run the node from a kit (bouquet node KIT), or let its owner "
+                "do without: "
                 f"{UNVERIFIED} = true in its --node-config"
             )
         try:

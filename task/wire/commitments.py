@@ -3,8 +3,9 @@
 A node of a run with a transcript adds a record ``commitment`` to each answer that counts for the model: a
 signature (Ed25519) of the statement
 
-    run, the run's keys, round, phase, attempt, the clients it was asked for, SHA-256 of the model that it
-    received, SHA-256 of the answer
+    run, the run's keys, round, phase, attempt, the clients it was asked for and the epochs of each, all
+    numbers that came with the order (the learning rate among them), SHA-256 of the model that it received,
+    SHA-256 of the answer
 
 The SHA-256 of an answer is that of its records without the commitment, by sorted names: of arrays name,
 dtype, shape and bytes; of numbers and texts their JSON. It is that of the numbers and not of how they travel,
@@ -33,7 +34,7 @@ from task.storage.files import write_safetensors
 from task.wire import messages as wire
 
 COMMITMENT, ATTEMPT = "commitment", "attempt"  # records' names; ``attempt`` is an entry of a message's config
-PROTOCOL = "bouquet transcript 1"
+PROTOCOL = "bouquet transcript 2"
 WANTED = "a commitment to this upload, signed by its node, as transcript asks for"
 KINDS: Mapping[str, type[ArrayRecord | ConfigRecord | MetricRecord]] = {
     "arrays": ArrayRecord,
@@ -60,6 +61,8 @@ class Statement:
     phase: str  # message type
     attempt: str  # never used before: a round that is done again has another one
     clients: tuple[str, ...]  # that the node was asked for
+    epochs: tuple[int, ...]  # parallel to them; 0 = as configured
+    sent: Mapping[str, float]  # numbers of the order, by name
     model: str  # SHA-256 of the model that it received; "" = it received none
     upload: str  # SHA-256 of what it sends
 
@@ -75,7 +78,9 @@ class Statement:
             len(self.clients),
             *self.clients,
         )
-        return encode(*about, self.model, self.upload)
+        numbers = json.dumps({name: float(value) for name, value in self.sent.items()}, sort_keys=True)
+        epochs = ",".join(str(epochs) for epochs in self.epochs)
+        return encode(*about, epochs, numbers, self.model, self.upload)
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,17 @@ from task.spec.entry import Algorithm
 from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import LONGEST_NAME, check_arrays, check_columns, diverged, short
+from task.wire.entries import CONFIG as CONFIG
+from task.wire.entries import config_of, epochs_in, scalars_in
 from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
 POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
-ROUNDS = ("server-round", "oldest-round")  # entries of a training message that are no scalars of it
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
-CONFIG, METRICS, ANSWERED, FAILED = "config", "metrics", "answered", "failed"
+METRICS, ANSWERED, FAILED = "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
-ConfigValue = int | float | str | bool
+ConfigValue = int | float | str | bool | list[int]
 LONGEST_LINE = 400  # letters of a reason
 
 
@@ -201,7 +202,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
     Raises:
         WireError: A record or scalar of the entry is missing or does not fit this node's model.
     """
-    config, records = _config(content), records_of(content, ArrayRecord)
+    config, records = config_of(content), records_of(content, ArrayRecord)
     population = tuple(str(c) for c in cast(list[str], config.get("population", [])))
     forms = replace(forms, clients=len(population), rows=rows_in(config))
 
@@ -214,12 +215,12 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
         return arrays
 
     arrays = {f.name: read(f, f.name) for f in entry.down if f.to == "all"}
-    scalars = {k: float(v) for k, v in config.items() if isinstance(v, int | float) and k not in ROUNDS}
+    scalars = scalars_in(content)
     for s in entry.down_scalars:
         if s.name not in scalars:
             raise WireError(f"training message: expected {s.name!r} ({s.meaning}); got none", s.name)
     clients = tuple(str(c) for c in cast(list[str], config.get("clients", [])))
-    epochs = tuple(int(e) for e in cast(list[int], config.get("epochs", [0] * len(clients))))
+    epochs = epochs_in(content)
     server_round, run = int(cast(int, config.get("server-round", 0))), str(config.get("run", ""))
     each: dict[str, dict[str, dict[str, Arrays]]] = {}
     for f in (f for f in entry.down if f.to == "each"):
@@ -281,11 +282,7 @@ def records_of(content: RecordDict, kind: type[R]) -> dict[str, R]:
 
 def entry_of(content: RecordDict, name: str) -> object:
     """Return an entry of a message's ``config``; None if it has none of that name."""
-    return _config(content).get(name)
-
-
-def _config(content: RecordDict) -> ConfigRecord:
-    return records_of(content, ConfigRecord).get(CONFIG, ConfigRecord())
+    return config_of(content).get(name)
 
 
 # -------------------------------------------------------------------------------------------- up
@@ -379,7 +376,7 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 
 def clients_of(request: Message) -> list[str]:
     """Return the clients that a message is for; empty if it names none."""
-    return list(cast("list[str]", _config(request.content).get("clients", [])))
+    return list(cast("list[str]", config_of(request.content).get("clients", [])))
 
 
 def payload_bytes(content: RecordDict) -> int:

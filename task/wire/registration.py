@@ -6,10 +6,12 @@ The server's query has no content; the answer is the record ``roll_call`` and, i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
+from task.datasets.description import PARTS, Meaning
 from task.errors import ConfigError, WireError
 from task.population import ClientNames
 from task.wire.checks import check_name, short
@@ -18,6 +20,7 @@ from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, re
 REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
 MOST_PACKAGES = 64  # whose code one run names
+MOST_PLACES = 10**6  # numbers that a model reads of an example, or says of it
 
 
 Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
@@ -40,6 +43,7 @@ class Registration:
     code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
     width: float = 0.0  # of its one client's model; 0 = as the run deals it
     model: str = ""  # its one client's model, by name; "" = as the run deals it
+    meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
 
     @property
     def data(self) -> Data | None:
@@ -61,6 +65,9 @@ def registration_content(answer: Registration) -> RecordDict:
             "code": [f"{package}={digest}" for package, digest in answer.code.items()],
             **({"width": answer.width} if answer.width else {}),
             **({"model": answer.model} if answer.model else {}),
+            "meaning": [f"{part}={digest}" for part, digest in answer.meaning.parts.items()],
+            "inputs": list(answer.meaning.inputs),
+            "outputs": list(answer.meaning.outputs),
         }
     )
     counts = counts[:1] if (counts == counts[:1]).all() else counts
@@ -103,18 +110,36 @@ def read_registration(content: RecordDict) -> Registration:
     if model and len(clients) != 1:
         raise WireError(f"registration: expected a model of one client; got {len(clients)}", "model")
     counts = np.broadcast_to(counts, len(clients))
+    parts = {part: digest for part, digest in _pairs(config, "meaning").items() if part in PARTS}
     return Registration(
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
-        code=_code(config.get("code", [])), width=width, model=model,
+        code=_pairs(config, "code"), width=width, model=model,
+        meaning=Meaning(parts, _places(config, "inputs"), _places(config, "outputs")),
     )  # fmt: skip
 
 
-def _code(values: object) -> dict[str, str]:
-    """Return hashes of code by package, from a list of ``package=hash``."""
+def _places(config: ConfigRecord, name: str) -> tuple[int, ...]:
+    """Return places among so many names, each once."""
+    places = _integers(config.get(name, []), name, MOST_PLACES)
+    if len(places) > MOST_PLACES or sorted(places) != list(range(len(places))):
+        got = short(places)
+        raise WireError(f"registration: expected {name!r} as places, each once; got {got}", name)
+    return _shared(tuple(places))
+
+
+@lru_cache(maxsize=64)
+def _shared(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Return places, those of many nodes once."""
+    return places
+
+
+def _pairs(config: ConfigRecord, name: str) -> dict[str, str]:
+    """Return texts by key, from a list of ``key=text``: hashes of code by package, or digests by part."""
+    values = config.get(name, [])
     if not isinstance(values, list) or len(values) > MOST_PACKAGES:
-        raise WireError(f"registration: expected 'code' as a short list; got {short(values)}", "code")
+        raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
     pairs = [str(value)[:LONGEST_LINE].partition("=") for value in values]
-    return {one_line(package, ""): one_line(digest, "") for package, _, digest in pairs}
+    return {one_line(key, ""): one_line(text, "") for key, _, text in pairs}
 
 
 def _clients(value: object) -> Sequence[str]:

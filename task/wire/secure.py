@@ -12,6 +12,9 @@ record             what it holds
                    they diverged
 =================  ==========================================================================================
 
+A node whose clients all failed sends neither words nor ``numbers``: a sum that it adds nothing to is a sum
+over one node less than it says.
+
 Where the contract's records are integers (`Record.integers`) the words have ``secagg-bits`` each, else 96.
 
 The numbers are 1, the clients, the sum of their weights and of their examples, and six sums of each scalar.
@@ -77,7 +80,8 @@ def scalar_names(entry: Algorithm) -> list[str]:
 def order_record(session: Session, **more: object) -> ConfigRecord:
     """Return the record ``secagg`` of an order."""
     named = {"run": session.run, "round": session.round, "phase": session.phase}
-    return ConfigRecord({**named, "attempt": session.attempt, **more})  # type: ignore[dict-item]
+    named |= {"attempt": session.attempt, "order": session.order}
+    return ConfigRecord({**named, **more})  # type: ignore[dict-item]
 
 
 def roster_fields(roster: Roster) -> dict[str, object]:
@@ -101,7 +105,8 @@ def session_in(record: ConfigRecord) -> Session:
     number = record.get("round")
     if type(number) is not int or number < 0:
         raise SecureAggregationError(f"field 'round': expected a round; got {str(number)[:40]}")
-    return Session(text(record, "run"), number, text(record, "phase"), text(record, "attempt"))
+    run, phase, attempt, order = (text(record, key) for key in ("run", "phase", "attempt", "order"))
+    return Session(run, number, phase, attempt, order)
 
 
 def roster_in(record: ConfigRecord) -> Roster:
@@ -203,19 +208,22 @@ def _residues(name: str, sums: np.ndarray, bits: int) -> tuple[np.ndarray, np.nd
     return as_residues(sums, bits)
 
 
+def failed_content(failed: Iterable[wire.RejectedReply]) -> RecordDict:
+    """Return the answer of a node whose clients all failed: of each that it did, and whether it diverged."""
+    bad = list(failed)
+    names = {
+        FAILED: [q.client for q in bad if not q.diverged],
+        DIVERGED: [q.client for q in bad if q.diverged],
+    }
+    return RecordDict({SECAGG: ConfigRecord(names)})  # type: ignore[arg-type]
+
+
 def masked_content(vector: Vector, failed: Iterable[wire.RejectedReply]) -> RecordDict:
     """Return the answer with masked numbers; of clients that failed it says that, and no more."""
-    bad = list(failed)
-    content = RecordDict()
+    content = failed_content(failed)
     words = {"low": vector.low, "high": vector.high} if vector.form[0] == EXACT else {"low": vector.low}
     content[MASKED] = wire.pack_arrays(words)
-    content[SECAGG] = ConfigRecord(
-        {
-            NUMBERS: vector.number_bytes(),
-            FAILED: [q.client for q in bad if not q.diverged],
-            DIVERGED: [q.client for q in bad if q.diverged],
-        }
-    )
+    cast("ConfigRecord", content[SECAGG])[NUMBERS] = vector.number_bytes()
     return content
 
 
@@ -242,7 +250,23 @@ def read_masked(
     scalars = numbers_from(raw) if isinstance(raw, bytes) else []
     if len(scalars) != numbers:
         raise FieldError(NUMBERS, f"{numbers} masked scalars", f"{len(scalars)}")
-    failed = []
+    vector = Vector(found["low"], found.get("high", words["high"]), scalars)
+    return vector, read_failed(content, clients, server_round)
+
+
+def adds_nothing(content: RecordDict) -> bool:
+    """Return whether an answer is that of a node whose clients all failed."""
+    record = record_in(content)
+    return record is not None and FAILED in record and NUMBERS not in record and MASKED not in content
+
+
+def read_failed(content: RecordDict, clients: Collection[str], server_round: int) -> list[wire.RejectedReply]:
+    """Return the clients that failed at a node, by its answer.
+
+    Raises:
+        FieldError: They are not among those that were asked.
+    """
+    record, failed = record_in(content) or ConfigRecord(), []
     for key, expected in ((FAILED, "a trained client"), (DIVERGED, f"{FINITE}s that fit an exact sum")):
         for client in texts(record, key):
             failed.append(
@@ -253,7 +277,7 @@ def read_masked(
     names = [q.client for q in failed]
     if len(set(names)) != len(names) or set(names) - set(clients):
         raise FieldError(FAILED, "clients that were asked, each once", f"{len(names)} names")
-    return Vector(found["low"], found.get("high", words["high"]), scalars), failed
+    return failed
 
 
 def form_of(

@@ -16,18 +16,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import WORK, answer, make_app
 from client_app.node import open_node
+from client_app.own_data import check_own_data, note_own_data
 from client_app.owner import Owner, basis, keys_of_node, owner_of
 from server_app.app import run
+from task.config.paths import state_root
 from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, DataError, RefusedError, local, public, reason
 from task.resolve.contract import contract_of
 from task.spec.algorithms import ALGORITHMS
 from task.spec.entry import adaptation_of, evaluation_of
+from task.storage.client_state import receipts_of
 from task.wire import messages as wire
 from task.wire import registration
 from tests.support.grid import LocalGrid
@@ -425,3 +428,19 @@ def test_code_that_is_not_allowed_is_not_imported(
     content = call(make_app(), {"dataset": "csv", "num-classes": 2, "model": "evil_net:Net"}, ward)
     assert "policy: packages" in refused(content)
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_name_that_a_server_gives_a_run_is_no_path(ward: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever a node writes under it lies in the folder for it."""
+    keys = CSV | {"stream.own-data": True}
+    context = Context(7, 3, ward, RecordDict(), as_run_config(read_config(keys)))  # type: ignore[arg-type]
+    node = open_node(read_config(keys_of_node(keys, ward)), ward, owner_of(ward))
+    note_own_data(node, context)
+    name = "../../../../evil"
+    check_own_data(node, context, RecordDict({"config": ConfigRecord({"run": name, "server-round": 1})}))
+    root = state_root(node.config)
+    (written,) = root.rglob("*.jsonl")
+    assert written.parent == root / ".own-data"
+    assert receipts_of(root, name).parent == root / ".receipts"
+    assert node.store().path("anna", name).is_relative_to(root)
+    assert not list(tmp_path.rglob("evil*"))

@@ -12,18 +12,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from server_app.deploy.node.resource_limits import (
     ByteBucket,
     MemoryLimit,
     SlowLink,
     data_bytes,
+    lacking,
     proportional_bytes,
     read_rate,
     spell,
 )
-from task.errors import ConfigError
+from task.errors import BouquetError, ConfigError
 
 
 def test_rates_and_sizes_are_read_and_spelled() -> None:
@@ -141,3 +144,29 @@ def test_the_limit_on_data_lets_pass_what_is_left_and_no_more() -> None:
     limit = MemoryLimit(MemoryLimit(0, os.getpid()).used() + 300 * 2**20, os.getpid())
     assert limit.data_limit() - data_bytes() == pytest.approx(300 * 2**20, abs=20 * 2**20)
     assert MemoryLimit(1, os.getpid()).data_limit() == pytest.approx(data_bytes(), abs=2**20)
+
+
+@pytest.mark.parametrize(
+    ("err", "asked"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."), 64),
+        (MemoryError("Unable to allocate 2.5 MiB for an array with shape (9,) and data type uint8"), 2621440),
+        (MemoryError(), 0),
+        (OSError(12, "Cannot allocate memory"), 0),
+        (ValueError("a value"), None),
+    ],
+)
+def test_what_an_error_says_of_memory(err: Exception, asked: int | None) -> None:
+    assert lacking(err) == asked
+    wrapped = BouquetError("MemoryError at task.datasets, line 1")
+    wrapped.__cause__ = err
+    assert lacking(wrapped) == asked
+
+
+def test_numpy_and_torch_still_say_how_much_they_lack() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.empty(1 << 60, np.uint8)
+    assert lacking(caught.value) == 1 << 60
+    with pytest.raises(RuntimeError) as failed:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert lacking(failed.value) == 1 << 60

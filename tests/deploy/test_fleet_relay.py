@@ -195,6 +195,57 @@ def test_headers_without_end_are_cut_off(link: Served) -> None:
         assert b"200" not in answer(connection)[:20]
 
 
+@pytest.mark.parametrize("handshake", [False, True])
+def test_idle_connections_keep_nobody_out(
+    handshake: bool, link: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than there is room for: the oldest idle ones end, and a held call does not."""
+    listener, node = link.http_listener, link.peer()
+    monkeypatch.setattr(listener, "most", 12)
+    body = PullMessagesRequest(node=node.node).SerializeToString()
+    with opened(link) as held:
+        held.sendall(head(signed(node, **{HOLD_HEADER: "20"}), len(body), PULL) + body)
+        until(lambda: bool(listener.serving))
+        host, port = link.http_address.split(":")
+        others = []
+        for _ in range(40):
+            others.append(opened(link) if handshake else socket.create_connection((host, int(port)), 20))
+        other = link.peer()
+        with httpx.Client(verify=False, base_url=f"https://{link.http_address}") as client:
+            asked = PullMessagesRequest(node=other.node).SerializeToString()
+            assert client.post(PULL, content=asked, headers=signed(other)).status_code == 200
+        assert len([one for one in listener._open.values() if one.fileno() >= 0]) <= 12
+        assert listener.serving  # the held one
+        for one in others:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("flwr-timestamp", b"2020\x7f"),
+        ("flwr-timestamp", b"2020\t1"),
+        ("bouquet-app", "ä".encode("latin-1")),
+        ("flwr-public-key", b"\x7f"),
+        ("flwr-a!b", b"x"),
+        ("bouquet-#", b"x"),
+        ("bouquet-~|", b"\x7f"),
+    ],
+)
+def test_a_header_that_grpc_does_not_take_is_refused_without_a_traceback(
+    name: str, value: bytes, link: Served, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = link.peer()
+    body = PullMessagesRequest(node=node.node).SerializeToString()
+    given = {k: v for k, v in signed(node).items() if k != name}
+    with opened(link) as connection:
+        start = head(given, len(body), PULL).removesuffix(b"\r\n")
+        connection.sendall(start + name.encode() + b": " + value + b"\r\n\r\n" + body)
+        said = answer(connection)
+    assert said.startswith((b"HTTP/1.1 401", b"HTTP/1.1 400")), said[:100]
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
+
+
 def test_a_held_call_is_held_and_ends_with_its_connection(link: Served) -> None:
     node = link.peer()
 

@@ -354,10 +354,16 @@ def test_damaged_job_and_status_are_named(tmp_path: Path, browse: Browse) -> Non
     assert problem == "status.json: damaged: expected a JSON object; got a list"
 
 
-def test_a_folder_may_be_missing_come_and_go(tmp_path: Path, browse: Browse) -> None:
+def test_a_folder_may_go_and_come_back(tmp_path: Path, browse: Browse) -> None:
     place = tmp_path / "later"
+    with pytest.raises(
+        ConfigError, match=r"monitor: expected a folder; .*later does not exist: give the kit"
+    ):
+        browse(place)
+    place.mkdir()
     browser = browse(place)
-    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist yet."]
+    place.rmdir()
+    assert browser.get("/api/runs")["problems"] == [f"The folder {place} does not exist."]
     assert browser.get("/api/nodes")["there"] is False
     place.mkdir()
     assert (browser.get("/api/runs")["problems"], browser.runs()) == ([], {})
@@ -394,6 +400,7 @@ def test_a_name_leads_nowhere_else(tmp_path: Path, browse: Browse, name: str) ->
 
 def test_a_path_with_dots_is_no_page(tmp_path: Path, browse: Browse) -> None:
     write_run(tmp_path / "outside", 1)
+    (tmp_path / "runs").mkdir()
     browser = browse(tmp_path / "runs")
     for target in (
         "/api/runs/../outside",

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from flwr.proto.fab_pb2 import GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
+from flwr.proto.message_pb2 import Message
 from flwr.proto.run_pb2 import Run
 
 from server_app.deploy.flower.fleet_client import (
@@ -284,6 +285,18 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     clock[0] += timing.NOT_LET_IN_S + 1
     made.look()
     assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said[-1]
+
+
+@pytest.mark.parametrize("asked", ["query.roll_call", "train"])
+def test_a_node_that_lacks_memory_for_a_runs_data_ends_and_says_so(made: Any, asked: str) -> None:
+    head = Message()
+    head.error.reason = "was ended: --max-memory 100M: this task needs at least 120M"
+    made.loop._note_memory(head, asked)
+    if asked == "train":  # a run with less to train may come
+        made.look()
+    else:
+        with pytest.raises(ConfigError, match=r"^--max-memory 100M: .* at least 120M\. Give the node"):
+            made.look()
 
 
 def test_a_refusal_is_said_with_its_reason(made: Any, said: list[str]) -> None:

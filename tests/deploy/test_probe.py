@@ -30,11 +30,12 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def served(link: Path) -> Iterator[int]:
-    """Serve TLS with a link's certificate, as gRPC does; give the port."""
+def served(link: Path, protocol: str = "h2") -> Iterator[int]:
+    """Serve TLS with a link's certificate, as gRPC does, or without a protocol of its own; give the port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(link / "server.crt", link / "server.key")
-    context.set_alpn_protocols(["h2"])
+    if protocol:
+        context.set_alpn_protocols([protocol])
 
     def serve(server: socket.socket) -> None:
         while True:
@@ -124,7 +125,10 @@ def test_a_certificate_of_another_federation_and_one_of_another_host(kits: Path,
         other_name = Found(True, f"TLS handshake failed: {NOT_FOR}")
         assert (
             probe._shake_hands(
-                socket.create_connection(("127.0.0.1", port)), ("other.host", port), kits / "ward" / "ca.crt"
+                socket.create_connection(("127.0.0.1", port)),
+                ("other.host", port),
+                kits / "ward" / "ca.crt",
+                "grpc",
             )
             == other_name
         )
@@ -167,9 +171,7 @@ def test_a_look_that_takes_long_is_trouble_before_it_ends(
 ) -> None:
     """As that for a name does, which has no time limit."""
     over = threading.Event()
-    monkeypatch.setattr(
-        probe, "look", lambda address, authority: Found(True) if over.wait(30) else Found(False)
-    )
+    monkeypatch.setattr(probe, "look", lambda *_: Found(True) if over.wait(30) else Found(False))
     monkeypatch.setattr(timing, "PROBE_SLOW_S", 0.2)
     slow = Probe(("host", 1), kits / "ward" / "ca.crt")
     slow.look()
@@ -182,3 +184,13 @@ def test_a_look_that_takes_long_is_trouble_before_it_ends(
     while slow.found != Found(True):
         assert time.monotonic() < until, slow.found
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("port_speaks", "node_speaks"), [("h2", "http"), ("", "grpc"), ("", "http"), ("h2", "grpc")]
+)
+def test_a_port_of_the_other_transport_is_named(kits: Path, port_speaks: str, node_speaks: str) -> None:
+    with served(kits / "link", port_speaks) as port:
+        found = probe.look(("127.0.0.1", port), kits / "ward" / "ca.crt", node_speaks)
+    fits = (node_speaks == "grpc") == (port_speaks == "h2")
+    assert found.trouble == ("" if fits else probe.OTHER_TRANSPORT[node_speaks])

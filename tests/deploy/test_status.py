@@ -68,8 +68,8 @@ def seen(**changes: object) -> Seen:
     return dataclasses.replace(Seen(answered=time.monotonic(), nodes=[node]), **changes)  # type: ignore[arg-type]
 
 
-def shown(kit: LinkKit) -> str:
-    console = Terminal(width=200, record=True, file=io.StringIO())
+def shown(kit: LinkKit, width: int = 200) -> str:
+    console = Terminal(width=width, record=True, file=io.StringIO())
     console.print(*tables(read_status(kit)))
     return console.export_text()
 
@@ -101,6 +101,21 @@ def test_a_healthy_link_is_green_and_names_its_nodes_runs_and_processes(kit: Lin
     text = shown(kit)
     for word in ("green", "ward", "345", "2/20", "a node was lost"):
         assert word in text
+
+
+def test_it_fits_80_columns_and_no_name_is_cut(kit: LinkKit, child: Child) -> None:
+    jobs, names = Jobs(kit.jobs, kit.runs), ["hospital-north-ward-1", "hospital-north-ward-2"]
+    run, why = "fedavg-mnist-2nn-two-shards", 'run-config key "model": expected 2 outputs; got 10'
+    job = jobs.submit(run, {"num-server-rounds": 1000, "nodes": ",".join(names)})
+    jobs.update(job, state=RUNNING, attempts=12, reason=why)
+    nodes = [NodeState(i, name, b"", True, True, time.time() - 3) for i, name in enumerate(names)]
+    ours, old = App("0.1.0", "e3e8867b", "1.42.0"), App("0.1.0", "e3e8867b", "1.41.0")
+    write_status(kit, seen(nodes=nodes, app=ours, apps={"0": ours, "1": old}), [child], jobs)
+    text = shown(kit, 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for whole in (*names, "as the link", "Flower 1.41.0", f"run {run}, running: run-config key"):
+        assert whole in text
 
 
 def test_what_is_wrong_makes_it_red_and_is_named(kit: LinkKit, child: Child) -> None:

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
 from flwr.common.config import get_fused_config_from_fab
+from flwr.proto.fab_pb2 import Fab as FabProto
 from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.supercore.fab import Fab
 
+from server_app.deploy.flower.client_task import _Received
 from server_app.deploy.flower.limits import Limits
+from server_app.deploy.flower.portable_run import wants_fixed_kernels
 from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.node import policy
-from server_app.deploy.node.app_integrity import CONTENT, OF_A_NODE, difference, installed, own_app
+from server_app.deploy.node.app_integrity import (
+    CONTENT,
+    MOST_FILES,
+    OF_A_NODE,
+    difference,
+    installed,
+    listing,
+    own_app,
+)
 from server_app.deploy.node.policy import Site
 from task import timing
 from task.errors import PACKAGES, RefusedError
@@ -60,6 +73,33 @@ def test_a_bundle_differs_by_each_file_that_would_run(files: dict[str, bytes], w
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_bundle_that_cannot_be_read_differs(content: bytes) -> None:
     assert "cannot be read" in difference(content, HERE)
+
+
+@pytest.mark.parametrize("name", [CONTENT, "pyproject.toml", "task/x.toml", "junk.bin"])
+def test_a_bundle_that_unpacks_to_hundreds_of_megabytes_is_not_unpacked(name: str) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as member:
+        for _ in range(300):
+            member.write(bytes(2**20))
+    assert len(out.getvalue()) < 400_000
+    task = _Received({}, None, Fab("", out.getvalue(), {}), b"", None)  # type: ignore[arg-type]
+    fab = FabProto(content=out.getvalue()).SerializeToString()
+    tracemalloc.start()
+    for read in (difference, lambda content, here: listing(content), lambda content, here: task.context):
+        with pytest.raises(RefusedError, match=r"300 .*Nothing was unpacked"):
+            read(out.getvalue(), HERE)
+    assert not wants_fixed_kernels(None, fab)  # type: ignore[arg-type]
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_bundle_of_very_many_files_is_refused() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for i in range(MOST_FILES + 1):
+            archive.writestr(str(i), "")
+    with pytest.raises(RefusedError, match=f"got {MOST_FILES + 1:,} files"):
+        difference(out.getvalue(), HERE)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as Flower sets up its database

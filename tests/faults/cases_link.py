@@ -51,7 +51,11 @@ def local_user(rig: Rig) -> str:
     f"{IDLE} idle connections to the Fleet API",
     "a run goes on, a new node gets in, the idle ones are closed",
     f"{IDLE} TCP connections on which nothing comes, before and while a run begins and a node joins",
-    tests=("tests/deploy/test_connections.py",),
+    tests=(
+        "tests/deploy/test_connections.py",
+        "tests/deploy/test_fleet_relay.py::test_idle_connections_keep_nobody_out",
+        "tests/deploy/test_fleet_relay.py::test_a_header_that_grpc_does_not_take_is_refused_without_a_traceback",
+    ),
 )
 def idle_connections(rig: Rig) -> str:
     fed = rig.fed()

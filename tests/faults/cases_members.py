@@ -16,11 +16,13 @@ from tests.faults.federation import Federation
 from tests.faults.runs import BOUQUET, Run
 
 TESTS = "tests/strategies/test_client_registry.py::"
+AGREEMENT = "tests/strategies/test_agreement.py"
+COLUMNS = "has data that differ from those of the others in the names or kinds of its columns"
 
 
 @case(
     "R22",
-    "One enrolled node vetoes: it refuses to take part, its data have another shape, or it is silent",
+    "One enrolled node vetoes: it refuses to take part, its data have other columns, or it is silent",
     "the run begins without it within 60 s, with the majority; log and status name it and the reason",
     "ward-3's data file is moved away, then replaced by one of three columns; then all its processes are "
     "stopped by SIGSTOP before they register",
@@ -38,7 +40,7 @@ def veto(rig: Rig) -> str:
     with fed.without_data("ward-3"):
         told.append("refuses: " + _begins_without(rig, fed, "cannot take part"))
         (fed.data / "ward-3.csv").write_text("a,b,label\n" + "1,2,0\n3,4,1\n" * 20)
-        told.append("another shape: " + _begins_without(rig, fed, "has data of shape [2]"))
+        told.append("other columns: " + _begins_without(rig, fed, COLUMNS))
     with fed.machines["ward-3"].asleep():
         # By the time that the run begins, its heartbeats may be overdue already.
         told.append("silent: " + _begins_without(rig, fed, "has not registered", "is not online"))
@@ -66,7 +68,7 @@ def veto(rig: Rig) -> str:
 def degraded(rig: Rig) -> str:
     fed = rig.fed()
     fed.machines["ward-3"].stop()
-    fed.start_node("ward-3", code=_other_app(fed.folder / "other-app"))
+    fed.start_node("ward-3", code=other_app(fed.folder / "other-app"))
     run = rig.submit_to(fed, ENDLESS, min_nodes=2, progress="log")
     screen = fed.folder / f"{run.name}.screen"
     try:
@@ -101,7 +103,7 @@ def link_upgraded(rig: Rig) -> str:
     run = rig.submit(8, min_replies=3)
     run.wait_round(1)
     fed.machines["link"].stop()
-    fed.start_link(code=_other_app(fed.folder / "other-link-app"))
+    fed.start_link(code=other_app(fed.folder / "other-link-app"))
     fed.until(lambda: run.job().ended, 180, f"the end of {run.name}")
     why, at = run.job().reason, run.done()
     assert run.job().state == "failed", run.job()
@@ -114,6 +116,45 @@ def link_upgraded(rig: Rig) -> str:
     fed.until(lambda: fed.online() >= set(fed.wards), 90, "all nodes back")
     fed.submit(run.name, run.rounds, min_replies=3, resume=True).wait_end()
     return f"after round {at}: {why[:110]}; {told[:110]}; {rig.same(run)}"
+
+
+@case(
+    "R35",
+    "A node's data mean something else, though they have the same shape: columns in another order, a column, "
+    "a class or a category of another name",
+    "columns in another order are read by name, in the same final model; other names leave the node out "
+    "before round 1, and status names it and the part that differs; the names stay in its own log",
+    "ward-3's columns are put in another order; then one of them is renamed",
+    tests=(
+        f"{AGREEMENT}::test_a_node_with_the_same_names_in_another_order_is_read_by_name",
+        f"{AGREEMENT}::test_a_node_whose_data_mean_something_else_is_left_out_before_round_1",
+        f"{AGREEMENT}::test_a_node_that_joins_late_is_read_by_name_or_left_out",
+        f"{AGREEMENT}::test_where_no_side_is_most_nodes_no_run_begins_and_all_are_named",
+        f"{AGREEMENT}::test_a_run_that_is_resumed_holds_nodes_to_what_it_began_with",
+    ),
+)
+def meaning(rig: Rig) -> str:
+    fed = rig.fed()
+    path = fed.data / "ward-3.csv"
+    before = path.read_text()
+    rows = [line.split(",") for line in before.split()]
+    try:
+        path.write_text(
+            "".join(",".join([d, label, b, a, split, c]) + "\n" for a, b, c, d, label, split in rows)
+        )
+        run = rig.submit(3, min_replies=3)
+        run.wait_end()
+        told = f"in another order: {rig.same(run)}"
+        path.write_text(before.replace("a,b,c,d", "a,b,secret,d", 1))
+        told += "; renamed: " + _begins_without(rig, fed, COLUMNS)
+    finally:
+        path.write_text(before)
+    logs = "".join(p.read_text(errors="replace") for p in (fed.kits / "ward-3" / "logs").glob("*.log"))
+    assert "secret (number)" in logs, logs[-2000:]
+    assert "secret" not in "".join(
+        p.read_text(errors="replace") for p in (fed.kits / "link").rglob("*.json*") if p.is_file()
+    )
+    return told
 
 
 def _begins_without(rig: Rig, fed: Federation, *reasons: str) -> str:
@@ -165,11 +206,11 @@ def _terminal(fed: Federation, run: Run, screen: Path) -> Iterator[None]:
         watching.wait(30)
 
 
-def _other_app(folder: Path) -> Path:
-    """Write a copy of the app with one line more; return its folder."""
+def other_app(folder: Path, file: str = "client_app/app.py", more: str = "# another app\n") -> Path:
+    """Write a copy of the app with `more` at the end of one of its files; return its folder."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    with (folder / "client_app" / "app.py").open("a") as file:
-        file.write("# another app\n")
+    with (folder / file).open("a") as opened:
+        opened.write(more)
     return folder

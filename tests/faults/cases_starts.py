@@ -12,9 +12,11 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
+
+import numpy as np
 
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits import certificates
@@ -22,9 +24,11 @@ from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.kitfiles import set_key
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.status import YELLOW, read_status
+from server_app.results.folder import RunFolder
 from tests.faults.case import NotCoveredError, Rig, case
 from tests.faults.machine import STARTS_S, Machine, until
 from tests.faults.runs import BOUQUET, write_ward
+from tests.task.helpers import write_idx
 
 SAID_S = 5.0  # from the first attempt to connect to the reason why it fails
 REFUSED_S = 120.0  # for a command that refuses to start, on a busy machine
@@ -50,6 +54,7 @@ def refused(*arguments: str) -> tuple[int, str]:
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[Machine]:
     """Run a link or a node for the block."""
+    folder.mkdir(parents=True, exist_ok=True)
     machine = Machine(arguments[0], [BOUQUET, *arguments], folder / f"{arguments[0]}.log")
     machine.log.unlink(missing_ok=True)
     with machine.log.open("ab") as log:
@@ -212,3 +217,49 @@ def certificates_end(rig: Rig) -> str:
             says(node, r"the link's certificate expires on")
             says(node, "connected to")
     return f"{said.strip().rpartition('/')[2][:60]}...; yellow: {line.rpartition('/')[2][:60]}..."
+
+
+@case(
+    "R34",
+    "A node may use too little memory for a run's data",
+    "the run goes on with the others and all clients; the node says what it needs and ends, with exit code 2",
+    "of three nodes that host a partition, one may use 70 MB more than at rest; the run's data are 94 MB",
+    tests=(
+        "tests/deploy/test_edge.py::test_what_an_error_says_of_memory",
+        "tests/deploy/test_node.py::test_a_node_that_lacks_memory_for_a_runs_data_ends_and_says_so",
+        "tests/strategies/test_client_registry.py::test_one_of_three_nodes_vetoes_no_run",
+        "tests/system/test_node.py::test_a_node_with_too_little_memory_says_what_it_needs",
+    ),
+)
+def too_little_memory(rig: Rig) -> str:
+    folder, images, draw = rig.folder / "memory", 120_000, np.random.default_rng(0)
+    out, names = folder / "kits", ("ward-1", "ward-2", "ward-3")
+    provision(out, f"127.0.0.1:{free_port()}", list(names))
+    set_key(out / "link" / "kit.toml", "control", f"127.0.0.1:{free_port()}")
+    for part, count in (("train", images), ("t10k", 100)):
+        raw = folder / "data" / "MNIST" / "raw"
+        write_idx(raw / f"{part}-images-idx3-ubyte", draw.integers(0, 256, (count, 28, 28), np.uint8))
+        write_idx(raw / f"{part}-labels-idx1-ubyte", draw.integers(0, 10, count, np.uint8))
+    keys = 'dataset="mnist" model="logistic" num-clients=6 num-server-rounds=1 progress="none"'
+    with patch.dict(os.environ, {"BOUQUET_DATA": str(folder / "data")}), ExitStack() as running:
+        running.enter_context(started(folder / "link", "link", str(out / "link")))
+        for name in names[:2]:
+            says(running.enter_context(started(folder / name, "node", str(out / name))), "connected to")
+        small = str(out / names[2])
+        with started(folder / "measured", "node", small, "--max-memory", "4G") as node:
+            used = int(says(node, r"memory: \d+M of").partition("memory: ")[2].partition("M")[0])
+        node = running.enter_context(
+            started(folder / names[2], "node", small, "--max-memory", f"{used + 70}M")
+        )
+        says(node, "memory: ")
+        done = subprocess.run(
+            [BOUQUET, "run", "--link", str(out / "link"), "--run-name", "memory", "-c", keys],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = says(node, rf"--max-memory {used + 70}M: this task needs at least \d+M")
+        assert node.process is not None
+        assert node.process.wait(timeout=REFUSED_S) == 2
+    (row,) = RunFolder(out / "link" / "runs" / "memory").rounds()[1:]
+    assert (row["answered"], row["asked"]) == (6, 6), row
+    return f"6 of 6 clients; the node said: {said.partition(': ')[0][-18:]}: {said.partition(': ')[2][:40]}"

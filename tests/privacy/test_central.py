@@ -309,6 +309,40 @@ def test_a_ledger_without_its_rounds_is_refused(owners: Path) -> None:
         run(keys, again)
 
 
+def test_the_denominator_is_of_all_clients_that_the_run_has_known() -> None:
+    """Those who join draw coins, too; with four times the clients, a sum is four times as large."""
+    config = read_config({"dp.noise": 1.0, "dp.clip": 1.0, "fraction-train": 0.5, "dp.delta": 0.02})
+    privacy, journal = Privacy(config, contract_of(config)), Ledger()
+    privacy.begin(journal, 1, 10)
+    assert privacy.expected == 5.0
+    privacy.begin(journal, 2, 40)
+    assert privacy.expected == 20.0
+    privacy.begin(journal, 3, 30)
+    assert privacy.expected == 20.0
+    privacy.begin(journal, 4, 50)  # delta = 0.02 is one over 50
+    assert any("dp.delta" in line for line in journal.remarks)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(0, {"sampling": 0.5}), (1, {"noise": 100.0}), (2, {"noise": 1e-3}), (2, {"round": -2})],
+    ids=str,
+)
+def test_a_line_that_contradicts_the_run_is_refused(
+    number: int, says: dict[str, float], owners: Path
+) -> None:
+    """Epsilon follows from the lines: one that says more noise would be a promise that nobody kept."""
+    keys = keys_of(owners, num_server_rounds=2)
+    first = Ledger()
+    run(keys, first)
+    again = Ledger(before=first, restore=first.snapshots[2])
+    lines = [dict(line) for line in first.released()]
+    lines[number] |= says
+    again._released = tuple(lines)
+    with pytest.raises(StateError, match="expected lines of this run"):
+        run(keys, again)
+
+
 # ---------------------------------------------------------------------------------------- the bound
 
 

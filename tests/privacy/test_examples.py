@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+from client_app.app import make_app
 from client_app.memory.ledger import SECRET as SECRET_FILE
 from client_app.memory.ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
 from strategies.engine.example_privacy import ExamplePrivacy
-from task.config.read import read_config
+from task.config.knobs import Config
+from task.config.read import as_run_config, read_config
+from task.config.run_name import MACHINE, OF_A_NODE, all_terms
 from task.datasets import Dataset
 from task.errors import ConfigError, FieldError, StateError
 from task.models import build_model
@@ -26,11 +29,13 @@ from task.privacy import noise
 from task.privacy.accounting import epsilon
 from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
+from task.privacy.noise_ledger import FILE, NoiseLedger, TakenSteps
 from task.resolve.contract import contract_of
 from task.resolve.validate import check_names
 from task.wire.checks import check_scalars
 from tests.privacy.test_central import Ledger
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
+from tests.support.grid import LocalGrid
 from tests.test_privacy import Recording
 
 SECRET = bytes(range(32))
@@ -211,6 +216,102 @@ def test_a_repeated_order_costs_nothing_and_another_one_does(
     gaps = [changed.snapshots[0].arrays[n] - a for n, a in whole.snapshots[3].arrays.items()]
     assert max(float(np.abs(gap).max()) for gap in gaps) > 1e-3
     assert played.rows[-1]["epsilon"] == pytest.approx(worst(3))
+
+
+def test_no_other_steps_have_the_noise_of_a_run_of_the_same_name(
+    owners: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server gives two runs one name, so that noise that both have would cancel in the difference."""
+    drawn: list[bytes] = []
+    purposes = derived
+
+    def spy(secret: bytes, *purpose: Any) -> bytes:
+        drawn.append(made := purposes(secret, *purpose))
+        return made
+
+    monkeypatch.setattr("client_app.stages.examples.derived", spy)
+    first = Ledger()
+    same = {"num_server_rounds": 1, "run_name": "one"}
+    play(keys_of(owners, **same), journal=first)
+    before: set[bytes] = set(drawn)
+    for n, more in enumerate(({"loss": "focal"}, {"momentum": 0.5}), start=2):
+        drawn.clear()
+        again = Ledger(before=first)
+        play(keys_of(owners, **same, **more), journal=again)
+        assert len(drawn) == 2 * len(SIZES)
+        assert not before & set(drawn), more
+        before |= set(drawn)
+        # A client has one ledger of a run of that name, and this is its n-th training.
+        assert again.rows[1]["epsilon"] == pytest.approx(worst(n))
+
+
+def test_all_run_config_keys_but_those_of_a_machine_are_part_of_what_noise_follows_from() -> None:
+    """A key that is added later is, too: nobody has to think of it."""
+    keys = as_run_config(Config())
+    left = {*MACHINE, *OF_A_NODE} - {"task"}
+    for key, value in keys.items():
+        other = not value if isinstance(value, bool) else value + ("x" if isinstance(value, str) else 1)
+        assert (all_terms({**keys, key: other}) == all_terms(keys)) == (key in left), key
+
+
+class Sites(LocalGrid):
+    """Nodes with an owner each, who has a ledger; the last one's limits epsilon."""
+
+    limits: dict[str, Any]
+
+    def __init__(self, app: object, node_configs: Any, run_config: Any = None, **more: Any) -> None:
+        folder = Path(str(run_config["state-dir"])).parent
+        own = [
+            {**c, "run-paths": True, "state-dir": str(folder / f"site-{i}")}
+            for i, c in enumerate(node_configs)
+        ]
+        own[-1] |= self.limits
+        super().__init__(make_app(), own, run_config, **more)
+
+
+def test_a_site_limits_what_all_private_trainings_of_its_examples_cost(owners: Path) -> None:
+    """Under whatever names and seeds a server asks for them."""
+    size = SIZES["emil"]
+    once = epsilon([(4 / size, 1.5)] * math.ceil(size / 4), 1e-3)
+    twice = epsilon([(4 / size, 1.5)] * (2 * math.ceil(size / 4)), 1e-3)
+    grid = type("Limited", (Sites,), {"limits": {"max-epsilon": (once + twice) / 2, "delta": 1e-3}})
+    answered = []
+    for seed in (1, 2):
+        keys = keys_of(owners, num_server_rounds=1, seed=seed)
+        row = play(keys, nodes=5, grid_type=grid, journal=Ledger()).rows[1]
+        answered.append(row["answered"])
+    assert answered == [5, 4]
+    (bad,) = row["quarantined"]
+    assert (bad["client"], bad["got"][:20]) == ("emil", "policy: max-epsilon ")
+    found = [json.loads(s) for s in (owners.parent / "site-4" / FILE).read_text().splitlines()]
+    assert [(line["client"], line["steps"], line["noise"]) for line in found] == [
+        ("emil", math.ceil(size / 4), 1.5)
+    ]
+    # Each site has a ledger; without a limit it counts, and allows all.
+    assert len((owners.parent / "site-0" / FILE).read_text().splitlines()) == 2
+
+
+def test_under_a_limit_nothing_leaves_without_noise(owners: Path) -> None:
+    grid = type("Limited", (Sites,), {"limits": {"max-epsilon": 1e6, "delta": 1e-3}})
+    keys = keys_of(owners, num_server_rounds=1, local_test_fraction=0.3, fraction_evaluate=1.0)
+    grid_ = play(keys, nodes=5, grid_type=grid, journal=Ledger())
+    assert grid_.rows[1]["answered"] == 5
+    bad = [line for line in grid_.keep.lines if "policy: max-epsilon" in line.got]
+    assert {line.client for line in bad} == {"emil"}
+    assert "have no noise" in bad[0].got
+
+
+@pytest.mark.parametrize("says", [{"steps": 9}, {"noise": 9.0}, {"noise": 0.0}, {"client": "anna"}], ids=str)
+def test_a_line_of_a_site_that_contradicts_another_or_what_is_drawn_is_refused(
+    says: dict[str, Any], tmp_path: Path
+) -> None:
+    ledger, taken = NoiseLedger(tmp_path / FILE), TakenSteps("emil", 4, 0.25, 1.5)
+    ledger.charge_steps("a", taken, 1e-3, {})
+    ledger.charge_steps("a", taken, 1e-3, {})  # once more, which costs nothing
+    (line,) = [json.loads(s) for s in (tmp_path / FILE).read_text().splitlines()]
+    (tmp_path / FILE).write_text(json.dumps(line | says) + "\n")
+    with pytest.raises(StateError, match="Put the file back"):
+        ledger.charge_steps("a", taken, 1e-3, {})
 
 
 def test_a_run_stops_before_a_client_spends_too_much(owners: Path) -> None:

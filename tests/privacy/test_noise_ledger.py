@@ -56,12 +56,12 @@ def test_what_was_written_outlives_kill_9(tmp_path: Path) -> None:
     again = NoiseLedger(path)
     again.charge("2", 2.0, 1e-5, {})
     again.charge("2", 2.0, 1e-5, {})  # a message that comes twice
-    assert again.sums() == {"0": 2.0, "1": 2.0, "2": 2.0}
+    assert again.spent().sums == {"0": 2.0, "1": 2.0, "2": 2.0}
     spent = epsilon([2.0] * 3, 1e-5)
     assert again.summary() == f"epsilon = {spent:.4g} at delta = 1e-05 after 3 noised sums of all runs"
     path.write_text("{}\n" + path.read_text())
-    with pytest.raises(StateError, match="expected sum and noise in each line"):
-        again.sums()
+    with pytest.raises(StateError, match="line 1: expected sum and noise"):
+        again.spent()
 
 
 def test_a_sum_beyond_the_owners_limit_is_refused_and_not_written(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_sum_beyond_the_owners_limit_is_refused_and_not_written(tmp_path: Path
     for name in ("a", "b"):
         ledger.check(2.0)
         ledger.charge(name, 2.0, 0.5, {})  # whatever delta the run names
-    with pytest.raises(RefusedError, match=r"policy: max-epsilon = .*would be .* after 2 sums"):
+    with pytest.raises(RefusedError, match=r"policy: max-epsilon = .*would be .* after 2 noised sums"):
         ledger.check(2.0)
     with pytest.raises(RefusedError, match="policy: max-epsilon"):
         ledger.charge("c", 2.0, 0.5, {})
@@ -143,7 +143,7 @@ def test_each_node_writes_before_its_numbers_leave_and_the_one_at_its_limit_send
     assert epsilon([2.0] * 3, 0.01) == pytest.approx(played.rows[-1]["epsilon"], rel=5e-3)
 
 
-def test_a_run_cannot_move_the_ledger_and_nodes_that_share_one_count_a_sum_once(
+def test_a_run_cannot_move_the_ledger_and_nodes_that_share_one_each_count_their_noise(
     keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even one that may name paths at the nodes; these have no folders of their own."""
@@ -156,8 +156,43 @@ def test_a_run_cannot_move_the_ledger_and_nodes_that_share_one_count_a_sum_once(
                 context.node_config.pop("state-dir")
 
     run(keys | {"state-dir": str(tmp_path / "elsewhere")}, Ledger(), nodes=4, grid_type=Shared)
-    assert [line["round"] for line in lines(tmp_path / "cache" / "state" / FILE)] == [1, 2, 3]
+    found = lines(tmp_path / "cache" / "state" / FILE)
+    assert [line["round"] for line in found] == [t for t in (1, 2, 3) for _ in range(4)]
+    assert len({line["sum"] for line in found}) == 12
     assert list(tmp_path.rglob(FILE)) == [tmp_path / "cache" / "state" / FILE]
+
+
+def test_twelve_runs_of_one_name_and_one_attempt_are_twelve_lines(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server chooses these words; each run has noise of its own, and so a name that its node draws."""
+    monkeypatch.setattr("secrets.token_hex", lambda size: "ab" * size)
+    for _ in range(12):
+        journal = Ledger()
+        journal.run_id = "the-run"
+        run(keys | {"num-server-rounds": 1}, journal, nodes=3, grid_type=sites(tmp_path))
+    found = lines(tmp_path / "site-0" / FILE)
+    assert {(line["run"], line["round"]) for line in found} == {("the-run", 1)}
+    assert len({line["sum"] for line in found}) == 12
+
+
+def test_an_order_that_comes_twice_has_the_same_noise_and_is_counted_once(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    class Twice(sites(tmp_path)):  # type: ignore[misc]
+        def _deliver(self, message: Message) -> Message | None:
+            first = super()._deliver(message)
+            if message.metadata.message_type != "train" or first is None:
+                return first
+            again = super()._deliver(message)
+            assert again is not None
+            words = [m.content["masked"]["low"].data for m in (first, again)]
+            assert words[0] == words[1]
+            return again
+
+    played = run(keys | {"num-server-rounds": 1}, Ledger(), nodes=3, grid_type=Twice)
+    assert not played.rows[1]["skipped"]
+    assert len(lines(tmp_path / "site-0" / FILE)) == 1
 
 
 @pytest.mark.parametrize("more", [{"dp.noise-by": "server"}, {"dp.noise": 0.0}], ids=str)

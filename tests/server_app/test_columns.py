@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,13 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wards(tmp_path: Path) -> Path:
     """Write three tables, of values of very different size and gaps of different frequency."""
-    rng, folder = np.random.default_rng(1), tmp_path / "wards"
+    return written(tmp_path / "wards", NAMES)
+
+
+def written(folder: Path, names: Sequence[str]) -> Path:
+    rng = np.random.default_rng(1)
     folder.mkdir()
-    for i, name in enumerate(NAMES):
+    for i, name in enumerate(names):
         with (folder / f"{name}.csv").open("w", newline="") as file:
             out = csv.writer(file)
             out.writerow(["age", "area", "sex:category(f|m)", "dose", "label:target(no|yes)", "split"])
@@ -78,12 +83,14 @@ def left(folder: Path) -> tuple[Any, list[Any]]:
     return json.loads((folder / "config.json").read_text()), rows
 
 
-def pooled(tmp_path: Path, wards: Path, nodes: int = 2) -> tuple[Any, list[Any]]:
+def pooled(
+    tmp_path: Path, wards: Path, nodes: int = 2, grid_type: type[LocalGrid] = LocalGrid, **more: Any
+) -> tuple[Any, list[Any]]:
     keys = KEYS | {
         "data-path": str(wards), "partition": "natural", "num-clients": 0, "runs-dir": str(tmp_path / "pool"),
-    }  # fmt: skip
+    } | more  # fmt: skip
     app = make_app(keys, simulation=True)
-    grid = LocalGrid(app, [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)])
+    grid = grid_type(app, [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)])
     return left(run(grid, read_config(keys)))
 
 
@@ -131,6 +138,42 @@ def test_nothing_but_the_sums_leaves_a_node_and_its_bytes_are_booked(tmp_path: P
     _, rows, grid = deployed(tmp_path, wards, runs="mean", standardise=False)
     sums = [reply.content for kind, reply in grid.up if kind == "evaluate.columns"]
     assert all(set(content.array_records) == {"column-sums"} for content in sums)  # no squares to fill gaps
+
+
+def test_masked_sums_give_the_same_moments_and_model(tmp_path: Path, wards: Path) -> None:
+    plain, plain_rows, _ = deployed(tmp_path, wards)
+    unverified = {name: {"secagg-unverified": True} for name in NAMES}
+    masked, rows, grid = deployed(tmp_path, wards, runs="masked", policy=unverified, secagg=True)
+    assert masked["columns"] == plain["columns"]
+    assert [r["model_sha256"] for r in rows] == [r["model_sha256"] for r in plain_rows]
+    sums = [reply.content for kind, reply in grid.up if kind == "evaluate.columns"]
+    assert len(sums) == 3
+    for content in sums:
+        assert set(content) == {"masked", "secagg"}
+        assert dict(content.metric_records) == {}
+    filled = deployed(tmp_path, wards, runs="filled", policy=unverified, secagg=True, standardise=False)
+    assert filled[0]["columns"] == deployed(tmp_path, wards, runs="mean", standardise=False)[0]["columns"]
+
+
+@pytest.mark.parametrize("bits", [96, 32])
+def test_masked_sums_come_back_without_a_node_that_is_lost(bits: int, tmp_path: Path) -> None:
+    """They are those of a plain run that lost it, too; and they are exact, whatever bits updates have."""
+
+    class Losing(LocalGrid):
+        def _deliver(self, message: Message) -> Message | None:
+            lost = message.metadata.message_type == "evaluate.columns"
+            reply = super()._deliver(message)
+            return None if lost and self.index[message.metadata.dst_node_id] == 2 else reply
+
+    wards = written(tmp_path / "wards", [f"ward-{i}" for i in range(5)])
+    more: dict[str, Any] = {"num-server-rounds": 1, "round-timeout": 2.0, "fraction-evaluate": 0.0}
+    plain, plain_rows = pooled(tmp_path, wards, 5, Losing, **more)
+    secure = {"secagg": True, "secagg-bits": bits, **({"max-update-norm": 10.0} if bits < 96 else {})}
+    masked, rows = pooled(tmp_path, wards, 5, Losing, **{**more, **secure, "runs-dir": str(tmp_path / "m")})
+    assert masked["columns"] == plain["columns"]
+    if bits == 96:
+        assert rows[1]["model_sha256"] == plain_rows[1]["model_sha256"]
+    assert rows[1]["answered"] == 5  # it is back
 
 
 def test_a_run_without_either_key_asks_for_nothing(tmp_path: Path, wards: Path) -> None:

@@ -282,7 +282,7 @@ def test_the_data_are_described_with_their_labels(folder: RunFolder) -> None:
     }  # fmt: skip
     (folder.path / "config.json").write_text(json.dumps({"run": RUN, "data": card}))
     text = check(folder.path, ["labels"])
-    assert ["source", "scikit-learn"] in filed(text)["run"]["data"]
+    assert ["data", "digits, from scikit-learn"] in filed(text)["run"]["data"]
     plot = ElementTree.parse(folder.path / "plots" / "labels.svg").getroot()
     cells = [c for c in plot.iter(f"{SVG}rect") if c.get("fill-opacity")]
     assert [float(c.get("fill-opacity", 0)) for c in cells] == [0.52, 0.04, 0.04, 1.0]  # of 0.04 to 1

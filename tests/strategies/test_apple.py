@@ -74,9 +74,12 @@ def test_two_steps_by_hand() -> None:
     assert own == pytest.approx(p @ core, rel=1e-6)
 
 
-def test_kept_relationships_go_on_and_those_of_clients_that_left_are_kept() -> None:
-    _, p, _ = solve({}, {"a": 0.7, "gone": 0.3}, dr_lr=0.0)
-    assert p == {"a": 0.7, "gone": 0.3, "b": 0.5, "c": 0.25}
+def test_kept_relationships_go_on_and_make_room_for_those_of_clients_that_joined() -> None:
+    """p0 = (1/4, 1/2, 1/4), of which c has joined: the others have 3/4 of their sum from now on."""
+    _, p, _ = solve({}, {"a": 0.6, "b": 0.4}, dr_lr=0.0)
+    assert p == pytest.approx({"a": 0.45, "b": 0.3, "c": 0.25})
+    _, p, _ = solve({}, {"a": 0.6, "b": 0.3, "c": 0.3}, dr_lr=0.0)
+    assert p == {"a": 0.6, "b": 0.3, "c": 0.3}
 
 
 def test_momentum_and_weight_decay_are_those_of_the_core_model() -> None:
@@ -127,7 +130,7 @@ def test_what_each_client_is_told(tmp_path: Path) -> None:
 
 
 def test_a_client_that_joins_later_enters_everybodys_mixture_at_p0(tmp_path: Path) -> None:
-    """With dr-lr = 0: anna's p_ij of the four are n_j / 47, of emil, who comes for round 2, 16/63."""
+    """With dr-lr = 0: anna's p_ij were n_j / 47; with emil, who comes for round 2, all are n_j / 63."""
     data = write_owners(tmp_path / "owners.npz")
     keys = keys_of(
         tmp_path, "apple", num_classes=3, fraction_train=1.0, local_test_fraction=0.0, apple__dr_lr=0.0
@@ -135,7 +138,7 @@ def test_a_client_that_joins_later_enters_everybodys_mixture_at_p0(tmp_path: Pat
     played = play(keys, grid_type=joining(tmp_path, data, lambda c, t: c != "emil" or t > 1))
     kept = kept_by(keys, played, "ratios")
     assert {c: float(p) for c, p in kept["anna"].items()} == pytest.approx(
-        {c: n / 47 for c, n in SIZES.items()} | {"emil": 16 / 63}, rel=1e-6
+        {c: n / 63 for c, n in SIZES.items()} | {"emil": 16 / 63}, rel=1e-6
     )
     assert {c: float(p) for c, p in kept["emil"].items()} == pytest.approx(
         {c: n / 63 for c, n in SIZES.items()}, rel=1e-6

@@ -106,6 +106,29 @@ def test_a_start_trains_in_its_own_round_and_no_version_is_held_that_nobody_is_a
         assert e["weight"] == pytest.approx(0.6 * (1 + e["staleness"]) ** -0.5)
 
 
+@pytest.mark.parametrize(
+    ("event", "entry", "value"),
+    [
+        ("start", "version", 9),
+        ("start", "lr", 9.0),
+        ("arrival", "version", 9),
+        ("arrival", "staleness", 9),
+        ("arrival", "weight", 9.0),
+        ("step", "updates", []),
+        ("step", "updates", ["client-9"]),
+    ],
+)
+def test_an_order_that_was_edited_is_refused_when_it_is_done_again(
+    event: str, entry: str, value: Any, tmp_path: Path
+) -> None:
+    config, journal = keys(tmp_path, "fedasync", num_server_rounds=2), Written()
+    play(config, journal=journal, seed=1, grid_type=Crossing)
+    at = max(i for i, e in enumerate(journal.events) if e["event"] == event)
+    edited = [{**e, entry: value} if i == at else e for i, e in enumerate(journal.events)]
+    with pytest.raises(StateError, match="the order of arrival has"):
+        play(config, journal=Written(edited, closed=True))
+
+
 @pytest.mark.parametrize("left", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (0, 2, 4, 6, 8, 10))])
 def test_a_server_killed_after_any_event_goes_on_from_it(left: int, tmp_path: Path) -> None:
     """Of round 3 so many events were on the disk; no update that is written down is lost or taken twice."""
@@ -168,6 +191,7 @@ def test_with_too_few_events_a_replay_says_so(tmp_path: Path) -> None:
 
 START = {"event": "start", "round": 1, "client": "a", "version": 0, "lr": 0.1}
 ARRIVAL = {"event": "arrival", "round": 1, "client": "a", "began": 1, "version": 0, "staleness": 0}
+ARRIVAL |= {"weight": 0.6}
 STEP = {"event": "step", "round": 1, "updates": ["a"], "refused": []}
 LOST = {"event": "lost", "round": 1, "client": "a", "began": 1, "why": "gone"}
 

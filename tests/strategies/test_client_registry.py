@@ -63,6 +63,8 @@ def hosts(*nodes: dict[str, Any]) -> FaultyGrid:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
         if "error" in told:
             raise told["error"]
+        if "stock" in told:  # what Flower raises for an app without this query
+            raise ValueError(f"No query function registered with name '{registration.REGISTER}'")
         if "refused" in told:
             return Message(registration.refusal_content(told["refused"]), reply_to=message)
         if "content" in told:
@@ -172,6 +174,33 @@ def test_it_is_not_while_a_node_of_its_pool_can_do_its_work(monkeypatch: pytest.
     assert [p["node"] for p in registry.participants()] == [str(grid.node(1))]
 
 
+def shown(registry: ClientRegistry, grid: FaultyGrid) -> list[tuple[int, int]]:
+    """Return clients and examples of each node as ``nodes.json`` has them."""
+    by_node = {p["node"]: (p["clients"], p["examples"]) for p in registry.participants()}
+    return [by_node[str(grid.node(i))] for i in range(len(by_node))]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([{"share": (0, 3)}, {"share": (1, 3)}, {"share": (2, 3)}], [(2, 5), (2, 7), (1, 3)]),
+        ([{}, {}], [(5, 15), (0, 0)]),  # two disks without shares: the first trains all
+        ([{"pool": "disk"}, {"pool": "disk"}], [(3, 9), (2, 6)]),
+        ([{"share": (1, 3)}], [(5, 15)]),  # whose share it is is not there
+    ],
+    ids=["shares", "no shares", "one disk", "one share alone"],
+)
+def test_a_node_is_shown_with_the_clients_that_it_trains(
+    more: list[dict[str, Any]], expected: list[tuple[int, int]]
+) -> None:
+    clients = {f"c{i}": i + 1 for i in range(5)}
+    grid = hosts(*({"clients": clients} | node for node in more))
+    registry = called(grid)
+    assert sorted(shown(registry, grid)) == sorted(expected)  # nodes' ids are random
+    plan = by_index(grid, registry.assign(list(clients), dict.fromkeys(clients, 1.0)))
+    assert sorted(map(len, plan.values())) == sorted(n for n, _ in expected if n)
+
+
 def deaf_to(grid: FaultyGrid, i: int, times: int) -> None:
     """Lose the answers of the i-th node to its first questions."""
     push, lost = grid.push_messages, [0]
@@ -231,7 +260,7 @@ def test_a_node_that_was_silent_is_called_again() -> None:
 
 
 def test_a_node_that_cannot_register_is_one_client() -> None:
-    grid = hosts({"clients": {"a": 1}}, {"error": NotImplementedError("no such action")})
+    grid = hosts({"clients": {"a": 1}}, {"stock": True})
     registry = called(grid)
     node = next(n for n, c in grid.contexts.items() if c.node_config["i"] == 1)
     assert registry.names == ["a", f"node-{node}"]
@@ -266,11 +295,19 @@ def test_nodes_that_refuse_for_one_reason_are_one_sentence() -> None:
     [
         REFUSES,
         {"error": RuntimeError("x"), "policy": True},
+        {"error": MemoryError("--max-memory: this task needs more than 512M")},
         {"content": lambda: lies(share=[0, 0])},
         owner("ward-3", shape=(5,)),
         owner("ward-3", classes=4),
     ],
-    ids=["refuses", "another app", "lies", "another shape", "another number of classes"],
+    ids=[
+        "refuses",
+        "another app",
+        "runs out of memory",
+        "lies",
+        "another shape",
+        "another number of classes",
+    ],
 )
 def test_one_of_three_nodes_vetoes_no_run(
     odd: dict[str, Any], min_nodes: int, caplog: pytest.LogCaptureFixture
@@ -509,7 +546,7 @@ def test_who_is_enrolled_under_another_name_is_refused_and_the_run_begins_withou
 
 
 def test_somebody_elses_app_on_an_enrolled_node_has_its_name() -> None:
-    grid = hosts({"error": NotImplementedError("no such action"), "name": "lab-7"})
+    grid = hosts({"stock": True, "name": "lab-7"})
     assert called(grid).names == ["lab-7"]
 
 

@@ -110,12 +110,24 @@ def test_a_file_that_shrinks_counts_less_and_one_that_is_gone_or_damaged_is_left
 
 def test_other_columns_are_refused_even_if_they_are_as_many(tmp_path: Path) -> None:
     def rename(server_round: int, path: Path) -> None:
-        path.write_text(path.read_text().replace("a,b,c,d", "b,a,c,d"))
+        path.write_text(path.read_text().replace("a,b,c,d", "e,b,c,d"))
 
     played = run(tmp_path, rename, rounds=2)
     assert examples(played) == {1: 7}
     (why,) = [row["reason"] for row in played.strategy.registry.left_out()]
     assert "client anna: its data have other columns" in why
+
+
+def test_columns_that_come_in_another_order_are_read_by_name(tmp_path: Path) -> None:
+    def turn(server_round: int, path: Path) -> None:
+        rows = [line.split(",") for line in path.read_text().split()]
+        path.write_text("".join(",".join([d, b, a, c, y]) + "\n" for a, b, c, d, y in rows))
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    turned, same = run(tmp_path / "a", turn), run(tmp_path / "b", lambda t, path: None)
+    assert examples(turned) == {1: 7, 2: 7, 3: 7}
+    assert [r["model_sha256"] for r in turned.rows] == [r["model_sha256"] for r in same.rows]
 
 
 @pytest.mark.parametrize("rows", [2, -2])

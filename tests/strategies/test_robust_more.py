@@ -12,13 +12,15 @@ import pytest
 from strategies.engine.state import AggregatedReplies, ServerState, too_few
 from strategies.rules import centered_clipping, dnc, fltrust, meamed
 from strategies.rules.pre_aggregation import before, buckets, neighbours
+from task import timing
 from task.config.algorithm_sections import CenteredClippingConfig, DnCConfig, RobustConfig
 from task.config.knobs import Config
 from task.config.read import read_config
 from task.errors import AbsentError, ConfigError
 from task.spec.algorithms import ALGORITHMS
 from tests.reference import robust as reference
-from tests.support.federation import owners_config, play, write_owners
+from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.joining import joining
 
 FOUR = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [10.0, 10.0]])  # the last one is malicious
 HONEST = [2 / 3, 1.0]
@@ -213,6 +215,33 @@ def test_a_root_that_nobody_is_ends_the_run_before_round_1(tmp_path: Path) -> No
     )
     with pytest.raises(AbsentError, match=r'"fltrust\.root": .* got "zoe", and online are anna, ben'):
         play(keys)
+
+
+def test_who_joins_later_does_not_become_the_root_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anna would be the first by name; she comes for round 2, and again after the run was resumed."""
+    monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
+    data = write_owners(tmp_path / "owners.npz")
+    keys = owners_config(tmp_path / "owners.npz", algorithm="fltrust", num_classes=3)
+    keys |= {"fraction-train": 1.0, "batch-size": 4}
+    first = play(
+        keys | {"num-server-rounds": 2},
+        grid_type=joining(tmp_path, data, lambda client, t: client != "anna" or t > 1),
+    )
+    rest = Keep(first.keep.snapshots[-1])
+    both = first, play(keys, journal=rest, grid_type=joining(tmp_path, data, lambda client, t: True))
+    for played in both:
+        roots = [m.content["config"]["clients"] for m in played.messages("train.root")]
+        assert roots == [["ben"]] * 2
+    rows = [row for played in both for row in played.rows if row["round"]]
+    assert ["anna" in row["selected"] for row in rows] == [False, True, True, True]
+    # where it is away the round keeps the model, and nobody takes its place
+    gone = play(
+        keys | {"num-server-rounds": 3}, journal=Keep(first.keep.snapshots[-1]),
+        grid_type=joining(tmp_path, data, lambda client, t: client != "ben"),
+    )  # fmt: skip
+    assert [row["skipped"] for row in gone.rows] == [True]
 
 
 def test_fltrust_keeps_training_where_most_clients_lie(tmp_path: Path) -> None:

@@ -233,8 +233,6 @@ def test_a_resumed_run_makes_the_same_models(owners: Path) -> None:
         ({"dropout-width": 0.5, "model": "mlp"}, "which part it trained"),
         ({"width.levels": "1,0.5", "model": "mlp"}, "which part it trained"),
         ({"heldout-clients": 0.2, "local-test-fraction": 0.3}, "one by one"),
-        ({"standardise": True}, "unmasked"),
-        ({"missing": "mean"}, "unmasked"),
         ({"enough-replies": 2}, "the time is up"),
     ],
     ids=str,

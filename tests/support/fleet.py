@@ -168,6 +168,7 @@ class Served:
     token: str
     http: HttpTransport | None = None  # by which peers call; None = over gRPC
     http_address: str = ""
+    http_listener: Any = None
     _rest: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
@@ -294,6 +295,7 @@ def over_http(link: Served, folder: Path) -> Iterator[None]:
             serving = asyncio.create_task(server.serve([listener]))
             while not server.started:
                 await asyncio.sleep(0.01)
+            link.http_listener = listener
             begun.set()
             await asyncio.to_thread(over.wait)
             server.should_exit = True

@@ -64,6 +64,78 @@ def test_csv_takes_the_last_column_for_the_label_and_sorts_numbers(tmp_path):
     assert load(seed=2, dataset="csv", data_path=path).fingerprint != data.fingerprint
 
 
+def test_a_folder_of_csv_files_is_read_by_name(tmp_path):
+    header, turned = (
+        "job:category(a|b),age,id2:ignore,y:target(ill|well)",
+        "y:target(well|ill),age,job:category(b|a)",
+    )
+    table(tmp_path / "same/1.csv", header + "\n" + "a,30,7,ill\nb,40,7,well\n" * 4)
+    table(tmp_path / "same/2.csv", header + "\n" + "b,50,7,ill\na,60,7,well\n" * 4)
+    table(tmp_path / "other/1.csv", header + "\n" + "a,30,7,ill\nb,40,7,well\n" * 4)
+    table(tmp_path / "other/2.csv", turned + "\n" + "ill,50,b\nwell,60,a\n" * 4)
+    same, other = (load(dataset="csv", data_path=str(tmp_path / name)) for name in ("same", "other"))
+    assert np.array_equal(same.x, other.x)
+    assert np.array_equal(same.y, other.y)
+    assert (same.columns, same.classes) == (other.columns, other.classes)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (
+            "job:category(a|b),weight,y:target(ill|well)",
+            r"missing: \['age'\]; not .*: \['weight'\]",
+        ),
+        ("job:category(a|c),age,y:target(ill|well)", r"of another type or with other values: \['job'\]"),
+        ("job:category(a|b),age,y:target(ill|good)", r"of another type or with other values: \['y'\]"),
+        ("job:category(a|b),age:target,y", r"of another type or with other values: \['age', 'y'\]"),
+    ],
+)
+def test_a_csv_file_of_other_columns_is_named_with_them(tmp_path, header, words):
+    table(tmp_path / "1.csv", "job:category(a|b),age,y:target(ill|well)\na,30,ill\nb,40,well\n")
+    table(tmp_path / "2.csv", header + "\na,30,ill\n")
+    with pytest.raises(DataError, match=f"2.csv, line 1: .*{words}"):
+        load(dataset="csv", data_path=str(tmp_path))
+
+
+def saved(path, **arrays):
+    np.savez(path, **{"x": np.zeros((4, 3)), "y": np.array([0, 1, 0, 1]), **arrays})
+    return load(dataset="npz", data_path=str(path))
+
+
+def test_npz_files_have_names_where_they_say_so(tmp_path):
+    path = tmp_path / "a.npz"
+    named = saved(path, columns=np.array(["age", "job:category(a|b)"]), classes=np.array(["ill", "well"]))
+    assert named.columns == ("age", "job:category(a|b)", "y")
+    assert named.classes == ("ill", "well")
+    three = saved(path, classes=np.array(["ill", "well", "dead"]))
+    assert (three.num_classes, three.columns) == (3, ())
+    labels = saved(path, y=np.array([[0, 1], [1, 1], [1, 0], [0, 0]]), classes=np.array(["cough", "fever"]))
+    assert labels.classes == ("cough", "fever")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (
+            {"columns": np.array(["age", "bmi"])},
+            "to name the inputs of x .* names of 2 inputs",
+        ),
+        ({"columns": np.array(["age", "bmi", "age"])}, "each name once"),
+        ({"columns": np.array(["age", "bmi", "y:target"])}, "expected columns to name the inputs"),
+        ({"columns": np.array([1, 2, 3])}, "expected columns as texts"),
+        ({"columns": np.array(["age", "job:category(a|b)"]), "x": np.full((4, 3), 2.0)}, "expected 0 or 1"),
+        ({"columns": np.array(["a", "b", "c"]), "x": np.zeros((4, 3, 1))}, "to name the inputs of x"),
+        ({"classes": np.array(["ill", "ill"])}, "each name in classes once"),
+        ({"classes": np.array(["ill"])}, r"expected labels 0..0 \(1 classes\)"),
+        ({"classes": np.array(["a"]), "y": np.zeros((4, 2))}, "a name in classes for each of the 2"),
+    ],
+)
+def test_names_in_an_npz_file_that_do_not_fit_are_refused(tmp_path, arrays, words):
+    with pytest.raises(DataError, match=words):
+        saved(tmp_path / "a.npz", **arrays)
+
+
 def test_a_folder_of_csv_files_has_one_owner_each(tmp_path):
     for name, size in (("ward 1", 20), ("ward-2", 5)):
         table(tmp_path / f"wards/{name}.csv", "x,label\n" + "".join(f"{size},{i % 2}\n" for i in range(size)))
@@ -75,7 +147,7 @@ def test_a_folder_of_csv_files_has_one_owner_each(tmp_path):
         assert (len(train), len(test)) == ((4, 1) if size == 5 else (18, 2))
         assert set(data.x[np.concatenate([train, test])].ravel()) == {size}
     table(tmp_path / "wards/ward-3.csv", "z,label\n1,0\n")
-    with pytest.raises(DataError, match=r"ward-3.csv, line 1: expected the header .*'x', 'label'.*'z'"):
+    with pytest.raises(DataError, match=r"ward-3.csv, line 1: .*missing: \['x'\]; not .*\['z'\]"):
         load(dataset="csv", data_path=str(tmp_path / "wards"))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from task import references
+from task import references, trust
 from task.errors import ConfigError
 from task.references import CODE, code_of, is_reference, load_reference, package_of, references_in
 
@@ -126,3 +126,66 @@ def test_references_of_a_run_are_found_in_all_keys_that_take_them() -> None:
         "data-path": "C:/x",
     }
     assert references_in(keys) == ("net:Small", "net:own")
+
+
+LIBRARY = """
+import functools, os, shutil
+from os import system
+from subprocess import run
+class Net:
+    class Inner: pass
+    def make(self): pass
+    @classmethod
+    def built(cls): pass
+    remove = shutil.rmtree
+def own(): pass
+@functools.cache
+def cached(): pass
+part, foreign = functools.partial(own), functools.partial(run, "x")
+joined, path = os.sep.join, os.environ
+"""
+
+
+@pytest.mark.parametrize("name", ["Net", "Net.Inner", "Net.make", "Net.built", "own", "cached", "part"])
+def test_what_lies_in_an_allowed_package_is_found(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "ref_policy.py").write_text(LIBRARY)
+    monkeypatch.setattr(trust, "_named", set())
+    trust.allow(["ref_policy"])
+    load_reference("model", f"ref_policy:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("os.mkdir", 'through module "os"'),
+        ("shutil", 'through module "shutil"'),
+        ("system", 'got what module "(posix|nt)" defines'),
+        ("run", '"subprocess"'),
+        ("foreign", '"subprocess"'),
+        ("functools.partial", 'through module "functools"'),
+        ("joined", '"builtins"'),
+        ("path", '"os"'),
+        ("Net.remove", '"shutil"'),
+        ("Net.mro", '"builtins"'),
+        ("own.__globals__.get", 'without "__"|names without'),
+        ("Net.make.__builtins__.get", "names without"),
+        ("__builtins__.get", "names without"),
+        ("__loader__.load_module", "names without"),
+    ],
+)
+def test_nothing_is_reached_through_an_allowed_package(
+    name: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "ref_policy.py").write_text(LIBRARY)
+    monkeypatch.setattr(trust, "_named", set())
+    trust.allow(["ref_policy"])
+    with pytest.raises(ConfigError, match=words):
+        load_reference("loss", f"ref_policy:{name}")
+
+
+@pytest.mark.parametrize("package", ["os", "builtins", "net:Small", "net.parts", "", "../net"])
+def test_only_packages_can_be_allowed(package: str) -> None:
+    with pytest.raises(ConfigError, match="--code: expected"):
+        trust.allow([package])

@@ -370,6 +370,33 @@ def test_another_algorithm_than_the_nodes_signed(copy: Path) -> None:
     assert sum("a signature that is not valid" in text for text in lie(copy, change)) == 9
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[2]["phases"][0]["sent"].update(lr=0.0),
+        lambda lines: lines[2]["phases"][0]["sent"].update(more=1.0),
+        lambda lines: uploads(lines, 2)[0].update(epochs=[1] * len(uploads(lines, 2)[0]["clients"])),
+    ],
+)
+def test_a_node_has_signed_the_numbers_and_epochs_of_its_order(
+    change: Callable[[list[Row]], object], copy: Path
+) -> None:
+    """So a server that published others than it sent to one node is found out."""
+    assert any("signature that is not valid" in text for text in lie(copy, change))
+
+
+def test_other_numbers_than_the_keys_and_the_rule_give_are_named(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nodes signed them: a learning rate, epochs of a client that is no straggler."""
+    monkeypatch.setattr(commitments.Commitment, "check", lambda self, statement: None)
+    rate = lie(copy, lambda lines: lines[2].update(lr=0.5))
+    assert any("round 2: expected the learning rate" in text for text in rate)
+    lie(copy, lambda lines: lines[2].update(lr=lines[1]["lr"]))
+    one = lie(copy, lambda lines: uploads(lines, 2)[0].update(epochs=[9]))
+    assert any("epochs of" in text and "as the keys say" in text for text in one)
+
+
 def test_an_upload_that_is_replaced(copy: Path) -> None:
     """The file of one upload becomes another's: it is not what its node committed to."""
     folder = copy / "runs/it"

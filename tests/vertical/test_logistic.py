@@ -10,7 +10,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.vertical.logistic import from_rows, whole
+from client_app.vertical.logistic import LogisticWork, from_rows, whole
 from task.config.read import read_config
 from task.errors import FieldError, NodesError
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
@@ -340,3 +340,13 @@ def test_a_module_of_pytorch_agrees(tmp_path: Path) -> None:
     assert w.grad is not None
     found = weights(keys, parties.play_own(files, keys), files)
     assert np.abs(found + 0.2 * w.grad.numpy()).max() < 1e-5
+
+
+def test_masks_follow_from_the_columns_that_they_hide() -> None:
+    """Else two runs of one name, under unlike seeds, would have masks that cancel in the difference."""
+    given, moduli = np.ones((2, 4), np.uint8), [15]
+    digests = {
+        LogisticWork._asked(None, np.array(columns), moduli, given).tobytes()  # type: ignore[arg-type]
+        for columns in ([[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 3.0]])
+    }
+    assert len(digests) == 2

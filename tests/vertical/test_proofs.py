@@ -10,16 +10,22 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message
 
+from client_app.node import open_node
+from client_app.vertical import align
+from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import from_rows, to_rows
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
 from task.config.read import read_config
-from task.errors import FieldError, NodesError, SecureAggregationError
+from task.errors import DataError, FieldError, NodesError, SecureAggregationError
+from task.resolve.contract import contract_of
 from task.secagg.identity import UNVERIFIED
+from task.vertical import psi
 from task.vertical.paillier import SecretKey, widths
 from task.vertical.proofs import PROOF_BYTES, Prover, from_row, message, to_row
 from task.vertical.rows import in_common_order, num_tests
+from task.wire import messages as wire
 from tests.support import parties
 from tests.support.grid import RUN_ID, LocalGrid
 from tests.vertical.test_logistic import config, owners, place, rows_of, table
@@ -49,6 +55,8 @@ class Lying(LocalGrid):
         self.seen: dict[str, list[np.ndarray]] = getattr(self, "seen", {})
         for sent in messages:
             kind, records = sent.metadata.message_type, sent.content.array_records
+            self.order = {k: v for r in sent.content.config_records.values() for k, v in r.items()}
+            self.order |= {k: v for r in sent.content.metric_records.values() for k, v in r.items()}
             found = {name: record["rows"].numpy().copy() for name, record in records.items()}
             self.lie(kind, self.seen, found)
             for name, rows in found.items():
@@ -96,6 +104,66 @@ def pretend(kind: str, seen: Mapping[str, list[np.ndarray]], records: dict[str, 
             records[name][:] = seen["train.residuals proof"][at].reshape(1, -1)
 
 
+GUESSES = [*(table()[0][:ROWS]), *(f"no-{i}" for i in range(ROWS))]  # of ids
+
+
+def guess(kind: str, seen: Mapping[str, list[np.ndarray]], records: dict[str, np.ndarray]) -> None:
+    """Have each party mask points of ids that the server guesses."""
+    if kind == "evaluate.mask":
+        salt = f"{Lying.last.order['run']}\x1f{int(Lying.last.order['session'])}".encode()
+        points = [psi.point_of(g.encode(), salt) for g in GUESSES[:: len(GUESSES) // ROWS]]
+        for name in (n for n in records if n.startswith("points")):
+            records[name][:] = np.frombuffer(b"".join(points), np.uint8).reshape(-1, psi.BYTES)
+
+
+def cross(kind: str, seen: Mapping[str, list[np.ndarray]], records: dict[str, np.ndarray]) -> None:
+    """Have each party mask its own points once more, with its own proof."""
+    if kind == "evaluate.mask":
+        for name in records:
+            at = NAMES.index(name.rpartition(".")[2])
+            came = "points" if name.startswith("points") else "proof"
+            records[name][:] = seen[f"evaluate.points {came}"][at].reshape(records[name].shape)
+
+
+def test_without_proofs_a_lying_server_finds_out_which_ids_a_party_has(tmp_path: Path) -> None:
+    unverified = {name: {UNVERIFIED: True} for name in NAMES}
+    with pytest.raises((NodesError, DataError)):
+        parties.play_own(owners(tmp_path, NAMES, rows=ROWS), KEYS, grid_type=lying(guess), proofs=unverified)
+    own = {row.tobytes() for row in Lying.last.seen["evaluate.points points"][0].reshape(-1, psi.BYTES)}
+    made = Lying.last.seen["evaluate.mask points"][0].reshape(-1, psi.BYTES)
+    assert [row.tobytes() in own for row in made] == [True] * (ROWS // 2) + [False] * (ROWS // 2)
+
+
+def test_a_party_masks_one_set_at_each_hop_and_aligns_a_bounded_number_of_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = owners(tmp_path, NAMES, rows=ROWS)
+    node = open_node(read_config(KEYS), {"client-name": "ada", "data-path": str(files["ada"])})
+    entry = contract_of(node.config).phases
+
+    def asked(phase: str, session: int, **more: Any) -> Any:
+        order = wire.TrainOrder(
+            1, {}, clients=("ada",), run="run", population=NAMES, rows={"points": (ROWS, psi.BYTES)},
+            scalars={"session": float(session), "hop": 1.0}, **more,
+        )  # fmt: skip
+        ((_, outcome),) = align_parties(node, entry[phase], order)
+        return outcome
+
+    def mask(seed: int) -> Any:
+        points, _ = psi.own_points([f"{seed}-{i}" for i in range(ROWS)], ROWS, b"", psi.new_secret())
+        return {"points": {"ada": {"ada": {"rows": points}}}}
+
+    monkeypatch.setattr(align, "MOST_STARTS", 3)
+    given = mask(1)
+    assert isinstance(asked("points", 7), wire.ClientUpdate)
+    assert isinstance(asked("mask", 7, per_client=given), wire.ClientUpdate)
+    assert isinstance(asked("mask", 7, per_client=given), wire.ClientUpdate)  # which comes twice
+    assert "one set of points at each hop" in str(asked("mask", 7, per_client=mask(2)))
+    assert isinstance(asked("points", 8), wire.ClientUpdate)
+    assert isinstance(asked("points", 9), wire.ClientUpdate)
+    assert "at most 3 times" in str(asked("points", 10))
+
+
 def test_without_proofs_a_lying_server_reads_labels(tmp_path: Path) -> None:
     """Weights are 0, so that r = -y/2 at the party with the labels: it decrypts that for who asks."""
     with pytest.raises(NodesError, match="sums of the products"):  # too late
@@ -111,6 +179,8 @@ def test_without_proofs_a_lying_server_reads_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lie", "what"),
     [
+        (guess, "points"),
+        (cross, "points"),
         (oracle, "products"),
         (swap, "residuals"),
         pytest.param(steer, "opened", marks=pytest.mark.full),

@@ -44,9 +44,9 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.deploy.host.processes import say
-from server_app.deploy.node.app_integrity import difference, forget
+from server_app.deploy.node.app_integrity import check_unpacked, difference, forget
 from server_app.deploy.node.policy import Site, audit, may_train
-from server_app.deploy.node.resource_limits import MemoryLimit, spell
+from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, lacking, spell
 from server_app.deploy.node.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public
 
@@ -71,6 +71,7 @@ class _Received:
     @property
     def context(self) -> Context:
         """The context of the ClientApp."""
+        check_unpacked(self.fab.content)
         config = get_fused_config_from_fab(self.fab.content, self.run)
         (state := RecordDictProto()).ParseFromString(self.kept)
         return Context(
@@ -91,7 +92,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
     task = _read(pipe)
     TaskIdentity.task_id, TaskIdentity.run_id = TASK_ID, task.run.run_id
     TaskIdentity.node_id = task.settings["node"]
-    limit = _limit_memory(task.settings["max-memory"])
+    _limit_memory(task.settings["max-memory"])
     message, site = task.message, task.site
     kept = task.kept
     try:
@@ -104,7 +105,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
             raise WireError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
         kept = recorddict_to_proto(context.state).SerializeToString()
     except BaseException as err:  # whatever the app does, its message gets an answer
-        why = _reason(err, limit)
+        why = _reason(err, task.settings["max-memory"])
         if isinstance(err, RefusedError):
             audit(site, f"refused {message.metadata.message_type} of run {task.run.run_id}: {err}")
         else:
@@ -166,13 +167,11 @@ def _admitted(task: _Received, own: ClientApp, here: Mapping[str, str]) -> Clien
     return load(task.run.fab_id, task.run.fab_version, task.fab.hash_str)
 
 
-def _limit_memory(most: int) -> str:
-    """Let this process use what is left of the node's memory; return the limit in words, "" for none."""
-    if not most:
-        return ""
-    data = MemoryLimit(most).data_limit()
-    resource.setrlimit(resource.RLIMIT_DATA, (data, data))
-    return spell(most)
+def _limit_memory(most: int) -> None:
+    """Let this process use what is left of the node's memory, in bytes; 0 = all that there is."""
+    if most:
+        data = MemoryLimit(most).data_limit()
+        resource.setrlimit(resource.RLIMIT_DATA, (data, data))
 
 
 def _cap_threads(most: int) -> None:
@@ -182,11 +181,13 @@ def _cap_threads(most: int) -> None:
     wanted(most)
 
 
-def _reason(err: BaseException, limit: str) -> str:
+def _reason(err: BaseException, most: int) -> str:
+    """Return what the server hears of an error; `most` is the node's memory in bytes, 0 = no limit."""
     if isinstance(err, SystemExit):
         code = err.code if isinstance(err.code, int | None) else "..."
         return f"the ClientApp called sys.exit({code})"
     text = public(err)
-    if limit and (isinstance(err, MemoryError) or "allocate memory" in str(err)):
-        return f"--max-memory: this task needs more than {limit}: {text}"
+    if most and (asked := lacking(err)) is not None:
+        needs = max(MemoryLimit(most).used() + asked, most + 1)
+        return f"{MEMORY} {spell(most)}: this task needs at least {spell(needs)}: {text}"
     return text

@@ -36,6 +36,7 @@ from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from task import timing
+from task.errors import RefusedError
 from task.flower.parts import MOST, PARTS_HEADER, pack
 
 logger = logging.getLogger("flwr")
@@ -121,7 +122,7 @@ class Fleet(FleetServicer):
         """Give a node a run's app: no more than its list of files if it runs the installed app only."""
         response = super().GetFab(request, context)
         if get_metadata_str(context.invocation_metadata(), APP_HEADER):
-            with suppress(KeyError, BadZipFile):  # the node says what is wrong with it
+            with suppress(KeyError, BadZipFile, RefusedError):  # the node says what is wrong with it
                 response.fab.content = listing(response.fab.content)
         return response
 

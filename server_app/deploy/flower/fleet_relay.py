@@ -8,18 +8,21 @@ there, once, and a call is held there, too. What HTTP adds is bounded here, befo
 * a body of `FRAME_BYTES` at most, as its length says, at `SLOWEST` or faster. One of more than `SMALL_BYTES`
   is read only from a key that signed this call and whose earlier calls the SuperLink accepted, `CONCURRENT`
   at a time; to others the answer is "try again", since this process may be younger than the node;
-* `CONNECTIONS` at a time; one whose other end takes nothing for `timing.CONNECTION_IDLE_S` ends.
+* `CONNECTIONS` at a time; one whose other end takes nothing for `timing.CONNECTION_IDLE_S` ends. A further
+  one takes the place of the oldest on which no call is being served, whether its TLS handshake is over or
+  not: so nobody keeps nodes out by connections on which nothing comes.
 """
 
 import asyncio
 import json
+import re
 import resource
 import socket
 import sys
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -37,15 +40,55 @@ from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.parsing import read_address
 from task import timing
+from task.text import plain
 
 HEADER_BYTES = 16 * 1024
 CONNECTIONS = 1000
 SLOWEST = 8 * 1024  # bytes/s of a body
-OWN_FILES = 64
+OWN_FILES = 256  # besides; half of them are for connections that are being closed
 HTTP_STATUSES = {status: number for number, status in STATUSES.items()}
 HTTP_STATUSES |= dict.fromkeys((S.UNAVAILABLE, S.CANCELLED, S.ABORTED), 503)
 IN_BASE64 = {name.removesuffix("-bin"): name for name in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER)}
+IN_GRPC = re.compile("[a-z0-9_.-]+", re.ASCII)  # names that gRPC takes
 PREFIXES = ("flwr-", "bouquet-")  # of the headers that go on
+
+
+Address = tuple[Any, ...]  # of a connection's other end
+
+
+class _Listener(socket.socket):
+    """A listening socket with room for a newcomer: see the module.
+
+    `serving` has the addresses of connections on which a call is being served.
+    """
+
+    def __init__(self, listening: socket.socket, most: int) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, listening.detach())
+        self.most, self.serving = most, set[Address]()
+        self._open: dict[Address, socket.socket] = {}  # the oldest first
+        self._ending: list[socket.socket] = []  # shut down, and to be closed by the event loop
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return a further connection, for which another ends if there are too many.
+
+        Raises:
+            BlockingIOError: None is there, or many wait to be closed.
+        """
+        self._ending = [one for one in self._ending if one.fileno() >= 0]
+        if len(self._ending) >= OWN_FILES // 2:
+            raise BlockingIOError
+        made, address = super().accept()
+        if len(self._open) >= self.most:
+            self._open = {at: one for at, one in self._open.items() if one.fileno() >= 0}
+        if len(self._open) >= self.most:
+            idle = next((at for at in self._open if at not in self.serving), None)
+            ending = made if idle is None else self._open.pop(idle)
+            with suppress(OSError):  # the other end is gone
+                ending.shutdown(socket.SHUT_RDWR)
+            self._ending.append(ending)
+        if made.fileno() >= 0 and made not in self._ending:
+            self._open[address[:2]] = made
+        return made, address
 
 
 class _AnswerError(Exception):
@@ -66,6 +109,7 @@ class Relay:
         self._calls = {in_http(one.name): channel.unary_unary(in_grpc(one.name)) for one in FLEET.methods}
         self._accepted: set[object] = set()  # keys
         self._large: Counter[object] = Counter()  # bodies that are here, by key
+        self.serving: set[Address] = set()  # connections on which a call is being served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -84,12 +128,15 @@ class Relay:
         key = metadata.get(PUBLIC_KEY_HEADER)
         with self._room(size := _size(headers), key, metadata):
             body = await _read(receive, size)
+            self.serving.add(client := tuple(scope["client"]))
             try:
                 answer = await _unless_gone(call(body, metadata=list(metadata.items())), receive)
             except grpc.aio.AioRpcError as err:
                 if err.code() == S.UNAUTHENTICATED:
                     self._accepted.discard(key)
                 raise _refusal(err) from err
+            finally:
+                self.serving.discard(client)
         self._accepted.add(key)
         return answer
 
@@ -120,9 +167,15 @@ def _metadata(headers: dict[str, str]) -> dict[str, str | bytes]:
             if name in IN_BASE64:
                 found[IN_BASE64[name]] = b64decode(value, validate=True)
             elif name.startswith(PREFIXES) and not name.endswith("-bin"):
-                found[name] = value.encode("ascii").decode("ascii")
+                if not (IN_GRPC.fullmatch(name) and value.isascii() and value.isprintable()):
+                    raise ValueError
+                found[name] = value
     except ValueError:
-        raise _AnswerError(401, f"header {name}: expected ASCII, of a key or signature base64") from None
+        raise _AnswerError(
+            401,
+            f"header {plain(name)}: expected letters, digits and -_. in the name and printable ASCII in the "
+            "value, of a key or signature base64",
+        ) from None
     return found
 
 
@@ -227,7 +280,8 @@ def serve(relay: Relay, address: str, **more: Any) -> tuple[uvicorn.Server, sock
         log_level="error", server_header=False, timeout_keep_alive=int(timing.CONNECTION_IDLE_S),
         timeout_graceful_shutdown=1, h11_max_incomplete_event_size=HEADER_BYTES, **more,
     )  # fmt: skip
-    listener = config.bind_socket()
+    listener = _Listener(config.bind_socket(), CONNECTIONS)
+    relay.serving = listener.serving
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * timing.CONNECTION_IDLE_S))
     return uvicorn.Server(config), listener

@@ -17,8 +17,9 @@ from flwr.proto.run_pb2 import Run
 from flwr.proto.runtime_pb2 import PullTaskInputRequest, PullTaskInputResponse
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from server_app.deploy.node.app_integrity import check_unpacked
 from task import portable
-from task.errors import ConfigError
+from task.errors import ConfigError, RefusedError
 
 Task = tuple[str, str, bytes | None]  # address of the Runtime API, token, root certificates
 
@@ -33,6 +34,10 @@ def wants_fixed_kernels(run: Run, bundle: bytes) -> bool:
     except ConfigError:
         return False
     fab = Fab.FromString(bundle)
+    try:
+        check_unpacked(fab.content)
+    except RefusedError:
+        return False  # it is refused where it would be served
     return bool(get_fused_config_from_fab(fab.content, run_from_proto(run)).get("portable"))
 
 

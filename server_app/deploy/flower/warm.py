@@ -171,7 +171,7 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
     """
     if not portable.in_force():
         order = task.address, task.token, task.certificates
-        replace_if_portable(order, turn, "-m", "server_app.deploy.flower.warm", "--portable")
+        replace_if_portable(order, turn, "-P", "-m", "server_app.deploy.flower.warm", "--portable")
     importlib.import_module("flwr.superlink.runtime.run_serverapp")
     theirs = sys.modules["flwr.superlink.runtime.run_serverapp"]
     install, push = theirs.install_from_fab, RuntimeHttpClient.PushTaskOutput

@@ -59,10 +59,10 @@ class Forks:
             code = 0
         except SystemExit as err:
             code = err.code if isinstance(err.code, int) else int(err.code is not None)
-        except BaseException:
+        except BaseException:  # of a child that is forked: it prints its traceback and ends with code 1
             traceback.print_exc()
         finally:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # nobody may read the output any longer
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)

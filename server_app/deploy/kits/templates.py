@@ -33,7 +33,7 @@ packages = []  # ["net"] = runs may use the code net.py or net/, installed or in
               # ["hf:OWNER/NAME"] = and this data set of Hugging Face, which this machine may download
 secagg = false  # true = take part only in runs with secure aggregation
 he = false  # true = take part only in runs with homomorphic encryption
-max-epsilon = 0.0  # most epsilon of all runs together; then takes part only in runs with dp.noise-by="nodes"
+max-epsilon = 0.0  # most epsilon of all runs together; then dp.noise-by="nodes" or dp.unit="example" only
 delta = 1e-5  # at which max-epsilon is counted
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 """

@@ -13,12 +13,13 @@ from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
-from task import timing
+from task import timing, trust
 from task.config.knobs import Config
-from task.config.read import read_config
+from task.config.read import read_checked, read_config
 from task.datasets import spec_of
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
+from task.references import references_in
 from task.spec.brought import algorithm_of
 from task.spec.selections import asked_of
 
@@ -123,7 +124,8 @@ def follow(kit: LinkKit, job: Job) -> None:
         KeyboardInterrupt: The user stopped following; the job goes on.
     """
     jobs = Jobs(kit.jobs, kit.runs)
-    config = read_config(dict(job.keys))
+    trust.user_named(references_in(job.keys))  # typed by whoever submitted it with this kit
+    config = read_checked(dict(job.keys))
     folder = kit.runs / job.name
     with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:
         job = _watch(kit, jobs, job, progress)

@@ -269,5 +269,5 @@ def bundle() -> bytes:
     try:
         with app_folder() as folder:
             return build_bundle(folder)
-    except Exception as err:
+    except Exception as err:  # Flower's own, and those of a damaged installation; it is raised
         raise BouquetError(f"{APP_DIR}: expected the app's files; got {type(err).__name__}: {err}") from None

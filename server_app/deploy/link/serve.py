@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import sqlite3
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ import psutil
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.host.host import marked
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import CONFIG, LinkKit
@@ -154,7 +154,7 @@ def run_link(kit: LinkKit) -> None:
             supervisor.add(superlink)
             supervisor.add(warm)
             if kit.fleet_http:
-                relay = [sys.executable, "-m", "server_app.deploy.flower.fleet_relay", str(kit.path)]
+                relay = module_command("server_app.deploy.flower.fleet_relay", str(kit.path))
                 supervisor.add(Child(FLEET_HTTP, relay, env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
             say(
@@ -246,24 +246,24 @@ def why_it_ended(code: int, log: str) -> str:
 def superlink_command(kit: LinkKit, app: App) -> list[str]:
     """Return what starts the SuperLink."""
     host, port = read_address(kit.control, "control")
-    return [
-        sys.executable, "-m", "server_app.deploy.flower.superlink",
+    return module_command(
+        "server_app.deploy.flower.superlink",
         "--max-reply", str(kit.max_reply), "--max-rate", str(kit.max_rate), "--app", app.code,
         "--host", host, "--port", str(port), "--fleet-api-address", kit.fleet,
         "--ssl-ca-certfile", str(kit.ca_certificate), "--ssl-certfile", str(kit.server_certificate),
         "--ssl-keyfile", str(kit.server_key), "--enable-supernode-auth", "--database", str(kit.database),
         "--isolation", "process", "--superexec-auth-secret-file", str(kit.secret),
         "--disable-runtime-dependency-installation",
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def warm_command(kit: LinkKit) -> list[str]:
     """Return what starts the SuperExec of ServerApps."""
-    return [
-        sys.executable, "-m", "server_app.deploy.flower.warm", "--runtime", kit.control,
+    return module_command(
+        "server_app.deploy.flower.warm", "--runtime", kit.control,
         "--root-certificates", str(kit.ca_certificate), "--secret", str(kit.secret),
         "--tasks", str(kit.state / "tasks"),
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def environment(kit: LinkKit) -> dict[str, str]:

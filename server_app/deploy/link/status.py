@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
 
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
+Column = Mapping[str, Any]  # how rich shows one
+NAME: Column = {"overflow": "fold"}  # goes on in a second line
+WORD: Column = {"no_wrap": True}
+NUMBER: Column = {"justify": "right", "no_wrap": True}
 SHOWN_CLIENTS = 5  # that a round went on without
 
 
@@ -154,25 +159,61 @@ def read_status(kit: LinkKit) -> Row:
 
 
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:
-    """Return the tables of a status for a terminal."""
+    """Return the tables of a status for a terminal of 80 columns or more; long names are wrapped."""
     now = time.time()
-    nodes = Table("node", "online", "last seen", "clients", "examples", "app", "Flower", title="nodes")
+    app, flower = _app_words(status)
+    columns = {
+        "node": NAME,
+        "online": WORD,
+        "last seen": WORD,
+        "clients": NUMBER,
+        "examples": NUMBER,
+        "app": NAME,
+    }
+    nodes = _table("nodes", columns)
     for node in status["nodes"]:
         online = Text("yes", "green") if node["online"] else Text("no", "red")
         seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
         known = [_known(node[key]) for key in ("clients", "examples")]
-        nodes.add_row(node["name"], online, seen, *known, *_app_words(node))
-    runs = Table("run", "state", "nodes", "round", "attempts", "changed", "reason", title="runs")
+        theirs, version = _app_words(node)
+        differs = [theirs] * (theirs != app) + [f"Flower {version}"] * (version != flower)
+        nodes.add_row(node["name"], online, seen, *known, ", ".join(differs) or "as the link")
+    columns = {
+        "run": NAME,
+        "state": WORD,
+        "nodes": NAME,
+        "round": NUMBER,
+        "attempts": NUMBER,
+        "changed": WORD,
+    }
+    runs = _table("runs", columns)
+    reasons = []
     for run in status["runs"]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
         changed = _ago(now - run["updated"])
-        on, why = some(run.get("nodes", ())) or "all", run.get("waits") or run["reason"]
-        runs.add_row(run["name"], run["state"], on, rounds, str(run["attempts"]), changed, why)
+        runs.add_row(
+            run["name"],
+            run["state"],
+            some(run.get("nodes", ())) or "all",
+            rounds,
+            str(run["attempts"]),
+            changed,
+        )
+        if why := run.get("waits") or run["reason"]:
+            reasons.append(Text(f"run {run['name']}, {run['state']}: {why}"))
     colour = status["state"] if status["state"] in (GREEN, YELLOW) else RED
-    app, flower = _app_words(status)
     runs_of = f"  app {app}, Flower {flower}" if app != "?" else ""
     head = Text.assemble((status["state"], colour), f"  {status.get('address', '')}{runs_of}")
-    return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs]
+    return [head, *(Text(warning, "yellow") for warning in status["warnings"]), nodes, runs, *reasons]
+
+
+def _table(title: str, columns: Mapping[str, Column]) -> Table:
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
+    for name, how in columns.items():
+        table.add_column(name, **how)
+    return table
 
 
 def _process(child: Child) -> Row:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import how_it_ended
 from server_app.deploy.link.jobs import Job, Jobs
+from task import trust
 from task.errors import BouquetError
+from task.references import references_in
 
 FAILED = 65  # exit code
 WAIT_S = 300.0
@@ -26,7 +29,7 @@ def finish_stopped(jobs: Jobs, job: Job) -> None:
         BouquetError: Checkpoint or journal are damaged, nothing can be written, or the process was ended.
     """
     place = (str(jobs.folder), str(jobs.runs), job.name, job.id)
-    command = [sys.executable, "-m", "server_app.deploy.link.stopped", *place]
+    command = module_command("server_app.deploy.link.stopped", *place)
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=WAIT_S
@@ -53,6 +56,8 @@ def main() -> None:
             job = jobs.read(name)
             yield job is not None and job.id == job_id
 
+    if (job := jobs.read(name)) is not None:
+        trust.user_named(references_in(job.keys))  # as its ServerApp had them
     try:
         finish_stopped(jobs.runs / name, "by the user", writing)
     except (BouquetError, OSError) as err:

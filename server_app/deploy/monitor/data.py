@@ -53,10 +53,10 @@ class GoneError(Exception):
 class Watched:
     """The folder that the monitor shows: a link's kit, or a folder of result folders.
 
-    Each request decides which of the two it is, so the folder need not exist yet.
+    Each request decides which of the two it is, so the folder may go and come back.
 
     Raises:
-        ConfigError: It is a file, one run's result folder, or the kit of a node.
+        ConfigError: It does not exist, is a file, one run's result folder, or the kit of a node.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,9 @@ class Watched:
         self._tables: OrderedDict[Path, ClientTable | RoundTable] = OrderedDict()
         self._lock = threading.Lock()
         hint = "give the kit of a link, or the folder that holds result folders"
-        if self.path.exists() and not self.path.is_dir():
+        if not self.path.exists():
+            raise ConfigError(f"monitor: expected a folder; {path} does not exist: {hint}")
+        if not self.path.is_dir():
             raise ConfigError(f"monitor: expected a folder; got the file {path}: {hint}")
         if (self.path / CONFIG).exists():
             raise ConfigError(
@@ -84,7 +86,7 @@ class Watched:
             return "link"
 
     def _place(self) -> Row:
-        missing = [] if os.path.isdir(self.path) else [f"The folder {self.path} does not exist yet."]
+        missing = [] if os.path.isdir(self.path) else [f"The folder {self.path} does not exist."]
         return {"folder": str(self.path), "kit": bool(self._kind()), "now": time.time(), "problems": missing}
 
     def _runs_dir(self) -> Path:

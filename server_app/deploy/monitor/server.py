@@ -159,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
             status, kind, body = 404, JSON, to_json({"error": "there is no such run, or it was deleted"})
         except ValueError as err:
             status, kind, body = 400, JSON, to_json({"error": str(err)})
-        except Exception:
+        except Exception:  # one page's, printed with its traceback: the others are served
             traceback.print_exc()
             status, kind, body = 500, JSON, to_json({"error": "the monitor failed: see its terminal"})
         self._send(status, kind, body)
@@ -262,8 +262,7 @@ def serve(path: Path, host: str, port: int) -> None:
                 "password and no encryption. Prefer 127.0.0.1 and `ssh -L`.",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-        later = "" if path.is_dir() else ", which does not exist yet"
-        print(f"monitor of {path}{later}: http://{where}:{monitor.server_port}/ (Ctrl-C ends it)", flush=True)
+        print(f"monitor of {path}: http://{where}:{monitor.server_port}/ (Ctrl-C ends it)", flush=True)
         monitor.serve_forever()
     print("monitor stopped", file=sys.stderr)
 

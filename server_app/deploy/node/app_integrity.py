@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from server_app.deploy.host.host import PROJECT
-from task.errors import PACKAGES
+from task.errors import PACKAGES, RefusedError
 
 CONTENT = ".info/CONTENT"
 OF_A_NODE = ("client_app", "task")  # what a node runs of them
 HEADER_LETTERS = 100
+MOST_FILES = 20_000  # of a bundle; ours has some 600
+MOST_UNPACKED = 64 * 2**20  # bytes; Flower takes 10 MB packed
+MOST_LISTED = 2**20  # bytes of its list of files and of its pyproject.toml
 APPS = "apps.json"  # in the folder of the link's database: the apps that nodes say that they run
 CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
 
@@ -71,8 +74,36 @@ def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     return {p.relative_to(root).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def check_unpacked(bundle: bytes) -> None:
+    """Refuse a bundle that would unpack to more than an app has; nothing is unpacked for that.
+
+    A member cannot yield more than its header says, which `zipfile` cuts it off at.
+
+    Raises:
+        RefusedError: It would, in files or in bytes.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+            members = archive.infolist()
+    except zipfile.BadZipFile:
+        return  # whoever reads it says so
+    lists = sum(member.file_size for member in members if member.filename in (CONTENT, PROJECT))
+    size = sum(member.file_size for member in members)
+    if len(members) > MOST_FILES or size > MOST_UNPACKED or lists > MOST_LISTED:
+        raise RefusedError(
+            f"policy: an app's bundle: expected at most {MOST_FILES:,} files, {MOST_UNPACKED >> 20} MiB "
+            f"unpacked, and {MOST_LISTED >> 20} MiB of {CONTENT} and {PROJECT}; got {len(members):,} files, "
+            f"{size >> 20} and {lists >> 20} MiB in {len(bundle):,} bytes. Nothing was unpacked"
+        )
+
+
 def difference(bundle: bytes, here: Mapping[str, str]) -> str:
-    """Return how a bundle differs from what `installed` returned, "" if it does not."""
+    """Return how a bundle differs from what `installed` returned, "" if it does not.
+
+    Raises:
+        RefusedError: It is too large to be unpacked.
+    """
+    check_unpacked(bundle)
     packages = {path.partition("/")[0] for path in here}
     try:
         with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
@@ -98,7 +129,9 @@ def listing(bundle: bytes) -> bytes:
     Raises:
         KeyError: One of the two is missing.
         zipfile.BadZipFile: It is no bundle.
+        RefusedError: It is too large to be unpacked.
     """
+    check_unpacked(bundle)
     packed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(bundle)) as whole, zipfile.ZipFile(packed, "w") as archive:
         for name in (CONTENT, PROJECT):

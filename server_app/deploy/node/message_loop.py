@@ -26,10 +26,13 @@ from server_app.deploy.flower.fleet_client import (
 from server_app.deploy.flower.portable_run import wants_fixed_kernels
 from server_app.deploy.host.processes import say
 from server_app.deploy.node.policy import Site, trains
+from server_app.deploy.node.resource_limits import MEMORY
 from server_app.deploy.node.tasks import TaskFailedError, Tasks
 from task import timing
 from task.storage.files import write_json
+from task.wire.registration import REGISTER
 
+REGISTRATION = f"query.{REGISTER}"  # type of the message that asks what data a node has
 RUNS = 4  # whose apps, and what they keep, are held in memory
 SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
 
@@ -71,6 +74,7 @@ class MessageLoop:
         self._by_kernels = tasks
         self._tasks = tasks[False]  # those that serve, or served last
         self.refused = ""  # why the SuperLink does not let this node in, "" if it does
+        self.lacks_memory = ""  # what the node cannot take part for; "" = nothing
         self.held = False  # whether that may be because it holds an earlier process for online
         self._settings: dict[str, Any] = {
             "site": asdict(site),
@@ -165,6 +169,7 @@ class MessageLoop:
             began = time.monotonic()
             head, objects, answer_tree = self._serve_one(message, order)
             self.client.push(head, answer_tree, objects.__getitem__, time.monotonic() - began)
+            self._note_memory(head, about.message_type)
         except RefusedMessageError as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
 
@@ -200,6 +205,14 @@ class MessageLoop:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(run)
         return self._runs[run]
+
+    def _note_memory(self, answer: Message, message_type: str) -> None:
+        """Say that a message needed more memory than the node may use; without its data it is of no use."""
+        if (at := answer.error.reason.find(MEMORY)) >= 0:
+            why = answer.error.reason[at:]
+            say(why)
+            if message_type == REGISTRATION:
+                self.lacks_memory = f"{why}. Give the node more memory, or a run smaller data"
 
     def _keep(self, series: int, state: bytes) -> None:
         """Keep what an app keeps for the next message of a series of runs."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import how_it_ended
 from server_app.deploy.node.resource_limits import MemoryLimit, data_bytes, spell
 from task.errors import BouquetError, ConfigError, DataError
@@ -31,7 +32,7 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
         BouquetError: The process that reads them was ended.
     """
     place = data.expanduser().resolve()
-    command = [sys.executable, "-m", "server_app.deploy.node.own_data", str(place), name]
+    command = module_command("server_app.deploy.node.own_data", str(place), name)
     command += [str(cache), str(max_memory)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     said = done.stdout.strip()

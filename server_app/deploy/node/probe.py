@@ -14,6 +14,13 @@ from server_app.deploy.kits.certificates import Finding, ends_when
 from task import timing
 
 SILENT = "timeout: nothing answers. Is the address right, and does a firewall let it pass?"
+ALPN = {"grpc": "h2", "http": "http/1.1"}  # the protocol that is offered in the handshake
+OTHER_TRANSPORT = {
+    "grpc": "this port speaks HTTP, and the node gRPC. Start the node with --http, or give the port of the "
+    'link\'s key "fleet".',
+    "http": "this port speaks gRPC, and the node HTTP. Start the node without --http, or give the port of "
+    'the link\'s key "fleet-http".',
+}
 EXPIRED, TOO_EARLY, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL
 
 
@@ -38,10 +45,11 @@ class Probe:
     Args:
         address: Host and port.
         authority: Certificate file of the authority that must vouch for it.
+        transport: What the node speaks, "grpc" or "http".
     """
 
-    def __init__(self, address: tuple[str, int], authority: Path) -> None:
-        self.address, self.authority = address, authority
+    def __init__(self, address: tuple[str, int], authority: Path, transport: str = "grpc") -> None:
+        self.address, self.authority, self.transport = address, authority, transport
         self._found: Found | None = None
         self._began = 0.0
         self._thread: threading.Thread | None = None
@@ -62,10 +70,10 @@ class Probe:
         return self._found
 
     def _look(self) -> None:
-        self._found = look(self.address, self.authority)
+        self._found = look(self.address, self.authority, self.transport)
 
 
-def look(address: tuple[str, int], authority: Path) -> Found:
+def look(address: tuple[str, int], authority: Path, transport: str = "grpc") -> Found:
     """Connect to a SuperLink once and say what is wrong with that."""
     host = address[0]
     try:
@@ -81,17 +89,22 @@ def look(address: tuple[str, int], authority: Path) -> Found:
             False, f"{(err.strerror or str(err)).lower()}. Is the address right, and the network up?"
         )
     with plain:
-        return _shake_hands(plain, address, authority)
+        return _shake_hands(plain, address, authority, transport)
 
 
-def _shake_hands(plain: socket.socket, address: tuple[str, int], authority: Path) -> Found:
-    host = address[0]
+def _shake_hands(plain: socket.socket, address: tuple[str, int], authority: Path, transport: str) -> Found:
     try:
-        context = ssl.create_default_context(cafile=str(authority))
-        context.set_alpn_protocols(["h2"])
-        with context.wrap_socket(plain, server_hostname=host) as tls:
+        with _tls(plain, address, authority, ALPN[transport]) as tls:
             certificate = ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"")
-            return Found(True, "", ends_when("the link's certificate", certificate.encode()))
+            findings = ends_when("the link's certificate", certificate.encode())
+            agreed = tls.selected_alpn_protocol()
+        if agreed is None:  # a gRPC server knows no protocol but its own, and one of HTTP need not name its
+            again = socket.create_connection(address, timeout=timing.PROBE_S)
+            with again, _tls(again, address, authority, ALPN["grpc"]) as tls:
+                speaks = "grpc" if tls.selected_alpn_protocol() else "http"
+            if speaks != transport:
+                return Found(True, OTHER_TRANSPORT[transport], findings)
+        return Found(True, "", findings)
     except ssl.SSLCertVerificationError as err:
         why = _unverified(err, address, authority)
     except TimeoutError:
@@ -101,6 +114,12 @@ def _shake_hands(plain: socket.socket, address: tuple[str, int], authority: Path
     except OSError as err:
         why = f"{(err.strerror or str(err)).lower()}. Is it a link?"
     return Found(True, f"TLS handshake failed: {why}")
+
+
+def _tls(plain: socket.socket, address: tuple[str, int], authority: Path, protocol: str) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(authority))
+    context.set_alpn_protocols([protocol])
+    return context.wrap_socket(plain, server_hostname=address[0])
 
 
 def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], authority: Path) -> str:

@@ -16,6 +16,7 @@ from task.errors import ConfigError
 TASK_BYTES = (
     64 * 1024**2
 )  # least that a task needs on top of what the parent holds: torch's first operation, a model
+MEMORY = "--max-memory"  # how what a node says of its memory begins
 CHUNK = 16 * 1024
 BUFFER = 64 * 1024  # what waits in the relay delays the heartbeats behind it
 RATES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -54,6 +55,26 @@ class MemoryLimit:
         that asks for it, at once, where a look from outside may come too late.
         """
         return data_bytes() + max(self.most - self.used(), 0)
+
+
+_ASKED = re.compile(r"you tried to allocate (\d+) bytes|Unable to allocate ([\d.]+) (\w+) for an array")
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")  # each 1024 of the one before
+
+
+def lacking(err: BaseException) -> int | None:
+    """Return how many bytes an error, or what led to it, says were asked for in vain.
+
+    Returns:
+        0 where it does not say how many, as Python's own `MemoryError`; None for an error of another kind.
+    """
+    seen: BaseException | None = err
+    while seen is not None:
+        if found := _ASKED.search(str(seen)):  # PyTorch's words, then NumPy's
+            return int(found[1] or float(found[2]) * 1024 ** _UNITS.index(found[3]))
+        if isinstance(seen, MemoryError) or "allocate memory" in str(seen):
+            return 0
+        seen = seen.__cause__
+    return None
 
 
 def proportional_bytes(pid: int, kinds: tuple[str, ...] = ("Pss",)) -> int:

@@ -7,7 +7,6 @@ SuperLink's port has answered all that time, is replaced.
 
 import os
 import re
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from server_app.deploy.flower.fleet_client import FleetClient
 from server_app.deploy.host.host import place_of
+from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
@@ -155,7 +155,7 @@ class _NodeProcess:
         rounds = kit.state / "rounds.json"
         mine, identity = site(kit, options), Identities(kit).of
         self.loop = MessageLoop(client, self.tasks, mine, config, options.max_memory, rounds, identity)
-        self.probe = Probe(self.link, kit.ca_certificate)
+        self.probe = Probe(self.link, kit.ca_certificate, transport)
         self.connected = False
         self._lost = False
         self._has_memory = self.limit is None
@@ -175,15 +175,17 @@ class _NodeProcess:
         self.loop.start()
 
     def _add_parent(self, name: str, tasks: Tasks, env: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "server_app.deploy.node.warm", APP]
+        command = module_command("server_app.deploy.node.warm", APP)
         self.supervisor.add(Child(name, command, env, stdin=tasks.stdin))
 
     def look(self) -> None:
         """Say what has changed, and refuse to go on without enough memory.
 
         Raises:
-            ConfigError: The node's processes alone use more than they may.
+            ConfigError: The node's processes, or a run's data, need more than they may use.
         """
+        if self.loop.lacks_memory:
+            raise ConfigError(self.loop.lacks_memory)
         quiet_s = self._quiet_s()
         if self.tasks[True].wanted and WARM_PORTABLE not in self.supervisor.children:
             env = environment(self.kit, self.options) | portable.SETTINGS
@@ -247,7 +249,7 @@ class _NodeProcess:
         if quiet_s < timing.NODE_SILENT_S:
             self._answers_since = 0.0
         answers = self._answers_since and time.monotonic() > self._answers_since + timing.NODE_STALE_S
-        if quiet_s > timing.NODE_STALE_S and answers:
+        if quiet_s > timing.NODE_STALE_S and answers and not self.loop.refused:
             self._answers_since = 0.0
             say(
                 f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers: reconnecting"
@@ -261,6 +263,11 @@ class _NodeProcess:
         if not self.loop.held:
             return f"was refused by {host}: {self.loop.refused}"
         if time.monotonic() < self._refused_since + timing.NOT_LET_IN_S:
+            if self.connected:
+                return (
+                    f"was refused by {host}, which accepted the key of {self.kit.name} before: the key was "
+                    "revoked, or the link has just started and reads its keys soon"
+                )
             return (
                 f"was refused by {host}, which believes that an earlier process of this node is still online "
                 "(for up to 60 s), or does not know its key, which a link that has just started reads soon"

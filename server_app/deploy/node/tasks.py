@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from server_app.deploy.host.processes import how_it_ended
-from server_app.deploy.node.resource_limits import MemoryLimit, spell
+from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, spell
 from task import timing
 
 # What the connection orders of the warm parent, and what it hears
@@ -133,8 +133,8 @@ class Tasks:
         if time.monotonic() > running.until:
             running.why = "its message's time to live was over"
         elif self._memory is not None and (used := self._memory.used()) > self._memory.most:
-            limit = spell(self._memory.most)
-            running.why = f"--max-memory: the node used {spell(used)} of the {limit} it may use"
+            most = spell(self._memory.most)
+            running.why = f"{MEMORY} {most}: this task needs at least {spell(used)}"
         if running.why:
             self.end(running.number, running.why)
 

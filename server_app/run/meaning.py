@@ -1,0 +1,117 @@
+"""What a run's data must mean, as far as it is known before nodes register, and what config.json keeps."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from strategies.membership.agreement import COMMON, Agreement
+from task.config.knobs import Config
+from task.config.paths import cache_dir
+from task.datasets import Dataset, spec_of
+from task.datasets.description import MOST_NUMBERS, PARTS, Description, Meaning, meaning_of
+from task.datasets.header import read_column
+from task.datasets.reorder import read_by_name
+from task.errors import BouquetError, ConfigError
+from task.references import is_reference
+from task.resolve.contract import contract_of
+from task.resolve.model_card import ModelCard, card_in, read_arrays
+
+KEY = "meaning"  # in config.json: that of all clients' data, or by party
+_MODEL = 'those of the initial model (run-config key "initial-model-strict" = false takes it all the same)'
+
+
+def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, Any] | None) -> Agreement:
+    """Return what the data must mean, by the server's `dataset`, the initial model or the run resumed.
+
+    `begun` is config.json of a run that is resumed, else None.
+
+    Raises:
+        ConfigError: These mean different things.
+    """
+    apart = contract_of(config).vertical
+    mine = meaning_of(dataset) if dataset is not None else Meaning()
+    if begun is not None and KEY in begun:
+        before = _from_dict(begun[KEY], apart=apart)
+        _check_begun(mine, before.of(COMMON))
+        return replace(before, whose="those with which the run was begun")
+    known = Agreement(apart=apart)
+    if dataset is not None:
+        known = replace(known, by_client={COMMON: mine}, whose="the server's")
+    if not config.initial_model or not config.initial_model_strict or begun is not None or apart:
+        return known
+    model = _of_model(Path(config.initial_model).expanduser())
+    if dataset is not None:
+        for part, digest in model.parts.items():
+            if mine.parts.get(part, "") != digest:
+                raise ConfigError(
+                    f'run-config key "initial-model": {config.initial_model} differs from the data of this '
+                    f"run in {PARTS[part]}. Name a model of the same data, or set initial-model-strict = "
+                    "false to take its numbers all the same"
+                )
+    if not model.parts:
+        return known
+    inputs, outputs = model.inputs or mine.inputs, model.outputs or mine.outputs
+    return replace(
+        known, by_client={COMMON: Meaning({**mine.parts, **model.parts}, inputs, outputs)}, whose=_MODEL
+    )
+
+
+def _check_begun(mine: Meaning, before: Meaning) -> None:
+    """Refuse to go on with data of the server's that mean something else than those the run was begun with.
+
+    Raises:
+        ConfigError: Saying what differs.
+    """
+    if not mine.parts or not before.parts:
+        return
+    words = [PARTS[part] for part in before.differing(mine)]
+    if not words and (mine.inputs, mine.outputs) != (before.inputs, before.outputs):
+        words = ["the order of columns, values of a category or classes"]
+    if words:
+        raise ConfigError(
+            f"--resume: the data differ from those with which the run was begun in {' and '.join(words)}. "
+            "Put the former data back, or start a new run"
+        )
+
+
+def in_order(dataset: Dataset, config: Config, agreement: Agreement) -> Dataset:
+    """Return the server's data, read by name in the order that the run agreed on."""
+    return read_by_name(dataset, agreement.of(COMMON), cache_dir(config.data))
+
+
+def meaning_record(config: Config, agreement: Agreement) -> dict[str, Any]:
+    """Return what config.json keeps of the meaning of data that are a user's own; {} of any other."""
+    own = spec_of(config.data.dataset).own or is_reference(config.data.dataset)
+    said = {client: meaning.as_dict() for client, meaning in agreement.by_client.items()}
+    if not own or not said:
+        return {}
+    return {KEY: {"by_party": said} if agreement.apart else said[COMMON]}
+
+
+def _from_dict(said: Mapping[str, Any], *, apart: bool) -> Agreement:
+    by_client = said.get("by_party", {COMMON: said})
+    return Agreement({client: Meaning.from_dict(one) for client, one in by_client.items()}, apart=apart)
+
+
+def _of_model(file: Path) -> Meaning:
+    """Return what the data of a model mean, as far as its file says; whoever loads it says what is wrong."""
+    try:
+        return meaning_of_card(card_in(read_arrays(file)[0], file))
+    except BouquetError:
+        return Meaning()
+
+
+def meaning_of_card(card: ModelCard) -> Meaning:
+    """Return what the data of a model mean, as far as its card says: no target, and no kind of text."""
+    if card.meaning.parts:
+        return card.meaning
+    classes = card.classes
+    if not classes and card.columns and card.task == "classification" and card.num_classes <= MOST_NUMBERS:
+        classes = card.names
+    if card.kind in ("", "text"):
+        return Meaning()
+    columns = tuple(read_column(name) for name in card.columns[:-1])
+    meaning = Description(card.kind, columns, (), classes).meaning
+    # Without the names of its columns those of its classes compare with nothing.
+    return meaning if columns or card.kind == "image" else Meaning({"kind": card.kind})

@@ -1,0 +1,101 @@
+"""What the data of a run mean (`task.datasets.description`): nodes whose data mean other things stay out.
+
+For each part of the description, what more than half of the nodes have holds for the run, unless it is known
+before: from the server's own data, the model that the run begins with, or the run that is resumed. Where the
+names are the same the order may differ. The order of most nodes holds, and goes down with every message as
+long as a node has another one, so that such a node reads its data by name. Parties of a vertical algorithm
+have columns of their own: each agrees with what it registered first.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from task.datasets.description import PARTS, Meaning
+from task.population import some
+
+OTHERS = "those of the others"
+ITS_OWN = "those which it registered first"
+COMMON = ""  # whose meaning is that of all clients' data
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the data must mean, by client, for all as `COMMON`; `whose` says where that is from, in words."""
+
+    by_client: Mapping[str, Meaning] = field(default_factory=dict)
+    whose: str = OTHERS
+    apart: bool = False  # whether each client's data have a meaning of their own
+
+    def of(self, client: str) -> Meaning:
+        """Return what a client's data must mean, as far as it is known."""
+        return self.by_client.get(client if self.apart else COMMON, Meaning())
+
+    def refuses(self, client: str, theirs: Meaning) -> str:
+        """Return why a client's data do not mean what they must, as far as it is known; "" if they do."""
+        known, whose = self.of(client).parts, ITS_OWN if self.apart else self.whose
+        unlike = (part for part in PARTS if known.get(part, found := theirs.parts.get(part, "")) != found)
+        return next((_differs(theirs, part, whose) for part in unlike), "")
+
+
+@dataclass(frozen=True)
+class Voter:
+    """A node whose data must agree."""
+
+    node: str  # in words
+    client: str  # whose data it brings; `COMMON` = it hosts clients of a partition
+    meaning: Meaning
+
+
+def agree(voters: Mapping[int, Voter], known: Agreement) -> tuple[Agreement, dict[int, str], str]:
+    """Decide what the data mean, given what is `known`.
+
+    Returns:
+        What they mean; by node that is left out, why; and why nobody can decide, "" if that is clear.
+    """
+    agreed, refused, unclear = dict(known.by_client), dict[int, str](), ""
+    for client in {v.client for v in voters.values()} if known.apart else {COMMON}:
+        mine = {n: v for n, v in voters.items() if not known.apart or v.client == client}
+        meaning, out, why = _agree(mine, known.of(client), ITS_OWN if known.apart else known.whose)
+        refused |= out
+        unclear = unclear or why
+        if meaning is not None:
+            agreed[client] = meaning
+    return replace(known, by_client=agreed), refused, unclear
+
+
+def _agree(
+    voters: Mapping[int, Voter], known: Meaning, whose: str
+) -> tuple[Meaning | None, dict[int, str], str]:
+    left, parts, refused = dict(voters), dict(known.parts), dict[int, str]()
+    for part, words in PARTS.items():
+        sides: dict[str, list[str]] = {}
+        for voter in left.values():
+            sides.setdefault(voter.meaning.parts.get(part, ""), []).append(voter.node)
+        if left and part not in parts:
+            parts[part] = max(sides, key=lambda digest: len(sides[digest]))
+            if 2 * len(sides[parts[part]]) <= len(left):
+                return None, refused, _unclear(words, sides.values())
+        for node, voter in list(left.items()):
+            if voter.meaning.parts.get(part, "") != parts[part]:
+                refused[node] = _differs(voter.meaning, part, whose)
+                del left[node]
+    if not left:
+        return None, refused, ""
+    order = [v.meaning for _, v in sorted(left.items(), key=lambda item: item[1].client)]
+    inputs = known.inputs or Counter(m.inputs for m in order).most_common(1)[0][0]
+    outputs = known.outputs or Counter(m.outputs for m in order).most_common(1)[0][0]
+    return Meaning(parts, inputs, outputs), refused, ""
+
+
+def _differs(theirs: Meaning, part: str, whose: str) -> str:
+    none = "" if theirs.parts.get(part) else ", which it does not name"
+    return f"has data that differ from {whose} in {PARTS[part]}{none}; its own log has its names"
+
+
+def _unclear(words: str, sides: Iterable[list[str]]) -> str:
+    got = "; ".join(some(nodes) for nodes in sides)
+    return (
+        f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's own "
+        'log has its names. Correct the files, or choose nodes with the run-config key "nodes"'
+    )

@@ -1,0 +1,159 @@
+"""A model of data that only nodes have is used by name, though its file has digests in place of names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+from server_app.takeout.examples import read_examples
+from server_app.takeout.export import export
+from server_app.takeout.model import TakenModel, take
+from server_app.takeout.predict import predict
+from task.errors import BouquetError, DataError
+from task.resolve.model_card import read_model
+from tests.support.wards import WARDS, deployed, table
+
+COLUMNS = ("age", "bmi", "job:category(clerk|nurse)")
+TARGET = "outcome:target(well|ill)"
+
+
+def ward(path: Path, columns: tuple[str, ...] = COLUMNS, target: str = TARGET, seed: int = 0) -> Path:
+    """Write a table in which age alone decides, with its columns in any order."""
+    rng, lines = np.random.default_rng(seed), [",".join((*columns, target))]
+    for i, (age, bmi) in enumerate(zip(rng.random(60), rng.random(60), strict=True)):
+        cells = {"age": f"{age:.3f}", "bmi": f"{bmi:.3f}", "job": ("clerk", "nurse")[i % 2]}
+        cells |= {"extra": str(i), "weight": f"{bmi:.3f}"}
+        label = "ill" if age > 0.5 else "well"
+        lines.append(",".join([*(cells[c.partition(":")[0]] for c in columns), label]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def played(folder: Path, files: dict[str, Path], **more: object) -> Path:
+    given = {"num-server-rounds": 8, "learning-rate": 1.0, "progress": "none", **more}
+    return deployed(folder, files, **given)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wards")
+    files = {name: ward(folder / f"{name}.csv", seed=i) for i, name in enumerate(WARDS)}
+    return played(folder, files) / "model.safetensors"
+
+
+def scored(taken: TakenModel, path: Path) -> float:
+    return predict(taken, read_examples(path, taken.card)).scores["all"]["accuracy"]
+
+
+def test_the_file_has_no_name_of_a_column_or_class(model: Path) -> None:
+    with safe_open(model, "np") as file:
+        said = str(file.metadata())
+    assert "meaning" in said
+    for name in ("age", "bmi", "clerk", "nurse", "outcome", "well"):
+        assert f'"{name}' not in said
+
+
+@pytest.mark.parametrize(
+    ("columns", "target"),
+    [
+        (COLUMNS, TARGET),
+        (("bmi", "job:category(nurse|clerk)", "age"), "outcome:target(ill|well)"),
+        (("bmi", "extra", "job:category(clerk|nurse)", "age"), TARGET),
+        (("extra", "weight", "job:category(nurse|clerk)", "bmi", "age"), "outcome"),
+    ],
+)
+def test_columns_and_labels_are_found_by_name(
+    model: Path, columns: tuple[str, ...], target: str, tmp_path: Path
+) -> None:
+    """By position another column would decide, and by number the other class."""
+    taken = take(model)
+    path = ward(tmp_path / "new.csv", columns, target, seed=9)
+    assert scored(taken, path) > 0.9
+    found = predict(taken, read_examples(path, taken.card))
+    assert next(csv.reader(io.StringIO(found.csv()))) == ["id", "predicted", "p_well", "p_ill"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "said"),
+    [
+        (("age", "job:category(clerk|nurse)"), TARGET, "expected columns of 4 numbers .* got 3"),
+        (
+            ("age", "weight", "job:category(clerk|nurse)"),
+            TARGET,
+            "expected the columns that the nodes trained",
+        ),
+        (("age", "bmi", "job"), TARGET, "expected columns of 4 numbers"),
+        (
+            ("age", "bmi", "job:category(clerk|nurse|cook)"),
+            TARGET,
+            "expected the columns that",
+        ),
+        (("age", "bmi", "job:category(clerk|nursing)"), TARGET, "expected the values .* for each category"),
+        (COLUMNS, "outcome:target(well|ill|dead)", "expected the 2 classes .* got well, ill, dead"),
+    ],
+)
+def test_what_is_not_the_same_is_refused(
+    model: Path, columns: tuple[str, ...], target: str, said: str, tmp_path: Path
+) -> None:
+    path = ward(tmp_path / "new.csv", columns, target)
+    if "nursing" in columns[-1]:
+        path.write_text(path.read_text().replace(",nurse,", ",nursing,"))
+    with pytest.raises(DataError, match=said):
+        read_examples(path, take(model).card)
+
+
+def test_an_exported_model_and_one_that_begins_with_it_keep_the_meaning(model: Path, tmp_path: Path) -> None:
+    taken = take(model)
+    path = ward(tmp_path / "new.csv", ("bmi", "age", "job:category(clerk|nurse)"), seed=9)
+    out = tmp_path / "out.safetensors"
+    export(taken, "safetensors", out, read_examples(path, taken.card))
+    assert read_model(out)[0].meaning == taken.card.meaning
+    assert scored(take(out), path) > 0.9
+    start = {"initial-model": str(out), "num-server-rounds": 1, "learning-rate": 0.0001}
+    turned = ("bmi", "job:category(nurse|clerk)", "age")
+    files = {
+        n: ward(tmp_path / f"{n}.csv", turned, "outcome:target(ill|well)", i) for i, n in enumerate(WARDS)
+    }
+    again = played(tmp_path, files, **start)  # in another order: read by name, in the model's
+    assert read_model(again / "model.safetensors")[0].meaning == taken.card.meaning
+    assert scored(take(again), path) > 0.9
+    other = ("age", "weight", "job:category(clerk|nurse)")
+    files = {n: ward(tmp_path / f"{n}-other.csv", other, seed=i) for i, n in enumerate(WARDS)}
+    with pytest.raises(BouquetError, match="the names or kinds of its columns"):
+        played(tmp_path / "other", files, **start)
+
+
+def test_pictures_in_folders_are_found_by_the_names_of_the_folders(tmp_path: Path) -> None:
+    def pictures(folder: Path, names: tuple[str, str]) -> Path:
+        for label, light in zip(names, (200, 20), strict=True):
+            (folder / label).mkdir(parents=True)
+            for i in range(12):
+                Image.fromarray(np.full((4, 4), light + i, np.uint8)).save(folder / label / f"{i}.png")
+        return folder
+
+    files = {name: pictures(tmp_path / name, ("zebra", "ape")) for name in WARDS}
+    run = played(tmp_path / "run", files, dataset="imagefolder", **{"num-classes": 2})
+    taken = take(run / "model.safetensors")
+    assert scored(taken, pictures(tmp_path / "new", ("zebra", "ape"))) == 1.0
+    with pytest.raises(DataError, match="expected the 2 classes that the nodes agreed on; got ape, lion"):
+        read_examples(pictures(tmp_path / "others", ("lion", "ape")), taken.card)
+
+
+def test_numbered_classes_stay_numbers(tmp_path: Path) -> None:
+    files = {}
+    for i, name in enumerate(WARDS):
+        files[name] = ward(tmp_path / f"{name}.csv", target="outcome", seed=i)
+        files[name].write_text(files[name].read_text().replace(",ill", ",1").replace(",well", ",0"))
+    taken = take(played(tmp_path, files, **{"num-classes": 2}) / "model.safetensors")
+    assert scored(taken, files["ward-1"]) > 0.9
+    with pytest.raises(DataError, match="expected the 2 classes"):
+        read_examples(
+            table(tmp_path / "n.csv", "age,bmi,job:category(clerk|nurse),n:ignore,outcome"), taken.card
+        )
