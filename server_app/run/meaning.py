@@ -87,9 +87,10 @@ def names_let_out(membership: Membership) -> Description | None:
     What one node says is taken only if its digests are those of all.
     """
     agreed = membership.agreement.of(COMMON)
+    parts = {part: digest for part, digest in agreed.parts.items() if digest}
     for node in sorted(membership.admission.admitted):
         said = membership.claims[node].registration.names
-        if said is not None and agreed.parts and said.meaning.parts == agreed.parts:
+        if said is not None and parts and said.meaning.parts == parts:
             return in_order_of(agreed, said)
     return None
 

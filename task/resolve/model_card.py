@@ -144,7 +144,9 @@ def card_of(
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
     if dataset is None:
-        card = replace(card, meaning=meaning or Meaning())
+        if meaning is not None:  # without the parts that no node names
+            named = {part: digest for part, digest in meaning.parts.items() if digest}
+            card = replace(card, meaning=replace(meaning, parts=named))
         if names is not None:
             numbered = names.classes == tuple(map(str, range(len(names.classes))))
             columns = (*map(str, names.columns), ", ".join(names.targets)) if names.columns else ()

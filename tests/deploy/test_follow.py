@@ -126,6 +126,8 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     monkeypatch.setattr(follow, "read_status", lambda kit: {"state": status.YELLOW, "nodes": nodes})
     folder = RunFolder(kit.runs / "a")
     folder.path.mkdir(parents=True)
+    card = {"at": "nodes", "input_shape": [2], "outputs": 2, "clients": 2}
+    (folder.path / "config.json").write_text(json.dumps({"data": card}))
     row = {
         "round": 1,
         "asked": 2,
@@ -146,5 +148,6 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 2
+    assert text.index("data      at the nodes") < text.index("round 1/1")
     assert "node ward-1 is not online, and never was" in yellow[0]
     assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[1]

@@ -200,3 +200,12 @@ def claimed(meaning: Meaning, names: Description) -> Membership:
     membership.admission = replace(membership.admission, admitted={7})
     membership.agreement = Agreement({COMMON: meaning})
     return membership
+
+
+def test_a_table_without_a_category_is_found_by_name(tmp_path: Path) -> None:
+    files = {name: ward(tmp_path / f"{name}.csv", ("age", "bmi"), seed=i) for i, name in enumerate(WARDS)}
+    taken = take(played(tmp_path, files, policy={"ward-1": {}}) / "model.safetensors")
+    assert "categories" not in taken.card.meaning.parts
+    assert scored(taken, ward(tmp_path / "new.csv", ("bmi", "age"), "outcome:target(ill|well)", 9)) > 0.9
+    run = played(tmp_path / "named", files, policy={"ward-1": {"names": True}})
+    assert read_model(run / "model.safetensors")[0].columns == ("age", "bmi", "outcome")

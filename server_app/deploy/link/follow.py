@@ -17,6 +17,7 @@ from task import timing, trust
 from task.config.knobs import Config
 from task.config.read import read_checked, read_config
 from task.datasets import spec_of
+from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
@@ -143,6 +144,7 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
     rounds = Rounds(kit.runs / job.name / "rounds.jsonl", fresh=fresh)
     said: tuple[object, ...] = ()
     warned: set[str] = set()
+    described = False  # whether the run's data are shown
     if read_status(kit)["state"] == RED and not job.ended:
         progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
     while True:
@@ -160,6 +162,10 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
                     warned.add(line)
                     progress.message(line, YELLOW)
             for row in rounds.new():
+                if not described:
+                    described = True
+                    for line in as_text(RunFolder(kit.runs / job.name).config().get("data") or {}):
+                        progress.message(line)
                 for line in round_lines(now.name, row, now.keys.get("min-replies", 1)):
                     progress.message(line, YELLOW)
                 progress.round_done(row)
