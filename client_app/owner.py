@@ -37,7 +37,7 @@ from task.config.knobs import Config
 from task.config.read import flatten
 from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
-from task.errors import BouquetError, ConfigError, RefusedError, public
+from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
 from task.references import is_hub, package_of, place, references_in
 from task.spec.entry import Algorithm
@@ -66,11 +66,11 @@ class Owner:
     prover: Prover | None = dataclasses.field(default=None, compare=False)
 
     def explain(self, err: Exception) -> str:
-        """Return what the server hears of an error; the node's own log has all of it."""
+        """Return what the server hears of an error, with its kind; the node's own log has all of it."""
         if self.simulation:
-            return str(err) if isinstance(err, BouquetError) else place(err)
+            return with_kind(err, str(err) if isinstance(err, BouquetError) else place(err))
         logger.error("%s", err, exc_info=None if isinstance(err, BouquetError) else err)
-        return public(err)
+        return with_kind(err, public(err))
 
 
 SIMULATION = Owner()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.host.host import APP_DIR, free_port
+from server_app.deploy.host.proxy import without_proxies
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
@@ -43,10 +44,11 @@ class Federation:
 
     def start(self, name: str, *command: str) -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
+        env = os.environ | without_proxies(os.environ) | {"PYTHONUNBUFFERED": "1"}
         with open(self._log(name), "ab", opener=private) as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "server_app.cli.main", *command],
-                cwd=APP_DIR, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=log,
+                cwd=APP_DIR, env=env, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
 

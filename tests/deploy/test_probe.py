@@ -168,7 +168,7 @@ def test_a_look_that_takes_long_is_trouble_before_it_ends(
     """As that for a name does, which has no time limit."""
     over = threading.Event()
     monkeypatch.setattr(
-        probe, "look", lambda address, authority: Found(True) if over.wait(30) else Found(False)
+        probe, "look", lambda address, authority, proxy: Found(True) if over.wait(30) else Found(False)
     )
     monkeypatch.setattr(timing, "PROBE_SLOW_S", 0.2)
     slow = Probe(("host", 1), kits / "ward" / "ca.crt")

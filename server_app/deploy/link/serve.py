@@ -23,6 +23,7 @@ import psutil
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
+from server_app.deploy.host.proxy import without_proxies
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
@@ -140,7 +141,7 @@ def run_link(kit: LinkKit) -> None:
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
         end_leftovers(kit.path)
         check_addresses(kit)
-        _apart_from_proxies()
+        os.environ |= without_proxies(os.environ)
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
@@ -270,13 +271,6 @@ def environment(kit: LinkKit) -> dict[str, str]:
     """Return what is added to the environment of a link's processes."""
     telemetry = os.environ.get("FLWR_TELEMETRY_ENABLED", "0")
     return kit.environment() | {KIT: str(kit.path), "FLWR_TELEMETRY_ENABLED": telemetry}
-
-
-def _apart_from_proxies() -> None:
-    """Use no HTTP proxy for calls of this machine to itself."""
-    for name in ("NO_PROXY", "no_proxy"):
-        others = [part for part in os.environ.get(name, "").split(",") if part]
-        os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
 
 
 def check_addresses(kit: LinkKit) -> None:
