@@ -69,6 +69,10 @@ class AbsentError(NodesError):
     """Too few nodes or clients are online; nothing is wrong with those that are."""
 
 
+class UnreachableError(BouquetError):
+    """A link is not running, or does not answer."""
+
+
 class CodeError(BouquetError):
     """Code that a run brings, or the app's own, failed as it will at the next try."""
 

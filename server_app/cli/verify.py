@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import console
 from task import portable
 from task.errors import ConfigError
@@ -63,7 +64,7 @@ def verify(
             typer.secho(plain(f"contradicts: {fault}"), fg="red", err=True)
         if more := len(found.faults) - MOST:
             typer.secho(f"... and {more} more", fg="red", err=True) if more > 0 else None
-        raise typer.Exit(1)
+        raise typer.Exit(exits.NO)
     for title, lines in zip(("proven", "not proven"), proves(chain, receipts=kit is not None), strict=True):
         typer.echo(f"{title}:")
         for line in lines:
@@ -100,4 +101,4 @@ def replay(
         fg="red",
         err=True,
     )
-    raise typer.Exit(1)
+    raise typer.Exit(exits.NO)

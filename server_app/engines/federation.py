@@ -19,7 +19,7 @@ from typing import Any
 
 from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.host.proxy import without_proxies
-from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.kits.kit import LARGEST, LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job
@@ -139,7 +139,10 @@ def federation(
         kits = Path(folder, "kits")
         provision(kits, f"127.0.0.1:{free_port()}", list(nodes), he=he)
         config = kits / "link" / "kit.toml"
-        ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
+        ours = {
+            "control": f'control = "127.0.0.1:{free_port()}"',
+            "max-reply": f'max-reply = "{LARGEST // 1024**2}M"',  # its nodes are this user's own
+        }
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
         write_text(config, "\n".join(lines) + "\n")
         for name in ("link", *nodes):

@@ -56,6 +56,7 @@ class Membership:
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._again: set[int] = set()  # nodes that are to register again, though they have
         self._sequence = 0
+        self._stock: set[int] = set()  # nodes of which it was logged that their app is not Bouquet's
         self._logged: set[str] = set()
 
     # ------------------------------------------------------------------ what the exchange tells
@@ -269,13 +270,14 @@ class Membership:
         for node, why in self.left_out().items():
             if node.id in self.admission.refused:
                 self.log_once(f"{node} {why}")
-        for n in sorted(self.admission.admitted):
-            if self.claims[n].registration.foreign:
-                node = self.claims[n].node
-                self.log_once(
-                    f"{node} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
-                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
-                )
+        stock = {n for n in self.admission.admitted if self.claims[n].registration.foreign} - self._stock
+        if stock:
+            self._stock |= stock
+            nodes = some([self.claims[n].node for n in sorted(stock)])
+            self.log_once(
+                f"ClientApps that are not Bouquet's: {nodes}. Each counts as one client, and run-config keys "
+                "of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+            )
         for n, (by, client) in sorted(self.admission.replaced.items()):
             self.log_once(f"node {by} takes the place of node {n} as client {client!r}")
 

@@ -146,5 +146,5 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     text = console.file.getvalue()  # type: ignore[attr-defined]
     yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 2
-    assert "node ward-1 is not online, and never was" in yellow[0]
-    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[1]
+    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[0]
+    assert "node ward-1 is not online, and never was" in yellow[1]  # it was not starting, after all

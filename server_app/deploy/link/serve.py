@@ -277,7 +277,8 @@ def check_addresses(kit: LinkKit) -> None:
     """Refuse addresses that nothing can listen on here: the SuperLink would end with them at each start.
 
     Raises:
-        ConfigError: Another program listens there, or this machine has no such address.
+        BouquetError: Another program listens there.
+        ConfigError: This machine has no such address.
     """
     for key, address in {"fleet": kit.fleet, "control": kit.control, "fleet-http": kit.fleet_http}.items():
         if not address:
@@ -292,7 +293,8 @@ def check_addresses(kit: LinkKit) -> None:
                 tried.listen(1)
         except OSError as err:
             taken = err.errno == errno.EADDRINUSE
-            raise ConfigError(
+            error = BouquetError if taken else ConfigError  # the last link may be just about to end
+            raise error(
                 f'{kit.path / CONFIG}: key "{key}": expected an address to listen on; got {address}'
                 + (", on which another program listens: end that one, or" if taken else f" ({err.strerror}):")
                 + " choose another"

@@ -139,7 +139,7 @@ def _too_few(registered: Set[str], jobs: Sequence[Job]) -> list[str]:
 
 def read_status(kit: LinkKit) -> Row:
     """Return the status of a link; it is red and says why if there is none or it is old."""
-    row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": []}
+    row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": [], "running": False}
     try:
         row |= json.loads(kit.status.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
@@ -150,19 +150,27 @@ def read_status(kit: LinkKit) -> Row:
         text = f"the link is not running, or stands still: its status is {age_s:.0f} s old"
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]
-    return row
+    return row | {"running": age_s <= timing.STATUS_OLD_S}
+
+
+def _table(title: str, *headers: str) -> Table:
+    """Return an empty table; a column whose header ends with ``>`` is one of numbers."""
+    made = Table(title=title)
+    for header in headers:
+        made.add_column(header.removesuffix(" >"), justify="right" if header.endswith(">") else "left")
+    return made
 
 
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     """Return the tables of a status for a terminal."""
     now = time.time()
-    nodes = Table("node", "online", "last seen", "clients", "examples", "app", "Flower", title="nodes")
+    nodes = _table("nodes", "node", "online", "last seen >", "clients >", "examples >", "app", "Flower")
     for node in status["nodes"]:
         online = Text("yes", "green") if node["online"] else Text("no", "red")
         seen = _ago(now - node["last_seen"]) if node["last_seen"] else "never"
         known = [_known(node[key]) for key in ("clients", "examples")]
         nodes.add_row(node["name"], online, seen, *known, *_app_words(node))
-    runs = Table("run", "state", "nodes", "round", "attempts", "changed", "reason", title="runs")
+    runs = _table("runs", "run", "state", "nodes", "round >", "attempts >", "changed >", "reason")
     for run in status["runs"]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
         changed = _ago(now - run["updated"])
