@@ -40,7 +40,7 @@ from task.config.paths import own_state_root
 from task.config.read import flatten, read_checked, read_config
 from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
-from task.errors import BouquetError, ConfigError, RefusedError, public
+from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
 from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
 from task.privacy.shares import multiplier
@@ -75,11 +75,11 @@ class Owner:
     prover: Prover | None = dataclasses.field(default=None, compare=False)
 
     def explain(self, err: Exception) -> str:
-        """Return what the server hears of an error; the node's own log has all of it."""
+        """Return what the server hears of an error, with its kind; the node's own log has all of it."""
         if self.simulation:
-            return str(err) if isinstance(err, BouquetError) else place(err)
+            return with_kind(err, str(err) if isinstance(err, BouquetError) else place(err))
         logger.error("%s", err, exc_info=None if isinstance(err, BouquetError) else err)
-        return public(err)
+        return with_kind(err, public(err))
 
 
 SIMULATION = Owner()

@@ -42,7 +42,7 @@ from task.models.family import Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.privacy.accounting import accountant
-from task.references import is_reference, references_in
+from task.references import is_reference, place, references_in
 from task.resolve.contract import contract_of, levels_of
 from task.resolve.model_card import DIGESTS
 from task.storage.client_state import folder_of
@@ -59,8 +59,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Flower's entry point.
 
-    Flower reports an error's text only; whoever watches the run must distinguish a wrong key,
-    a lost node and a full disk.
+    Flower reports an error's text only; the link must distinguish a wrong key, a lost node and a full disk,
+    see `task.errors.LASTING`.
     """
     try:
         kit = os.environ.get(KIT)
@@ -70,8 +70,9 @@ def main(grid: Grid, context: Context) -> None:
         if in_simulation():
             check_deployed(config)
         run(cast(Grid, PackingGrid(grid)), config, wait_s=timing.FOLDER_HELD_S)
-    except (BouquetError, OSError) as err:
-        raise RuntimeError(f"{kind_of(err)}: {err}") from err
+    except Exception as err:
+        expected = isinstance(err, BouquetError | OSError)
+        raise RuntimeError(f"{kind_of(err)}: {err if expected else place(err)}") from err
 
 
 def prepare(run_config: Mapping[str, Any]) -> None:

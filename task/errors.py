@@ -69,6 +69,18 @@ class AbsentError(NodesError):
     """Too few nodes or clients are online; nothing is wrong with those that are."""
 
 
+class UnreachableError(BouquetError):
+    """A link is not running, or does not answer."""
+
+
+class CodeError(BouquetError):
+    """Code that a run brings, or the app's own, failed as it will at the next try."""
+
+
+class RepliesError(BouquetError):
+    """Replies that came in time and are of no use, as those to the same order will be again."""
+
+
 class StateError(BouquetError):
     """A checkpoint or a client's kept state is damaged or belongs to something else."""
 
@@ -120,8 +132,24 @@ def public(err: BaseException) -> str:
     return f"{what}{''.join(where)}; the node's own log says more"
 
 
-PASSES = "PassingError"
-ABSENT = AbsentError.__name__
+# Kinds of failure. Those of `LASTING` stay until somebody acts, so that another try is of no use: the reason
+# of one begins with its word. The others may pass by themselves.
+LASTING: dict[str, type[BouquetError]] = {
+    "config": ConfigError,  # a key, or a node's options
+    "data": DataError,
+    "policy": RefusedError,  # what a machine's owner allows; what it says "not now" to may pass
+    "state": StateError,
+    "code": CodeError,
+    "reply": RepliesError,
+}
+PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
+_WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have gone through several hands
+# Unforeseen errors that are mistakes of a program, unless they come from the packages after them.
+_MISTAKES = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
+    SyntaxError, TypeError, ValueError,
+)  # fmt: skip
+_NETWORK = ("flwr", "grpc", "httpx", "httpcore", "ray")
 # What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
 PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}
@@ -139,8 +167,48 @@ def may_pass(err: BaseException | None) -> bool:
 
 
 def kind_of(err: BaseException) -> str:
-    """Return the name of an error for whoever decides whether to try again: `PASSES`, or its class."""
-    return PASSES if may_pass(err) else type(err).__name__
+    """Return an error's kind: a word of `LASTING`, `PASSING_KIND`, `ABSENT` or `NODES`."""
+    if may_pass(err):
+        return PASSING_KIND
+    if isinstance(err, BouquetError):
+        said = _WORD.match(str(err))
+        words = (word for word, kind in LASTING.items() if isinstance(err, kind) and word != "policy")
+        return said[1] if said else next(words, ABSENT if isinstance(err, AbsentError) else NODES)
+    return "code" if _is_mistake(err) else NODES
+
+
+def _is_mistake(err: BaseException) -> bool:
+    """Return whether an unforeseen error is a mistake in code, not one of the network or of memory."""
+    if not isinstance(err, _MISTAKES) or "memory" in str(err):
+        return False
+    modules = [str(f.f_globals.get("__name__", "")) for f, _ in traceback.walk_tb(err.__traceback__)]
+    return all(name.partition(".")[0] not in _NETWORK for name in (type(err).__module__, *modules[-1:]))
+
+
+def with_kind(err: BaseException, text: str) -> str:
+    """Return what is said of an error with the word of its kind before it, if that lasts."""
+    word = kind_of(err)
+    return text if word not in LASTING or text.startswith(f"{word}: ") else f"{word}: {text}"
+
+
+def split_kind(reason: str) -> tuple[str, str]:
+    """Return the kind that a reason begins with, as `kind_of` names it, and the rest; "" = none."""
+    kind, _, rest = reason.partition(": ")
+    return (kind, rest) if kind in (*LASTING, PASSING_KIND, ABSENT, NODES) else ("", reason)
+
+
+def kind_of_reply(field: str, got: str) -> str:
+    """Return the kind of failure that made a reply useless: a word of `LASTING`, "" = it may pass.
+
+    `field` is what the gate refused, "" if it was not the gate; `got` is the reason.
+    """
+    return "reply" if field else kind_in(got)
+
+
+def kind_in(reason: str) -> str:
+    """Return the word of the kind that a reason begins with; "" = it may pass."""
+    said = _WORD.search(reason)
+    return said[1] if said else ""
 
 
 def choose_from(what: str, got: object, choices: Iterable[str]) -> str:

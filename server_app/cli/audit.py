@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from server_app.cli import exits
 from server_app.cli.common import (
     Code,
     Overwrite,
@@ -29,7 +30,6 @@ from task.population import listed
 from task.text import plain
 
 AUDIT = "audit.json"
-FAILED = 1
 
 app = typer.Typer(
     name="audit",
@@ -104,7 +104,7 @@ def epsilon(
     console().print(_epsilon_table(found))
     typer.echo(f"Results: {path}")
     if not all(one["holds"] for one in found):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(exits.NO)
 
 
 def _epsilon_table(found: Sequence[dict[str, Any]]) -> Table:

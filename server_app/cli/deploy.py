@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import console, sigterm_is_ctrl_c
 
 app = typer.Typer()
@@ -27,9 +28,10 @@ def status(
     kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
     as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
 ) -> None:
-    """Show a link's nodes and runs, and whether it is green, yellow or red; red exits with code 1.
+    """Show a link's nodes and runs, and whether it is green, yellow or red.
 
-    Yellow: the link works, but without some nodes or clients, which it names with the reason.
+    Yellow: the link works, but without some nodes or clients, which it names with the reason. Red exits with
+    code 1, or with 69 if the link is not running.
     """
     from server_app.deploy.kits.kit import read_link_kit
     from server_app.deploy.link import status as statuses
@@ -40,7 +42,7 @@ def status(
     else:
         console().print(*statuses.tables(found), sep="\n")
     if found["state"] == statuses.RED:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.NO if found["running"] else exits.UNREACHABLE)
 
 
 @app.command(

@@ -2,13 +2,14 @@
 
 import os
 import sys
+import traceback
 from typing import Annotated
 
 import click
 import typer
 
-from server_app.cli import audit, bundle, deploy, reproduce, run, scene, show, sweep, takeout, verify
-from task.errors import BouquetError, DataError
+from server_app.cli import audit, bundle, deploy, exits, reproduce, run, scene, show, sweep, takeout, verify
+from task.errors import BouquetError
 from task.text import plain
 
 app = typer.Typer(
@@ -52,24 +53,28 @@ def main() -> None:
     """Entry point: errors that were raised on purpose are one line, not a traceback."""
     # What Flower and other libraries write, here and in all that is started here, is private too.
     os.umask(0o077)
-    code = 0
+    code = exits.DONE
     try:
-        # Without standalone mode typer returns the code of an exit; 130 is its word for Ctrl-C.
-        code = app(standalone_mode=False) or 0
+        # Without standalone mode typer returns the code of an exit; `INTERRUPTED` is its word for Ctrl-C.
+        code = app(standalone_mode=False) or exits.DONE
     except BouquetError as err:
         typer.secho(f"error: {plain(str(err))}", fg="red", err=True)
-        code = 1 if isinstance(err, DataError) else 2
+        code = exits.code_of(err)
     except OSError as err:
-        if err.filename is None:  # not about a file: a fault of the program
-            raise
-        typer.secho(f"error: {plain(str(err.filename))}: {err.strerror}", fg="red", err=True)
-        code = 1
+        if err.filename is None:  # not about a file: a mistake of the program
+            traceback.print_exc()
+        else:
+            typer.secho(f"error: {plain(str(err.filename))}: {err.strerror}", fg="red", err=True)
+        code = exits.code_of(err)
     except click.ClickException as err:
         err.show()
-        code = err.exit_code
+        code = exits.USAGE
     except click.Abort:
-        code = 130
-    if code == 130:
+        code = exits.INTERRUPTED
+    except Exception:  # a mistake of the program
+        traceback.print_exc()
+        code = exits.FAILED
+    if code == exits.INTERRUPTED:
         typer.secho("stopped by the user; `--resume` goes on from the last checkpoint", err=True)
     sys.exit(code)
 

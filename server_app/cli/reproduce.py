@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
 from task.errors import BouquetError, ConfigError, choose_from
 from task.text import plain
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from server_app.reproduce.tables import Cell, PublishedTable
     from server_app.reproduce.work import Remaining
 
-STOPPED_BY_USER = 130
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 app = typer.Typer()
@@ -97,7 +97,7 @@ def reproduce(
     if left is None:
         again = shlex.join(["bouquet", *sys.argv[1:]])
         typer.echo(f"stopped; go on with: {again}", err=True)
-        sys.exit(STOPPED_BY_USER)
+        sys.exit(exits.INTERRUPTED)
     _say_left(left)
 
 

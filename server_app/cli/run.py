@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import (
     Code,
     From,
@@ -24,8 +25,6 @@ from server_app.cli.common import (
 )
 from task import portable
 from task.errors import ConfigError
-
-DETACHED = 3  # exit code of a watch that ended before the run
 
 app = typer.Typer()
 
@@ -123,7 +122,7 @@ def _run_at_link(
             follow.follow(kit, job)
     except KeyboardInterrupt:
         typer.echo(f"detached; job {job.name} goes on. Watch it again: {again}", err=True)
-        raise typer.Exit(DETACHED) from None
+        raise typer.Exit(exits.DETACHED) from None
 
 
 @app.command(

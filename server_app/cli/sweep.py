@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
 from task import portable
 from task.errors import BouquetError, ConfigError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from server_app.sweep.points import Plan
     from server_app.sweep.queue import SweepQueue
 
-STOPPED_BY_USER = 130
 MOST_LISTED = 40  # points of --dry-run
 
 app = typer.Typer()
@@ -108,7 +108,7 @@ def sweep(
             typer.echo(
                 f"stopped with {done} of {len(queue.entries)} runs finished; go on with: {again}", err=True
             )
-            sys.exit(STOPPED_BY_USER)
+            sys.exit(exits.INTERRUPTED)
         _results(queue, on, target, markdown)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from server_app.cli import exits
 from server_app.cli.common import Code, allow, console
 from task import portable
 from task.errors import ConfigError
@@ -65,7 +66,7 @@ def verify(
             typer.secho(plain(f"contradicts: {fault}"), fg="red", err=True)
         if more := len(found.faults) - MOST:
             typer.secho(f"... and {more} more", fg="red", err=True) if more > 0 else None
-        raise typer.Exit(1)
+        raise typer.Exit(exits.NO)
     for title, lines in zip(("proven", "not proven"), proves(chain, receipts=kit is not None), strict=True):
         typer.echo(f"{title}:")
         for line in lines:
@@ -104,4 +105,4 @@ def replay(
         fg="red",
         err=True,
     )
-    raise typer.Exit(1)
+    raise typer.Exit(exits.NO)

@@ -18,7 +18,8 @@ from typing import Any
 
 from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.host.modules import module_command
-from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.host.proxy import without_proxies
+from server_app.deploy.kits.kit import LARGEST, LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job
@@ -43,10 +44,11 @@ class Federation:
 
     def start(self, name: str, *command: str) -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
+        env = os.environ | without_proxies(os.environ) | {"PYTHONUNBUFFERED": "1"}
         with open(self._log(name), "ab", opener=private) as log:
             self.processes[name] = subprocess.Popen(
                 module_command("server_app.cli.main", *command),
-                cwd=APP_DIR, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=log,
+                cwd=APP_DIR, env=env, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -137,7 +139,10 @@ def federation(
         kits = Path(folder, "kits")
         provision(kits, f"127.0.0.1:{free_port()}", list(nodes), he=he)
         config = kits / "link" / "kit.toml"
-        ours = {"control": f'control = "127.0.0.1:{free_port()}"'}
+        ours = {
+            "control": f'control = "127.0.0.1:{free_port()}"',
+            "max-reply": f'max-reply = "{LARGEST // 1024**2}M"',  # its nodes are this user's own
+        }
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
         write_text(config, "\n".join(lines) + "\n")
         for name in ("link", *nodes):

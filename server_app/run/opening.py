@@ -9,6 +9,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from server_app.deploy.link.confined import reply_limit
 from server_app.results.folder import RunFolder
 from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
@@ -149,6 +150,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     config = with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
+    strategy.engine.reply_limit = reply_limit()
     code = {**code_of(references_in(keys)), **check_key(config), **check_public(config, raw)}
     if config.train.portable:
         code[KERNELS] = kernels()

@@ -159,7 +159,7 @@ class Progress:
         self._console.print(Text(text, style), soft_wrap=True)
 
     def _round(self, number: int) -> str:
-        return f"round {number}/{self._total}"
+        return f"round {number:>{len(str(self._total))}}/{self._total}"
 
 
 def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
@@ -171,7 +171,10 @@ def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
 
 
 def _measured(row: Mapping[str, Any]) -> list[str]:
-    """Return loss and accuracy in words, as the headline has them; else the training loss."""
+    """Return loss, accuracy and the run's own metrics in words, as the headline has them.
+
+    What was not measured is left out; if nothing was, it is the training loss.
+    """
     on = measured_on([row])
     if on is None:
         return [] if row.get("train_loss") is None else [f"train loss {short(row['train_loss'])}"]
@@ -179,15 +182,15 @@ def _measured(row: Mapping[str, Any]) -> list[str]:
     parts = [] if loss is None else [f"loss {short(loss)}"]
     if accuracy is not None:
         parts.append(f"accuracy {short(accuracy)}")
-    else:
-        measures = scalars_of(measures_of([row], "client_" if on == "clients" else ""))
-        parts += [f"{name} {short(value)}" for name, value in list(measures.items())[:MOST_MEASURES]]
+    measures = scalars_of(measures_of([row], "client_" if on == "clients" else ""))
+    parts += [f"{name} {short(value)}" for name, value in list(measures.items())[:MOST_MEASURES]]
     return [*parts[:-1], parts[-1] + (" (clients)" if on == "clients" else "")]
 
 
 def _replies(row: Mapping[str, Any]) -> list[str]:
     """Return who answered in words, and what went wrong if anything did."""
-    parts = [f"clients {row['answered']}/{row['asked']}"] if row.get("asked") else []
+    width = len(str(row.get("asked")))
+    parts = [f"clients {row['answered']:>{width}}/{row['asked']}"] if row.get("asked") else []
     if row.get("quarantined"):
         parts.append(f"quarantined {len(row['quarantined'])}")
     if row.get("untested"):

@@ -11,8 +11,8 @@ from flwr.serverapp import Grid
 
 from strategies.engine import held_out
 from strategies.engine.phases import PhaseEngine
+from strategies.engine.refusals import refused_for_good, too_few_replies
 from strategies.engine.rule import Phase
-from task.errors import NodesError
 from task.numerics.moments import ColumnMoments, moments_of
 from task.spec.columns import COLUMNS, SQUARES, SUMS
 from task.spec.entry import Algorithm
@@ -27,7 +27,7 @@ def learn_columns(
     They are those that it has or that are `known`; else all clients are asked for their sums.
 
     Raises:
-        NodesError: Fewer than ``min-replies`` clients answered.
+        BouquetError: Fewer than ``min-replies`` clients answered; a `NodesError` if another try may help.
         ConfigError: It is not clear which shape the nodes' data have.
     """
     config, registry = engine.config, engine.registry
@@ -45,10 +45,12 @@ def learn_columns(
     folded = engine.run(phase, grid)
     reduced = folded.reduced
     if reduced is None or len(reduced.clients) < least:
-        raise NodesError(
+        lines = {line.client: line for line in folded.quarantined}
+        raise too_few_replies(
             f"sums of the columns, before round 1: expected those of at least {least} clients (run-config "
-            f'key "min-replies"); got {len(reduced.clients) if reduced else 0} of {len(phase.to)}. The lines '
-            "on quarantined replies say why. Repair the nodes, or leave out standardise and missing"
+            f'key "min-replies"); got {len(reduced.clients) if reduced else 0} of {len(phase.to)}',
+            lines.values(),
+            refused_for_good(lines, phase.to, least),
         )
     moments = moments_of(reduced.arrays[SUMS.name], reduced.arrays.get(SQUARES.name))
     logger.info(

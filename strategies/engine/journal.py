@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
-from task.errors import NodesError
+from task.errors import BouquetError
 from task.numerics.arrays import Arrays
 from task.privacy.noise import draw_secret
 from task.text import logger
@@ -121,8 +121,8 @@ class Journal:
         """Return whether the restored run had trained in any of its rounds."""
         return False
 
-    def nothing_trained(self, error: NodesError) -> None:
-        """The last round is over, and no round had enough good replies; who returns has the run end well."""
+    def nothing_trained(self, error: BouquetError) -> None:
+        """No round had enough good replies, nor will any; an override that returns has the run go on."""
         raise error
 
     def reached(self, target: float) -> bool:

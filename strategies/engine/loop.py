@@ -14,14 +14,15 @@ from flwr.serverapp.strategy import Result
 
 from strategies.engine import dissimilarity, held_out
 from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.refusals import refused_for_good, too_few_replies
 from strategies.engine.rounds import RoundLog
 from task.config.attack_section import ATTACK_SUCCESS
 from task.config.sections import ServerConfig
-from task.errors import NodesError
+from task.errors import BouquetError, NodesError
 from task.numerics.arrays import Arrays
 from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
-from task.wire.messages import pack_arrays
+from task.wire.messages import RejectedReply, pack_arrays
 
 if TYPE_CHECKING:
     from strategies.engine.strategy import Strategy
@@ -79,6 +80,7 @@ class Loop:
         self._begin = 0  # the first round of this start; 0 is before the training
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
+        self._unused: dict[str, RejectedReply] = {}  # by client, its last reply that was not used
 
     def run(self) -> Result:
         """Do the rounds that are left.
@@ -86,6 +88,8 @@ class Loop:
         Raises:
             NodesError: Too few nodes; or no round had enough good replies, and the journal takes that
                 for an error: the last round is not written down then, so that a resume does it again.
+            BouquetError: The same, for reasons that last, such as what the owners of the nodes allow; that
+                ends the run as soon as it is clear.
         """
         target, rounds = self.server.target_accuracy, self.rounds
         waits = bool(target or self.server.plateau_rounds)  # whether the next round depends on the accuracy
@@ -173,6 +177,7 @@ class Loop:
             log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
+            self._unused |= {line.client: line for line in log.quarantined}
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
             seen = self.rounds.evaluate_round(self.grid, self.evaluate_config, log)
@@ -181,20 +186,28 @@ class Loop:
             self._measure_gradients(log)
             dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
             self._trained = self._trained or not log.values["skipped"] or dropped
-            if server_round == self.num_rounds and not self._trained:
+            if not self._trained and (error := self._nothing_trained(server_round)):
                 self._settle()
-                self.journal.nothing_trained(self._nothing_trained(server_round))
+                self.journal.nothing_trained(error)
         if accounts := self.rounds.engine.accounts:
             log.spent(accounts.row(), secret=accounts is self.rounds.engine.privacy)
         return log
 
-    def _nothing_trained(self, server_round: int) -> NodesError:
-        least = max(self.server.min_replies, 1)
-        return NodesError(
-            f"rounds {max(self._begin, 1)} to {server_round}: expected at least {least} usable replies "
-            '(run-config key "min-replies") in one of them; got fewer, and the model is as before. The lines '
-            "on quarantined replies say why. Repair the nodes and resume the run; it repeats the last round."
+    def _nothing_trained(self, server_round: int) -> BouquetError | None:
+        """Return the error of a run in which no round has trained so far; None if a later one may yet."""
+        last = server_round == self.num_rounds
+        least, names = max(self.server.min_replies, 1), self.rounds.registry.names
+        lasting = refused_for_good(self._unused, names, least, before_end=not last)
+        if not (last or lasting):
+            return None
+        begin = max(self._begin, 1)
+        rounds = f"round {begin}" if server_round == begin else f"rounds {begin} to {server_round}"
+        why = self.rounds.why_kept()
+        head = (
+            f'{rounds}: expected at least {least} usable replies (run-config key "min-replies") in one of '
+            f"them; the model is as before{f' ({why})' if why else ''}"
         )
+        return too_few_replies(head, self._unused.values(), lasting)
 
     def _evaluate(self, log: RoundLog, arrays: ArrayRecord, over: bool) -> None:
         """Evaluate the model after a round, if it is due. Reads nothing that the next round changes.

@@ -13,7 +13,7 @@ import numpy as np
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
-from task.errors import AbsentError, ConfigError, DataError, NodesError
+from task.errors import LASTING, AbsentError, ConfigError, DataError, NodesError, kind_of_reply
 from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.spec.entry import Algorithm, evaluation_of
@@ -22,7 +22,6 @@ from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import num_tests
 
 ROWS = "rows"  # the one array of a record of rows
-POLICY = "policy: "  # in the error of a node whose owner forbids what it was asked
 
 
 def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
@@ -154,7 +153,7 @@ class Questions:
 
         Raises:
             AbsentError: A party is not online.
-            NodesError: A party gave no usable reply.
+            BouquetError: A party gave no usable reply; a `NodesError` if another try may help.
             ConfigError: The owner of a party's node does not allow one.
         """
         entry, t = self.context.entry, self.context.round
@@ -178,13 +177,14 @@ class Questions:
             return (yield phase)
         except TooFewRepliesError as err:
             why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
-            if any(POLICY in line.got for line in err.rejected):
+            lasting = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
+            if "policy" in lasting:
                 raise ConfigError(
                     f"round {t}: every party is needed, and a site's owner does not allow what leaves it, "
                     f"numbers of single rows: {why}. The owner allows it with min-examples = 1 in [policy] "
                     "of its kit.toml"
                 ) from None
-            raise NodesError(
+            raise LASTING.get(lasting[0] if lasting else "", NodesError)(
                 f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
                 "Correct the cause and resume the run; it does the round again."
             ) from None

@@ -31,6 +31,7 @@ from strategies.engine.lost_replies import LostReplies
 from strategies.engine.privacy import Privacy
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
+from strategies.engine.reply_size import check_size, reply_bytes
 from strategies.engine.routes import packed_route
 from strategies.engine.rule import Distil, Phase
 from strategies.engine.secure import SecurePhase
@@ -99,6 +100,7 @@ class PhaseEngine:
         self.measures: Measures | None = None  # the run's further metrics
         self.family: ModelFamily | None = None  # which part of the model each client trains
         self.distil: Distil | None = None  # of models on public examples
+        self.reply_limit = 0, ""  # bytes that the link takes, 0 = any number, and the file that says so
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
@@ -202,9 +204,14 @@ class PhaseEngine:
         return opened
 
     def terms(self, phase: Phase, clients: int, *, lasting: bool = False) -> Terms:
-        """Return how replies are waited for that are of so many clients each; `lasting` is as in `Terms`."""
-        like = self.like(phase.contract, phase.rows)
-        most = most_bytes(phase.contract, like, clients, coder_for(self, phase))
+        """Return how replies are waited for that are of so many clients each; `lasting` is as in `Terms`.
+
+        Raises:
+            ConfigError: They would be larger than the link takes.
+        """
+        like, coder = self.like(phase.contract, phase.rows), coder_for(self, phase)
+        most = most_bytes(phase.contract, like, clients, coder)
+        check_size(reply_bytes(phase.contract, like, clients, coder), clients, *self.reply_limit)
         terms = self.registry.membership, self.round
         return Terms(*terms, most_bytes=most, whole=self.whole, lasting=lasting)
 

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from strategies.engine.evidence import Evidence
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
+from strategies.engine.reply_size import check_size
 from strategies.engine.state import AggregatedReplies
 from task.config.read import as_run_config
 from task.config.run_name import session_terms
@@ -91,7 +92,14 @@ class SecurePhase:
         return name if name and name not in self._ids else f"node-{node}"
 
     def begin(self) -> list[Message]:
-        """Return the messages of the first stage; none if nobody is asked."""
+        """Return the messages of the first stage; none if nobody is asked.
+
+        Raises:
+            ConfigError: The masked numbers are more than the link takes.
+        """
+        bits, size, _ = self.form
+        most = max(map(len, self.clients.values()), default=0)
+        check_size({"masked sums": size * bits // 8}, most, *self.engine.reply_limit)
         self._first = self._orders(secure.KEYS, self._ids, lambda name: {})
         return self._first
 

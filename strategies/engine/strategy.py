@@ -292,7 +292,8 @@ class Strategy(FlowerStrategy):
             measures: The run's further metrics (run-config key ``metrics``).
 
         Raises:
-            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies.
+            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies;
+                another error where the reasons of the replies last, see `strategies.engine.refusals`.
             ConfigError: The clients send sums for further metrics, and `measures` is missing.
         """
         engine = self.engine
@@ -335,6 +336,10 @@ class Strategy(FlowerStrategy):
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
+
+    def why_kept(self) -> str:
+        """Return why the last round kept the model, "" if it did not."""
+        return self._round.why if self._round else ""
 
     def evidence(self) -> RoundEvidence | None:
         """Return what the round leaves for its transcript, before its phases are settled."""

@@ -45,7 +45,7 @@ class OnlineNode:
     registered: str = ""  # when it was registered with the SuperLink, as text that sorts
 
     def __str__(self) -> str:
-        return f"node {self.id} ({self.name})" if self.name else f"node {self.id}"
+        return f"node {self.name or self.id}"
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,12 @@ class ClientRegistry:
 
         Raises:
             ConfigError: With the nodes and their reasons.
+            NodesError: The same, where enough of the reasons may pass.
         """
-        why = self.membership.admission.ambiguous or self.membership.outvoted()
-        if why:
-            raise ConfigError(why)
+        if self.membership.admission.ambiguous:
+            raise ConfigError(self.membership.admission.ambiguous)
+        if error := self.membership.outvoted():
+            raise error
 
     def _index(self) -> None:
         """List the clients from the nodes' answers.

@@ -19,7 +19,7 @@ from strategies.membership.foreign import as_one_client, foreign_registration
 from strategies.transport.pull import FetchedReplies
 from task import timing
 from task.datasets.description import Meaning
-from task.errors import UNFED, ConfigError
+from task.errors import UNFED, BouquetError, ConfigError, NodesError, kind_in
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire
@@ -59,6 +59,7 @@ class Membership:
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._again: set[int] = set()  # nodes that are to register again, though they have
         self._sequence = 0
+        self._stock: set[int] = set()  # nodes of which it was logged that their app is not Bouquet's
         self._logged: set[str] = set()
 
     # ------------------------------------------------------------------ what the exchange tells
@@ -233,17 +234,23 @@ class Membership:
         absent = found.keys() - self.admission.admitted
         return {self.nodes[n]: found[n] for n in sorted(absent) if n in self.nodes}
 
-    def outvoted(self) -> str:
-        """Return why no run can begin: most of the nodes that answered cannot take part in one; else ""."""
+    def outvoted(self) -> BouquetError | None:
+        """Return why no run can begin, if most of the nodes that answered cannot take part in one.
+
+        It is a `NodesError` where enough of the reasons may pass.
+        """
         declined = {n for n, (_, said) in self._unfit.items() if said}
         against = (declined | self.admission.deviating) & self.nodes.keys()
+        passing = {n for n in against & declined if not kind_in(self._unfit[n][0])}
+        lasting = len(against - passing)
         if not against or len(self.admission.admitted) > len(against):
-            return ""
+            return None
         by_reason: dict[str, list[OnlineNode]] = {}
         for node, why in self.left_out().items():
             if node.id in against:
                 by_reason.setdefault(why, []).append(node)
-        return "; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items())
+        kind = ConfigError if lasting and len(self.admission.admitted) <= lasting else NodesError
+        return kind("; ".join(f"{some(nodes)} {why}" for why, nodes in by_reason.items()))
 
     def expect_data(self, data: Data) -> None:
         """Refuse, from now on, nodes whose data have another shape or number of classes."""
@@ -289,16 +296,16 @@ class Membership:
         for node, why in self.left_out().items():
             if node.id in self.admission.refused:
                 self.log_once(f"{node} {why}")
-        for n in sorted(self.admission.admitted):
-            if self.claims[n].registration.foreign:
-                node = self.claims[n].node
-                self.log_once(
-                    f"{node} runs a ClientApp that is not Bouquet's: it counts as one client, and run-config "
-                    "keys of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
-                )
+        stock = {n for n in self.admission.admitted if self.claims[n].registration.foreign} - self._stock
+        if stock:
+            self._stock |= stock
+            nodes = some([self.claims[n].node for n in sorted(stock)])
+            self.log_once(
+                f"ClientApps that are not Bouquet's: {nodes}. Each counts as one client, and run-config keys "
+                "of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+            )
         for n, (by, client) in sorted(self.admission.replaced.items()):
-            new, old = self.claims[by].node, self.claims[n].node
-            self.log_once(f"{new} takes the place of {old} as client {client!r}")
+            self.log_once(f"node {by} takes the place of node {n} as client {client!r}")
 
     def log_once(self, line: str) -> None:
         """Log a line, unless it was logged before."""

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from task.config.read import flatten, knobs, read_toml
+from task.config.read import defaults, flatten, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError
 
@@ -30,10 +30,12 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
         read = {key: toml_value(text) for key, text in pairs.items()}
         wrong = [key for key, value in read.items() if value is None]
         if wrong:
+            key, text = wrong[0], pairs[wrong[0]]
+            if expected := next((told for key in wrong if (told := _misspelt(key, pairs[key]))), ""):
+                raise ConfigError(f"-c: {expected}")
             ours = " ".join(
                 f"{key}={_corrected(key, text) if key in wrong else text}" for key, text in pairs.items()
             )
-            key, text = wrong[0], pairs[wrong[0]]
             raise ConfigError(
                 f"-c: {key}: expected a number, true, false, or a text in double quotes; got {text}. "
                 f"Type: -c {shlex.quote(ours)}"
@@ -80,12 +82,28 @@ def toml_value(text: str) -> Value | None:
     return value
 
 
+def _kind(key: str) -> type:
+    """Return the type of a key's value; that of a text if the key is not known."""
+    return type(defaults().get(key, ""))
+
+
+def _misspelt(key: str, text: str) -> str:
+    """Return what was expected where no text in quotes would do: a number, true or false; "" elsewhere."""
+    kind = _kind(key)
+    if kind is bool and text.lower() not in ("true", "false"):
+        return f"{key}: expected true or false; got {text}"
+    if kind in (int, float):
+        try:
+            kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            return f"{key}: expected {what}, such as {defaults()[key]!r}; got {text}"
+    return ""
+
+
 def _corrected(key: str, text: str) -> str:
     """Return what was probably meant by a value that is not TOML."""
-    kind = next((k.type for k in knobs() if k.key == key), str)
-    try:
-        if kind in (int, float):
-            return repr(kind(text))
-    except ValueError:
-        return json.dumps(text)
+    kind = _kind(key)
+    if kind in (int, float):
+        return repr(kind(text))
     return text.lower() if kind is bool else json.dumps(text.strip("\"'"), ensure_ascii=False)

@@ -209,7 +209,7 @@ def test_a_clients_failure_and_a_messages_are_told_alike(
 
     monkeypatch.setitem(WORK, "train", work)
     reply = wire.read_reply(answer(node, ordered(node)), ["ward"], 1)
-    assert reply.failed[0].got.startswith("ValueError at client_app.app, line ")
+    assert reply.failed[0].got.startswith("code: ValueError at client_app.app, line ")
     assert "patient smith" in caplog.text
 
     context = Context(7, 3, ward, RecordDict(), as_run_config(read_config(CSV)))

@@ -44,7 +44,7 @@ def test_the_server_app_of_a_link_refuses_them(tmp_path: Path, monkeypatch: pyte
     keys = {"dataset": "csv", "data-path": str(tmp_path / "shadow"), "runs-dir": str(tmp_path / "runs")}
     context = Context(7, 3, {}, RecordDict(), as_run_config(read_config(keys)))
     monkeypatch.setenv(KIT, str(tmp_path / "kit"))
-    with pytest.raises(RuntimeError, match=r'ConfigError: run-config key "runs-dir": expected a path below'):
+    with pytest.raises(RuntimeError, match=r'config: run-config key "runs-dir": expected a path below'):
         main(None, context)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
 

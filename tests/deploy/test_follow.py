@@ -149,5 +149,5 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 2
     assert text.index("data      at the nodes") < text.index("round 1/1")
-    assert "node ward-1 is not online, and never was" in yellow[0]
-    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[1]
+    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[0]
+    assert "node ward-1 is not online, and never was" in yellow[1]  # it was not starting, after all

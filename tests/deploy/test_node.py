@@ -92,12 +92,12 @@ def test_broken_data_end_a_node_before_it_connects(
     assert not list(kit.logs.iterdir())  # no process was started
 
 
-def test_the_command_ends_with_1_for_broken_data(kit: NodeKit, tmp_path: Path) -> None:
+def test_the_command_ends_with_the_code_of_data_for_broken_data(kit: NodeKit, tmp_path: Path) -> None:
     data = tmp_path / "ward.csv"
     data.write_text(BROKEN)
     line = [str(Path(sys.executable).with_name("bouquet")), "node", str(kit.path), "--data", str(data)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 65
     assert "error: --data: " in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -722,7 +722,7 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     refused = bouquet("--link", "host", "--out", str(tmp_path / "kits"))
-    assert refused.returncode == 2
+    assert refused.returncode == 78
     assert refused.stderr.startswith("error: --link: expected HOST:PORT")
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "kits").exists()

@@ -297,7 +297,7 @@ def test_the_command_tells_by_its_exit_code(kit: LinkKit, child: Child) -> None:
         line = [str(Path(sys.executable).with_name("bouquet")), "status", str(kit.path), *more]
         return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
 
-    assert run().returncode == 1
+    assert run().returncode == 69
     write_status(kit, seen(), [child], Jobs(kit.jobs, kit.runs))
     done = run("--json")
     assert done.returncode == 0, done.stdout + done.stderr

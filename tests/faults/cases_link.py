@@ -125,7 +125,9 @@ def results_disk_full(rig: Rig) -> str:
     try:
         until(lambda: run.fed.status()["state"] == "red", 30, "a red health check")
         red = time.monotonic() - began
-        until(lambda: "PassingError" in run.job().reason, 120, f"the full disk as reason; {run.job().reason}")
+        until(
+            lambda: "No space left" in run.job().reason, 120, f"the full disk as reason; {run.job().reason}"
+        )
         before = run.job().attempts
         until(lambda: run.job().attempts > before, 120, "another attempt")
         reason = run.job().reason

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from server_app.cli import exits
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.kit import read_link_kit
@@ -52,15 +53,15 @@ def refused(*arguments: str) -> tuple[int, str]:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[Machine]:
+def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Machine]:
     """Run a link or a node for the block."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = Machine(arguments[0], [BOUQUET, *arguments], folder / f"{arguments[0]}.log")
     machine.log.unlink(missing_ok=True)
     with machine.log.open("ab") as log:
         machine.process = subprocess.Popen(
-            machine.command, env=os.environ | {"PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, start_new_session=True,
+            machine.command, env=os.environ | environment | {"PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
         yield machine
@@ -92,7 +93,7 @@ def broken_starts(rig: Rig) -> str:
     first, second, third, *_ = good.splitlines()
     data.write_text("\n".join((first, second, third.replace(third.split(",")[0], "hot", 1))) + "\n", "utf-8")
     code, said = refused("node", ward, "--data", str(data))
-    assert code == 1, said
+    assert code == exits.DATA, said
     assert "ward.csv, line 3, column " in said, said
     assert not list((out / "ward" / "logs").iterdir()), "a process was started"
     data.write_text(good, encoding="utf-8")
@@ -129,7 +130,7 @@ def broken_starts(rig: Rig) -> str:
 @case(
     "R30",
     "A kit on a read-only disk",
-    "`bouquet node` and `bouquet link` end at once, with exit code 1 or 2, and name the folder",
+    "`bouquet node` and `bouquet link` end at once, with an exit code, and name the folder",
     "both kits are mounted on themselves, read-only (mount --bind -o ro; as root, modes do not count)",
 )
 def read_only_kit(rig: Rig) -> str:
@@ -147,7 +148,7 @@ def read_only_kit(rig: Rig) -> str:
             code, said = refused("node" if name == "ward" else "link", kit)
         finally:
             subprocess.run(["umount", kit], check=True)
-        assert code in (1, 2), (code, said)
+        assert code in (exits.CONFIG, exits.FAILED, exits.FILES), (code, said)
         assert kit in said, said
         assert "Read-only file system" in said, said
         told.append(f"{name}: {said.strip().splitlines()[-1][:120]}")
@@ -176,7 +177,7 @@ def newer_database(rig: Rig) -> str:
     with contextlib.closing(sqlite3.connect(out / "link" / "state" / "link.db")) as db, db:
         db.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
     code, said = refused("link", str(out / "link"))
-    assert code == 2, (code, said)
+    assert code == exits.CONFIG, (code, said)
     assert re.search(r"cannot start: expected a database of flwr [\d.]+ or older; got a newer one's", said), (
         said
     )
@@ -198,7 +199,7 @@ def certificates_end(rig: Rig) -> str:
     with patch.object(certificates, "now", lambda: then):
         provision(out, renew=True, days=39)
     code, said = refused("link", str(out / "link"))
-    assert code == 2, said
+    assert code == exits.CONFIG, said
     assert re.search(r"server\.crt expired on 20.* UTC.*--renew", said), said
     provision(out, renew=True, days=20)
     command = [BOUQUET, "status", str(out / "link"), "--json"]
@@ -222,7 +223,7 @@ def certificates_end(rig: Rig) -> str:
 @case(
     "R34",
     "A node may use too little memory for a run's data",
-    "the run goes on with the others and all clients; the node says what it needs and ends, with exit code 2",
+    "the run goes on with the others and all clients; the node says what it needs and ends with exit code 78",
     "of three nodes that host a partition, one may use 70 MB more than at rest; the run's data are 94 MB",
     tests=(
         "tests/deploy/test_edge.py::test_what_an_error_says_of_memory",
@@ -259,7 +260,62 @@ def too_little_memory(rig: Rig) -> str:
         assert done.returncode == 0, done.stdout + done.stderr
         said = says(node, rf"--max-memory {used + 70}M: this task needs at least \d+M")
         assert node.process is not None
-        assert node.process.wait(timeout=REFUSED_S) == 2
+        assert node.process.wait(timeout=REFUSED_S) == exits.CONFIG
     (row,) = RunFolder(out / "link" / "runs" / "memory").rounds()[1:]
     assert (row["answered"], row["asked"]) == (6, 6), row
     return f"6 of 6 clients; the node said: {said.partition(': ')[0][-18:]}: {said.partition(': ')[2][:40]}"
+
+
+@case(
+    "R36",
+    "A node whose environment names a dead proxy",
+    "within 5 s it says which variable names which proxy, without the password, and the way out, by which it "
+    "connects",
+    "`bouquet node` with https_proxy=http://USER:PASSWORD@127.0.0.1:9, then with no_proxy=127.0.0.1, too",
+    tests=("tests/deploy/test_proxy.py",),
+)
+def dead_proxy(rig: Rig) -> str:
+    folder = rig.folder / "proxy"
+    out, data = kits(folder), folder / "ward.csv"
+    write_ward(data, seed=1, rows=60)
+    proxy = {"https_proxy": "http://joe:hush@127.0.0.1:9"}
+    start = "node", str(out / "ward"), "--data", str(data)
+    with started(folder, "link", str(out / "link")) as link:
+        says(link, "nodes come to")
+        with started(folder, *start, **proxy, no_proxy="", no_grpc_proxy="") as node:
+            says(node, "connecting to")
+            began = time.monotonic()
+            line = says(node, r"https_proxy=http://\*\*\*@127\.0\.0\.1:9 .*cannot be reached", SAID_S)
+            seconds = time.monotonic() - began
+            assert "set no_grpc_proxy=127.0.0.1, or unset https_proxy" in line, line
+            assert "hush" not in node.said(), node.said()
+        with started(folder, *start, **proxy, no_grpc_proxy="127.0.0.1") as node:
+            says(node, "connected to")
+    return f"named after {seconds:.1f} s; connected with the exception"
+
+
+@case(
+    "R37",
+    "A model whose replies are larger than the link takes",
+    "the run ends before round 1, at its first attempt, with the figures and the key to set",
+    'max-reply = "1M" in the link\'s kit, and `2nn` on digits: 1.8 MB a reply',
+    tests=("tests/strategies/test_reply_size.py",),
+)
+def too_large_replies(rig: Rig) -> str:
+    folder = rig.folder / "large"
+    out = kits(folder)
+    set_key(out / "link" / "kit.toml", "max-reply", "1M")
+    run = ["run", "--link", str(out / "link"), "--run-name", "large", "-c"]
+    with (
+        started(folder, "link", str(out / "link")) as link,
+        started(folder, "node", str(out / "ward")) as node,
+    ):
+        says(link, "nodes come to")
+        says(node, "connected to")
+        code, said = refused(*run, 'dataset="digits" model="2nn" num-clients=3 num-server-rounds=1')
+    assert code == exits.FAILED, (code, said)
+    line = said.strip().splitlines()[-1]
+    assert re.search(r'key "max-reply": expected at least \dM for this run', line), said
+    job = json.loads((out / "link" / "jobs" / "large.json").read_text())
+    assert job["attempts"] == 1, job
+    return line[-150:]

@@ -63,12 +63,12 @@ def test_one_line_a_round_however_narrow_the_console() -> None:
         progress.round_done(row(2, seconds={"total": 1.0}))
     assert progress.mode == "log"
     assert stream.getvalue().splitlines() == [
-        "round 0/10  loss 0.312  accuracy 0.914  9.00 s  left -:--:--",
+        "round  0/10  loss 0.312  accuracy 0.914  9.00 s  left -:--:--",
         # 0.42 s a round, nine to go: 3.78 s; the evaluation of round 0 says nothing of it.
-        "round 1/10  loss 0.312  accuracy 0.914  clients 10/10  0.42 s  left 0:00:04",
+        "round  1/10  loss 0.312  accuracy 0.914  clients 10/10  0.42 s  left 0:00:04",
         "a [bold] word",
         # mean 0.71 s, eight to go: 5.68 s
-        "round 2/10  loss 0.312  accuracy 0.914  clients 10/10  1.00 s  left 0:00:06",
+        "round  2/10  loss 0.312  accuracy 0.914  clients 10/10  1.00 s  left 0:00:06",
     ]
 
 
@@ -79,8 +79,8 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
         progress.round_done(row(1, **none, train_loss=0.5, quarantined=[{}], answered=8))
         progress.round_done(row(2, **none, skipped=True, answered=0, seconds={}))
     assert stream.getvalue().splitlines() == [
-        "round 1/2  train loss 0.500  clients 8/10  quarantined 1  0.42 s  left 0:00:00",
-        "round 2/2  clients 0/10  skipped  left 0:00:00",
+        "round 1/2  train loss 0.500  clients  8/10  quarantined 1  0.42 s  left 0:00:00",
+        "round 2/2  clients  0/10  skipped  left 0:00:00",
     ]
 
 

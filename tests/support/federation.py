@@ -23,7 +23,7 @@ from strategies.engine.loop import EvaluateFn
 from task.config.read import as_run_config, fuse, read_config
 from task.datasets import natural_task
 from task.datasets.skew import load_dealt
-from task.errors import NodesError
+from task.errors import BouquetError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
@@ -53,7 +53,7 @@ class Keep(Journal):
     def restore(self) -> Snapshot | None:
         return self.snapshot
 
-    def nothing_trained(self, error: NodesError) -> None:
+    def nothing_trained(self, error: BouquetError) -> None:
         """Let short runs end well whose one round is skipped."""
 
     def quarantined(self, lines: Any) -> None:

@@ -99,7 +99,7 @@ def test_a_run_of_real_arrivals_survives_its_server_and_replays_to_the_same_byte
     whole = journal.read_bytes()
     journal.write_bytes(whole[:-5])
     torn = bouquet("replay", str(folder))
-    assert torn.returncode == 2
+    assert torn.returncode == 70
     assert "arrivals.jsonl: expected whole lines" in torn.stderr
     assert "Traceback" not in torn.stderr
     journal.write_bytes(whole)
@@ -122,7 +122,7 @@ def test_a_run_in_virtual_time_survives_its_server_with_the_bytes_of_the_simulat
     hashes = [row["model_sha256"] for row in rows(folder)]
     assert hashes == [row["model_sha256"] for row in rows(tmp_path / "same")]
     refused = bouquet("replay", str(folder))
-    assert refused.returncode == 2
+    assert refused.returncode == 78
     assert 'expected a run with order-of-arrival = "real"; got "virtual"' in refused.stderr
 
 

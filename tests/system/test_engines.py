@@ -70,7 +70,7 @@ def test_the_number_of_nodes_changes_nothing_and_a_run_resumes_to_the_same_bytes
 def test_a_bad_value_is_refused_before_anything_starts(tmp_path: Path) -> None:
     line = [BOUQUET, "run", "--recipe", "demo", "-c", 'algorithm="fedprx"', "--runs-dir", str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
+    assert done.returncode == 78
     assert 'Did you mean "fedprox"?' in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -182,16 +182,16 @@ def test_a_configuration_error_is_final_and_says_why(place: Place) -> None:
     folder.mkdir(parents=True)
     (folder / "work").touch()
     done = place.run("somebodys")
-    assert done.returncode == 2
+    assert done.returncode == 78
     assert "holds an unfinished run" in done.stderr
     assert not (place.kit.jobs / "somebodys.json").exists()  # refused before it was submitted
     # What only the ServerApp can find out, here from the number of clients, ends the first attempt for good.
     few = place.run("few", keys='algorithm="krum" robust.byzantine=2.0')
-    assert few.returncode == 2
+    assert few.returncode == 70
     assert "krum needs at least" in few.stderr
     assert place.job("few").attempts == 1
     wrong = place.run("wrong", keys='algorithm="fedavgg"')
-    assert wrong.returncode == 2
+    assert wrong.returncode == 78
     assert 'Did you mean "fedavg"' in wrong.stderr
     assert not (place.kit.jobs / "wrong.json").exists()  # refused before it was submitted
 
@@ -210,7 +210,7 @@ def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
     place.until(lambda: len(place.rounds("long")) > count)
     assert place.bouquet("run", "--link", str(place.kit.path), "--stop", "long").returncode == 0
     done = place.attach("long")
-    assert done.returncode == 2
+    assert done.returncode == 70
     assert "stopped by the user" in done.stderr
     place.until(lambda: not is_held(place.kit.runs / "long"), 60)  # its ServerApp has ended
     place.until(lambda: (place.kit.runs / "long" / "result.json").exists(), 10)

@@ -165,7 +165,7 @@ def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Pat
 def test_a_node_with_too_little_memory_says_what_it_needs(link: Link) -> None:
     with running_node(link, "ward-2", "--max-memory", "100M") as node:
         node.until(lambda: node.process.poll() is not None)
-    assert node.process.returncode == 2
+    assert node.process.returncode == 78
     assert "--max-memory 100M: this node needs at least " in node.said()
 
 

@@ -122,6 +122,6 @@ def test_an_error_of_the_run_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "r" / "checkpoint" / "somebody-elses").touch()
     line = [BOUQUET, "run", "--recipe", "demo", "--run-name", "r", "--runs-dir", str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
+    assert done.returncode == 78
     assert "holds an unfinished run" in done.stderr
     assert "Traceback" not in done.stderr

@@ -94,7 +94,7 @@ def test_a_failed_run_stops_no_other_and_a_killed_one_says_so(tmp_path: Path) ->
     keys = "num-server-rounds=1 num-clients=3 min-client-examples=1,2000 seed=1,2"
     line = ["sweep", "-c", keys, "--runs-dir", str(tmp_path), "--jobs", "1"]
     done = bouquet(*line)
-    assert done.returncode == 2
+    assert done.returncode == 70
     found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
     assert [point["state"] for point in found] == ["finished", "finished", "failed", "failed"]
     assert "min-client-examples" in found[2]["error"]

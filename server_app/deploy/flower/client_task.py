@@ -48,7 +48,7 @@ from server_app.deploy.node.app_integrity import check_unpacked, difference, for
 from server_app.deploy.node.policy import Site, audit, may_train
 from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, lacking, spell
 from server_app.deploy.node.tasks import END, ID_BYTES
-from task.errors import BouquetError, RefusedError, WireError, public
+from task.errors import BouquetError, RefusedError, WireError, public, with_kind
 
 TASK_ID = 1  # a process serves one message
 
@@ -186,7 +186,7 @@ def _reason(err: BaseException, most: int) -> str:
     if isinstance(err, SystemExit):
         code = err.code if isinstance(err.code, int | None) else "..."
         return f"the ClientApp called sys.exit({code})"
-    text = public(err)
+    text = with_kind(err, public(err))
     if most and (asked := lacking(err)) is not None:
         needs = max(MemoryLimit(most).used() + asked, most + 1)
         return f"{MEMORY} {spell(most)}: this task needs at least {spell(needs)}: {text}"

@@ -27,7 +27,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from server_app.deploy.flower.retries import keep_connection
 from server_app.deploy.kits.kit import LinkKit, proof
 from task import timing
-from task.errors import BouquetError, ConfigError
+from task.errors import ConfigError, UnreachableError
 
 UNAUTHORIZED = 401  # the link and its SuperLink read different secrets: a restart repairs it
 UNREGISTERED = "unregistered"
@@ -35,7 +35,7 @@ RECENT = 50  # runs to look through
 T = TypeVar("T")
 
 
-class LinkError(BouquetError):
+class LinkError(UnreachableError):
     """The SuperLink does not answer, or refuses a call.
 
     Args:

@@ -82,7 +82,8 @@ class GrpcTransport:
     """
 
     def __init__(self, address: str, authority: bytes, name: str = "") -> None:
-        options = [*OPTIONS, (NAME, name)] if name else OPTIONS
+        # With another name the address is a relay on this machine, to which no proxy leads.
+        options = [*OPTIONS, (NAME, name), ("grpc.enable_http_proxy", 0)] if name else OPTIONS
         credentials = grpc.ssl_channel_credentials(authority)
         self._channel = grpc.secure_channel(address, credentials, options=options)
         self._calls = {

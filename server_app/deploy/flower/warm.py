@@ -180,7 +180,10 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
     def checked(content: bytes, **options: object) -> Path:
         if differs := difference(content, here):
             say(f"audit: refused to serve: {differs}")
-            raise RefusedError(f"policy: this SuperLink runs its installed app only; {differs}")
+            raise RefusedError(
+                f"policy: this SuperLink runs its installed app only; {differs}. The app has changed since "
+                "the link started: restart the link"
+            )
         with locked(turn, wait_s=timing.UNPACK_S):
             return Path(install(content, **options))
 

@@ -72,6 +72,8 @@ User=bouquet
 ExecStart={command}
 Restart=always
 RestartSec=5
+# Usage, data and configuration, see "Exit codes" in docs/deploy.md: another start would end the same way.
+RestartPreventExitStatus=2 65 78
 TimeoutStopSec=30
 KillMode=mixed
 WorkingDirectory={kit}

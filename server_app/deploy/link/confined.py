@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from server_app.deploy.kits.kit import CONFIG, read_link_kit
 from task.config.read import flatten
 from task.config.sections import Value
 from task.errors import ConfigError
@@ -17,6 +18,12 @@ def authority() -> bytes:
     """Return the certificate of the federation's authority, PEM; b"" outside of a link's kit."""
     kit = os.environ.get(KIT)
     return Path(kit, "ca.crt").read_bytes() if kit else b""
+
+
+def reply_limit() -> tuple[int, str]:
+    """Return the bytes that a node's reply may have, and the file that says so; (0, "") outside of a link."""
+    kit = os.environ.get(KIT)
+    return (read_link_kit(kit).max_reply, str(Path(kit, CONFIG))) if kit else (0, "")
 
 
 def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:

@@ -145,6 +145,7 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
     said: tuple[object, ...] = ()
     warned: set[str] = set()
     described = False  # whether the run's data are shown
+    late: dict[str, float] = {}  # nodes that were never online, and since when that is known
     if read_status(kit)["state"] == RED and not job.ended:
         progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
     while True:
@@ -157,7 +158,8 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
             progress.message(str(words[-1]))
             said = words
         if now.state != QUEUED:
-            for line in node_lines([node for node in status["nodes"] if now.runs_on(node["name"])]):
+            mine = [node for node in status["nodes"] if now.runs_on(node["name"])]
+            for line in node_lines([node for node in mine if now.ended or not _may_come(node, late)]):
                 if line not in warned:
                     warned.add(line)
                     progress.message(line, YELLOW)
@@ -172,6 +174,13 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
         if now.ended:
             return now
         time.sleep(timing.FOLLOW_S)
+
+
+def _may_come(node: Mapping[str, Any], late: dict[str, float]) -> bool:
+    """Return whether a node that was never online may still be starting; `late` is kept between calls."""
+    if node.get("online") or node.get("last_seen") is not None:
+        return False
+    return time.monotonic() < late.setdefault(node["name"], time.monotonic()) + timing.MUSTER_S
 
 
 def _waits(status: Row, job: Job) -> str:

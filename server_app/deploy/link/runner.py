@@ -4,10 +4,10 @@
 
 The runner goes by three facts: the SuperLink's state of the run, whether the result folder is locked (the
 ServerApp locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a
-result is resumed from its last checkpoint, after a pause that grows while there is no progress. A wrong key,
-bad data or a damaged checkpoint would end it again, so they end the job. After a full disk, and while nodes
-of a run that has begun are away, it tries without limit. A run goes on only with the app that it began with:
-another may compute other bytes.
+result is resumed from its last checkpoint, after a pause that grows while there is no progress. A reason that
+lasts, such as a wrong key, bad data or what the nodes' owners do not allow (`task.errors.LASTING`), would end
+it again, so it ends the job. After a full disk, and while nodes of a run that has begun are away, it tries
+without limit. A run goes on only with the app that it began with: another may compute other bytes.
 """
 
 import threading
@@ -22,11 +22,9 @@ from server_app.deploy.link.stopped import finish_stopped
 from server_app.results.folder import CHECKPOINT, RunFolder
 from server_app.run.run_lock import is_held
 from task import timing
-from task.errors import ABSENT, PASSES, BouquetError, ConfigError
+from task.errors import ABSENT, LASTING, PASSING_KIND, BouquetError, ConfigError, split_kind
 
 MOST_FRUITLESS = 10  # attempts without a new round
-POLICY = "policy"  # how a refusal to run anything but the installed app begins
-FINAL = ("ConfigError", "DataError", "StateError")  # kinds of errors, as server_app.app.main names them
 
 
 @dataclass
@@ -174,12 +172,9 @@ class Runner:
     def _over(self, job: Job, attempt: _Attempt, run: RunState) -> None:
         """Handle an attempt that ended without a result."""
         reason = run.details.removeprefix("ServerApp failed with exception: ") or f"the run {run.how}"
-        kind, _, text = reason.partition(": ")
-        if kind in FINAL:
+        kind, text = split_kind(reason)
+        if kind in LASTING:
             self._end(job, FAILED, text)
-            return
-        if kind == POLICY:
-            self._end(job, FAILED, f"{text}. The app has changed since the link started: restart the link")
             return
         if run.how == STOPPED and "killed" not in run.details:
             self._end(job, STOPPED, "stopped at the SuperLink")
@@ -187,18 +182,16 @@ class Runner:
         rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
         if rounds > attempt.rounds:
             attempt.fruitless = 0
-        elif kind != PASSES and not (kind == ABSENT and rounds):
+        elif kind != PASSING_KIND and not (kind == ABSENT and rounds):
             attempt.fruitless += 1
         if attempt.fruitless >= MOST_FRUITLESS:
-            self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {reason}")
+            self._end(job, FAILED, f"{attempt.fruitless} attempts without a new round; the last: {text}")
             return
         pause_s = min(timing.ATTEMPT_FIRST_S * 2 ** max(attempt.fruitless - 1, 0), timing.ATTEMPT_LONGEST_S)
-        pause_s = timing.ATTEMPT_LONGEST_S if kind == PASSES else pause_s
+        pause_s = timing.ATTEMPT_LONGEST_S if kind == PASSING_KIND else pause_s
         attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
-        self.jobs.update(job, reason=reason)
-        self._tell(
-            f"job {job.name}: run {job.runs[-1] if job.runs else '?'} ended without a result: {reason}"
-        )
+        self.jobs.update(job, reason=text)
+        self._tell(f"job {job.name}: run {job.runs[-1] if job.runs else '?'} ended without a result: {text}")
 
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
         """Submit again, once the pause is over and the run's nodes were online."""

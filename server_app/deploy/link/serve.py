@@ -23,6 +23,7 @@ from server_app.deploy.flower.control import Control, LinkError, NodeState, publ
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
+from server_app.deploy.host.proxy import without_proxies
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
@@ -140,7 +141,7 @@ def run_link(kit: LinkKit) -> None:
     with only_one(kit.state / "link.lock", f"the link of {kit.path}"):
         end_leftovers(kit.path)
         check_addresses(kit)
-        _apart_from_proxies()
+        os.environ |= without_proxies(os.environ)
         over = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
@@ -272,18 +273,12 @@ def environment(kit: LinkKit) -> dict[str, str]:
     return kit.environment() | {KIT: str(kit.path), "FLWR_TELEMETRY_ENABLED": telemetry}
 
 
-def _apart_from_proxies() -> None:
-    """Use no HTTP proxy for calls of this machine to itself."""
-    for name in ("NO_PROXY", "no_proxy"):
-        others = [part for part in os.environ.get(name, "").split(",") if part]
-        os.environ[name] = ",".join([*others, "127.0.0.1", "localhost", "::1"])
-
-
 def check_addresses(kit: LinkKit) -> None:
     """Refuse addresses that nothing can listen on here: the SuperLink would end with them at each start.
 
     Raises:
-        ConfigError: Another program listens there, or this machine has no such address.
+        BouquetError: Another program listens there.
+        ConfigError: This machine has no such address.
     """
     for key, address in {"fleet": kit.fleet, "control": kit.control, "fleet-http": kit.fleet_http}.items():
         if not address:
@@ -298,7 +293,8 @@ def check_addresses(kit: LinkKit) -> None:
                 tried.listen(1)
         except OSError as err:
             taken = err.errno == errno.EADDRINUSE
-            raise ConfigError(
+            error = BouquetError if taken else ConfigError  # the last link may be just about to end
+            raise error(
                 f'{kit.path / CONFIG}: key "{key}": expected an address to listen on; got {address}'
                 + (", on which another program listens: end that one, or" if taken else f" ({err.strerror}):")
                 + " choose another"

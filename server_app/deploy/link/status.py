@@ -144,7 +144,7 @@ def _too_few(registered: Set[str], jobs: Sequence[Job]) -> list[str]:
 
 def read_status(kit: LinkKit) -> Row:
     """Return the status of a link; it is red and says why if there is none or it is old."""
-    row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": []}
+    row: Row = {"state": RED, "warnings": [], "processes": [], "nodes": [], "runs": [], "running": False}
     try:
         row |= json.loads(kit.status.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
@@ -155,7 +155,7 @@ def read_status(kit: LinkKit) -> Row:
         text = f"the link is not running, or stands still: its status is {age_s:.0f} s old"
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]
-    return row
+    return row | {"running": age_s <= timing.STATUS_OLD_S}
 
 
 def tables(status: Mapping[str, Any]) -> list[Table | Text]:

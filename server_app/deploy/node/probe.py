@@ -1,15 +1,17 @@
 """Why a SuperLink cannot be reached: one connection and TLS handshake at a time, in a thread of its own.
 
-Flower tries again and again, and says nothing of why.
+It goes the way of gRPC, through the proxy that the environment names, which is then part of what is said.
+gRPC and Flower try again and again, and say nothing of why.
 """
 
 import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from server_app.deploy.host.proxy import Proxy
 from server_app.deploy.kits.certificates import Finding, ends_when
 from task import timing
 
@@ -21,6 +23,7 @@ OTHER_TRANSPORT = {
     "http": "this port speaks gRPC, and the node HTTP. Start the node without --http, or give the port of "
     'the link\'s key "fleet-http".',
 }
+PROXY_BYTES = 64 * 1024  # of its answer
 EXPIRED, TOO_EARLY, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL
 
 
@@ -46,10 +49,13 @@ class Probe:
         address: Host and port.
         authority: Certificate file of the authority that must vouch for it.
         transport: What the node speaks, "grpc" or "http".
+        proxy: On the way to it; None = there is none.
     """
 
-    def __init__(self, address: tuple[str, int], authority: Path, transport: str = "grpc") -> None:
-        self.address, self.authority, self.transport = address, authority, transport
+    def __init__(
+        self, address: tuple[str, int], authority: Path, transport: str = "grpc", proxy: Proxy | None = None
+    ) -> None:
+        self.address, self.authority, self.transport, self.proxy = address, authority, transport, proxy
         self._found: Found | None = None
         self._began = 0.0
         self._thread: threading.Thread | None = None
@@ -66,15 +72,49 @@ class Probe:
         """What the last look found; None while the first is under way."""
         looking = self._thread is not None and self._thread.is_alive()
         if looking and time.monotonic() - self._began > timing.PROBE_SLOW_S:
-            return Found(False, SILENT)
+            return Found(False, f"{_through(self.proxy, self.address[0])}{SILENT}")
         return self._found
 
     def _look(self) -> None:
-        self._found = look(self.address, self.authority, self.transport)
+        self._found = look(self.address, self.authority, self.transport, self.proxy)
 
 
-def look(address: tuple[str, int], authority: Path, transport: str = "grpc") -> Found:
-    """Connect to a SuperLink once and say what is wrong with that."""
+def look(
+    address: tuple[str, int], authority: Path, transport: str = "grpc", proxy: Proxy | None = None
+) -> Found:
+    """Connect to a SuperLink once, perhaps through a proxy, and say what is wrong with that."""
+    if proxy is None:
+        return _look(address, authority, transport)
+    found = _look_through(proxy, address, authority)
+    return replace(found, trouble=_through(proxy, address[0]) + found.trouble) if found.trouble else found
+
+
+def _through(proxy: Proxy | None, host: str) -> str:
+    return f"through the proxy {proxy} of the environment ({proxy.way_out(host)}): " if proxy else ""
+
+
+def _look_through(proxy: Proxy, address: tuple[str, int], authority: Path) -> Found:
+    try:
+        plain = socket.create_connection((proxy.host, proxy.port), timeout=timing.PROBE_S)
+    except OSError as err:
+        why = err.strerror or str(err) or "timeout"
+        return Found(False, f"the proxy cannot be reached: {why.lower()}.")
+    with plain:
+        said = b""
+        try:
+            plain.sendall(proxy.connect(*address))
+            while b"\r\n\r\n" not in said and len(said) < PROXY_BYTES and (more := plain.recv(1)):
+                said += more
+        except OSError as err:
+            return Found(False, f"the proxy does not answer: {(err.strerror or str(err)).lower()}.")
+        line = said.partition(b"\r\n")[0].decode("latin-1")
+        if line.split()[1:2] != ["200"]:
+            return Found(False, f"the proxy refuses: {line[:100] or 'no answer'}.")
+        return _shake_hands(plain, address, authority)
+
+
+def _look(address: tuple[str, int], authority: Path, transport: str) -> Found:
+    """Connect without a proxy."""
     host = address[0]
     try:
         plain = socket.create_connection(address, timeout=timing.PROBE_S)
@@ -92,13 +132,18 @@ def look(address: tuple[str, int], authority: Path, transport: str = "grpc") -> 
         return _shake_hands(plain, address, authority, transport)
 
 
-def _shake_hands(plain: socket.socket, address: tuple[str, int], authority: Path, transport: str) -> Found:
+def _shake_hands(
+    plain: socket.socket, address: tuple[str, int], authority: Path, transport: str = ""
+) -> Found:
+    """Speak TLS over a connection; with a `transport`, find out whether the port speaks it."""
     try:
-        with _tls(plain, address, authority, ALPN[transport]) as tls:
+        with _tls(plain, address, authority, ALPN[transport or "grpc"]) as tls:
             certificate = ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"")
             findings = ends_when("the link's certificate", certificate.encode())
             agreed = tls.selected_alpn_protocol()
-        if agreed is None:  # a gRPC server knows no protocol but its own, and one of HTTP need not name its
+        if (
+            transport and agreed is None
+        ):  # a gRPC server knows no protocol but its own, and one of HTTP need not name its
             again = socket.create_connection(address, timeout=timing.PROBE_S)
             with again, _tls(again, address, authority, ALPN["grpc"]) as tls:
                 speaks = "grpc" if tls.selected_alpn_protocol() else "http"

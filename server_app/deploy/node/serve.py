@@ -16,6 +16,7 @@ from server_app.deploy.flower.fleet_client import FleetClient
 from server_app.deploy.host.host import place_of
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
+from server_app.deploy.host.proxy import proxy_for
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
@@ -155,7 +156,11 @@ class _NodeProcess:
         rounds = kit.state / "rounds.json"
         mine, identity = site(kit, options), Identities(kit).of
         self.loop = MessageLoop(client, self.tasks, mine, config, options.max_memory, rounds, identity)
-        self.probe = Probe(self.link, kit.ca_certificate, transport)
+        direct = options.http or options.bandwidth  # the one has no use for proxies, the other is loopback
+        proxy = None if direct else proxy_for(self.link[0])
+        if proxy:
+            say(f"connecting through the proxy {proxy} of the environment")
+        self.probe = Probe(self.link, kit.ca_certificate, transport, proxy)
         self.connected = False
         self._lost = False
         self._has_memory = self.limit is None

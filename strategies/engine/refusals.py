@@ -1,0 +1,69 @@
+"""Why too few replies were of use: what a person reads, and whether another try can be of use."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from task.errors import LASTING, BouquetError, NodesError, kind_of_reply
+from task.population import some
+from task.wire.messages import RejectedReply
+
+SHOWN = 3  # reasons
+ADVICE = {
+    "config": "Correct that, and start the run again.",
+    "data": "Correct these data, and resume the run.",
+    "policy": (
+        "That is the rule of the nodes' owners, in [policy] of their kit.toml: let the run ask for less, or "
+        "ask the owners."
+    ),
+    "state": "Correct that, and resume the run.",
+    "code": "That is a mistake in code: correct it, and start the run again.",
+    "reply": (
+        "The same training gives the same replies: change what the run does (if numbers are too large, a "
+        "smaller learning-rate), and start it again."
+    ),
+}
+REPAIR = "Repair the nodes and resume the run."
+
+
+def reasons(lines: Iterable[RejectedReply]) -> str:
+    """Return the reasons of replies that were not used, each once, with the clients."""
+    clients: dict[str, list[str]] = {}
+    for line in lines:
+        where = f"field {line.field!r}: expected {line.expected}; got " if line.field else ""
+        clients.setdefault(where + line.got, []).append(line.client)
+    found = [f"client {some(names)}: {why}" for why, names in list(clients.items())[:SHOWN]]
+    if len(clients) > SHOWN:
+        found.append(f"and {sum(map(len, list(clients.values())[SHOWN:]))} more clients")
+    return "; ".join(found)
+
+
+def _kind(line: RejectedReply) -> str:
+    return kind_of_reply(line.field, line.got)
+
+
+def refused_for_good(
+    lines: Mapping[str, RejectedReply], names: Collection[str], least: int, *, before_end: bool = False
+) -> list[RejectedReply]:
+    """Return the replies, by client, for whose reasons a run can never have enough; [] if it may yet.
+
+    `names` are the clients that are online. A reply that the gate refused may be better `before_end`, in the
+    next round, though not if the last round is done again.
+    """
+    lasting = {
+        c: line for c, line in lines.items() if _kind(line) and not (before_end and _kind(line) == "reply")
+    }
+    left = len(names) - sum(name in lasting for name in names)
+    return list(lasting.values()) if lasting and left < least else []
+
+
+def too_few_replies(
+    head: str, lines: Collection[RejectedReply], lasting: Collection[RejectedReply]
+) -> BouquetError:
+    """Return the error of a run that has too few usable replies: the reasons, and what to do about them.
+
+    `lasting` are those of `lines` that another try would not change, if these alone are too many.
+    """
+    if lasting:
+        kind, _ = Counter(_kind(line) for line in lasting).most_common(1)[0]
+        return LASTING[kind](f"{head}: {reasons(lasting)}. {ADVICE[kind]}")
+    return NodesError(f"{head}{': ' + reasons(lines) if lines else ''}. {REPAIR}")
