@@ -202,7 +202,7 @@ class Loop:
             return None
         begin = max(self._begin, 1)
         rounds = f"round {begin}" if server_round == begin else f"rounds {begin} to {server_round}"
-        why = self.rounds.why_kept()
+        why = self.rounds.why_kept
         head = (
             f'{rounds}: expected at least {least} usable replies (run-config key "min-replies") in one of '
             f"them; the model is as before{f' ({why})' if why else ''}"

@@ -122,7 +122,7 @@ class PhaseEngine:
         self._served: dict[str, int] = {}  # by client the node that was asked last in this round
         self._began = time.perf_counter()
         if self.accounts and server_round:
-            self.accounts.begin(self.journal, server_round, len(self.registry.known.names))
+            self.accounts.begin(self.journal, server_round, len(self.registry.known))
 
     def coded(self, arrays: Arrays) -> Arrays:
         """Return the model that clients will have when a rule has made this one."""
@@ -204,16 +204,11 @@ class PhaseEngine:
         return opened
 
     def terms(self, phase: Phase, clients: int, *, lasting: bool = False) -> Terms:
-        """Return how replies are waited for that are of so many clients each; `lasting` is as in `Terms`.
-
-        Raises:
-            ConfigError: They would be larger than the link takes.
-        """
+        """Return how replies of so many clients each are waited for; too large for the link is an error."""
         like, coder = self.like(phase.contract, phase.rows), coder_for(self, phase)
         most = most_bytes(phase.contract, like, clients, coder)
         check_size(reply_bytes(phase.contract, like, clients, coder), clients, *self.reply_limit)
-        terms = self.registry.membership, self.round
-        return Terms(*terms, most_bytes=most, whole=self.whole, lasting=lasting)
+        return Terms(self.registry.membership, self.round, most_bytes=most, whole=self.whole, lasting=lasting)
 
     def _open_secure(self, phase: Phase, evidence: Evidence | None) -> Opened:
         secure = SecurePhase(self, phase, evidence)
@@ -230,21 +225,19 @@ class PhaseEngine:
         void, oldest = (good.void, good.oldest()) if good else ((), None)
         lost = self.lost.rounds if LAST_CODE in phase.contract.keeps else {}
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
-        if self.moments:
-            records[COLUMNS] = self.record(self.moments.arrays, COLUMNS)
-        route, requests = packed_route(phase, self._pack), list[Message]()
-        orders = self.registry.membership.orders()
+        records |= {COLUMNS: self.record(self.moments.arrays, COLUMNS)} if self.moments else {}
+        route, member = packed_route(phase, self._pack), self.registry.membership
+        orders, requests = member.orders(), list[Message]()
         for node, clients in by_node:
             order = wire.TrainOrder(
                 phase.round or self.round, {}, phase.scalars, tuple(clients),
                 tuple(phase.epochs.get(c, 0) for c in clients), self.run_id,
                 population=names, void=void, lost=lost, rows=phase.rows,
-                whole=self.registry.membership.claims[node].registration.whole, oldest=oldest,
+                whole=member.claims[node].registration.whole, oldest=oldest,
             )  # fmt: skip
             theirs = {f: {c: given[c] for c in clients if c in given} for f, given in route.items()}
             sent, extra = self._model_for(node, phase)
-            if (agreed := orders.get(node)) is not None:
-                extra |= place_entries(agreed)
+            extra |= place_entries(orders.get(node))
             content = wire.train_content(order, records | sent, {**self.extra, **extra, **signed}, theirs)
             if evidence:
                 evidence.sent = scalars_in(content)
@@ -391,9 +384,7 @@ class PhaseEngine:
             time.perf_counter() - self._began,
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
         )
-        return replace(
-            reduced, population=len(self.registry.known.names), seconds=seconds, bytes=size, asked=asked
-        )
+        return replace(reduced, population=len(self.registry.known), seconds=seconds, bytes=size, asked=asked)
 
     def like(
         self, contract: Algorithm, rows: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -404,6 +395,6 @@ class PhaseEngine:
         """
         others = {"sums": self.measures.like if self.measures else {}, "shared-table": self.model}
         part = SubModels(self.family, self.round, self.model).form if self.family else None
-        clients = len(self.registry.known.names)
+        clients = len(self.registry.known)
         shared = ckks.form_of(self.model)
         return Forms(shared, self.trainable, clients, self.columns, rows, others, part).of(contract.up)

@@ -1,7 +1,6 @@
 """The Flower ``Strategy`` that every rule is: a thin shell around the rule and the phase engine.
 
-restore -> registration -> for each round: draw clients by name -> the rule's phases, one after the other ->
-evaluation -> one row and a checkpoint -> next.
+restore -> registration -> each round: draw clients by name, the rule's phases, evaluation, row, checkpoint.
 
 A subclass names its rule; nothing here is overridden. Flower's four verbs (``configure_train`` ...
 ``aggregate_evaluate``) are the steps of the loop, so that Flower's wrappers can drive a rule too:
@@ -104,7 +103,7 @@ class Strategy(FlowerStrategy):
         self._opened: Opened | None = None
         self._in_start = False
         self._evaluate_fn: EvaluateFn | None = None
-        self.last_good = self.engine.last_good
+        self.last_good, self.why_kept = self.engine.last_good, ""  # why the last skipped round was skipped
         self.rolled_back: int | None = None  # the round whose model the present round went back to
         self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
@@ -113,8 +112,8 @@ class Strategy(FlowerStrategy):
 
     def summary(self) -> None:
         """Log what is about to run."""
-        seed, share = self.config.seed, self.config.server.fraction_train
-        logger.info("%s, seed %d, C=%g", self.entry.title, seed, share)
+        share = self.config.server.fraction_train
+        logger.info("%s, seed %d, C=%g", self.entry.title, self.config.seed, share)
 
     def lr(self, server_round: int) -> float:
         """Return eta_t."""
@@ -130,8 +129,7 @@ class Strategy(FlowerStrategy):
         Raises:
             ConfigError: A loop other than `start` asks, and the clients do not send one model each.
         """
-        given = config.get("lr")
-        lr = float(given) if isinstance(given, int | float) else self.lr(server_round)
+        lr = float(given) if isinstance(given := config.get("lr"), int | float) else self.lr(server_round)
         self.engine.begin(server_round, lr, cast(Extra, dict(config)))
         self._round = self._opened = None
         state = self._sync(arrays)
@@ -170,9 +168,8 @@ class Strategy(FlowerStrategy):
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
         more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
-        return RoundContext(
-            self.rule, self.entry, server_round, lr, (), *known, *more, known=clients.known.names
-        )
+        everyone = clients.known.names
+        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more, known=everyone)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -199,7 +196,8 @@ class Strategy(FlowerStrategy):
             self.last_good.updated()
             self._take(state)
             return self.record(), MetricRecord({**came.example_means(), **self.last_metrics})
-        logger.warning("round %d keeps the model: %s", server_round, self._round.why)
+        self.why_kept = self._round.why
+        logger.warning("round %d keeps the model: %s", server_round, self.why_kept)
         self._take(self._round.skipped(self.state, asked, came))
         return None, None
 
@@ -292,8 +290,8 @@ class Strategy(FlowerStrategy):
             measures: The run's further metrics (run-config key ``metrics``).
 
         Raises:
-            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies;
-                another error where the reasons of the replies last, see `strategies.engine.refusals`.
+            NodesError: Too few nodes for ``roll-call-timeout``, or not one round with enough good replies.
+            BouquetError: The reasons of the replies last, see `strategies.engine.refusals`.
             ConfigError: The clients send sums for further metrics, and `measures` is missing.
         """
         engine = self.engine
@@ -336,10 +334,6 @@ class Strategy(FlowerStrategy):
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
-
-    def why_kept(self) -> str:
-        """Return why the last round kept the model, "" if it did not."""
-        return self._round.why if self._round else ""
 
     def evidence(self) -> RoundEvidence | None:
         """Return what the round leaves for its transcript, before its phases are settled."""

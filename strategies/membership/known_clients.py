@@ -24,6 +24,9 @@ class KnownClients:
         self.names: Sequence[str] = ()  # sorted
         self._past: dict[Sequence[str], np.ndarray] = {}  # by clients that left together, their examples
 
+    def __len__(self) -> int:
+        return len(self.names)
+
     def add(self, names: Sequence[str]) -> None:
         """Let clients be known that are online; `names` are sorted."""
         if self.names == names:

@@ -14,8 +14,10 @@ from task.wire.messages import entry_of
 INPUTS, OUTPUTS = "input-order", "output-order"
 
 
-def place_entries(meaning: Meaning) -> dict[str, list[int]]:
-    """Return the entries of a message's ``config``."""
+def place_entries(meaning: Meaning | None) -> dict[str, list[int]]:
+    """Return the entries of a message's ``config``; none where no order is asked for."""
+    if meaning is None:
+        return {}
     return {INPUTS: list(meaning.inputs), OUTPUTS: list(meaning.outputs)}
 
 
