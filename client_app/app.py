@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from client_app.columns import in_order, sum_columns, with_columns
 from client_app.encryption import ciphertexts_of, opened
 from client_app.kept_model import keep_model
+from client_app.memory.room import check_room
 from client_app.node import Node, OneClient, open_node
 from client_app.own_data import check_own_data, note_own_data
 from client_app.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
@@ -27,6 +28,7 @@ from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task import trust
+from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.datasets.facts import as_text, facts_of, spread
@@ -128,7 +130,9 @@ def make_app(
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
-            kind = message.metadata.message_type
+            kind, run = message.metadata.message_type, str(wire.entry_of(message.content, "run") or "")
+            if not node.owner.simulation:
+                check_room(state_root(node.config), node.config.run_name, run)
             check_spending(node.owner, node.config, contract)
             masking = masking_of(message.content, kind, node.config, context, node.owner.ledger)
             if verb == TRAIN:
