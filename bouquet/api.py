@@ -75,7 +75,7 @@ def start(run_config: Mapping[str, Any], nodes: int) -> RunResult:
     return simulate(run_config, nodes)
 
 
-def load(run: str | PathLike[str], code: str | Iterable[str]) -> RunResult:
+def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:
     """See `bouquet.load`."""
     allow(code)
     place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)

@@ -22,6 +22,7 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
+from strategies.membership.known_clients import KnownClients
 from strategies.selection.cohort import plan_round
 from task.config.knobs import Config
 from task.config.read import read_checked
@@ -45,7 +46,7 @@ class ReplayEngine(PhaseEngine):
     """A phase engine whose replies are those of a transcript."""
 
     def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
-        names = SimpleNamespace(names=(), known=SimpleNamespace(names=()))
+        names = SimpleNamespace(names=(), known=KnownClients())
         super().__init__(config, cast(Any, names))
         self.accounts = self.privacy = None  # noise is in the published sums
         self.chain, self.findings, self.run_id, self._names = chain, findings, chain.run, names

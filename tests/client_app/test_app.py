@@ -80,7 +80,7 @@ def failing(victim: str, error: Exception) -> Callable[[str, wire.ClientUpdate],
 @pytest.mark.parametrize(
     ("error", "expected", "got"),
     [
-        (ValueError("disk\non  fire"), "a trained client", "ValueError: disk on fire"),
+        (ValueError("disk\non  fire"), "a trained client", "code: ValueError: disk on fire"),
         (FieldError("arrays/w", "finite numbers", "NaN"), "finite numbers", "NaN"),
         (WireError("no such thing"), "a trained client", "no such thing"),
     ],

@@ -18,6 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.app.message import remove_content_from_message
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
+from task.datasets.description import Description
+from task.datasets.header import TypedColumn
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.packing import unpacked
@@ -27,6 +29,10 @@ Honest = dict[str, np.ndarray]
 CHUNK = 4 << 20
 FLOOD_S, FLOOD_THREADS, FLOOD_CALLS = 10.0, 32, 2000
 LAST_S = 30.0  # that a hostile node stays after its last attack, unless it is asked again
+
+
+# What the honest nodes' tables mean, see `tests.faults.runs.write_ward`.
+WARDS = Description("features", tuple(map(TypedColumn, "abcd")), ("label",), ("0", "1")).meaning
 
 
 class FloodError(Exception):
@@ -149,7 +155,7 @@ def hostile(
         heard = time.monotonic()
         if order.metadata.message_type.startswith("query"):
             told = registration.Registration(
-                (name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2
+                (name,), np.array([50]), f"pool/{name}", version="", shape=(4,), classes=2, meaning=WARDS
             )
             node.push(Message(registration.registration_content(told), reply_to=order))
             continue
