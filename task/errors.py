@@ -78,7 +78,7 @@ class CodeError(BouquetError):
 
 
 class RepliesError(BouquetError):
-    """Replies that came in time and are of no use, as those to the same order will be again."""
+    """Replies that came in time but are unusable, as the next ones to the same order will be."""
 
 
 class StateError(BouquetError):
@@ -132,7 +132,7 @@ def public(err: BaseException) -> str:
     return f"{what}{''.join(where)}; the node's own log says more"
 
 
-# Kinds of failure. Those of `LASTING` stay until somebody acts, so that another try is of no use: the reason
+# Kinds of failure. Those of `LASTING` stay until somebody acts, so that another try fails as well: the reason
 # of one begins with its word. The others may pass by themselves.
 LASTING: dict[str, type[BouquetError]] = {
     "config": ConfigError,  # a key, or a node's options

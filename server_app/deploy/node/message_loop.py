@@ -207,7 +207,7 @@ class MessageLoop:
         return self._runs[run]
 
     def _note_memory(self, answer: Message, message_type: str) -> None:
-        """Say that a message needed more memory than the node may use; without its data it is of no use."""
+        """Say that a message needed more memory than the node may use; a node that cannot register ends."""
         if (at := answer.error.reason.find(MEMORY)) >= 0:
             why = answer.error.reason[at:]
             say(why)
