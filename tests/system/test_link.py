@@ -213,7 +213,7 @@ def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
     assert done.returncode == 70
     assert "stopped by the user" in done.stderr
     place.until(lambda: not is_held(place.kit.runs / "long"), 60)  # its ServerApp has ended
-    place.until(lambda: (place.kit.runs / "long" / "result.json").exists(), 10)
+    place.until(lambda: (place.kit.runs / "long" / "result.json").exists(), 40)
     assert json.loads((place.kit.runs / "long" / "result.json").read_text())["stopped"] == "by the user"
 
 
