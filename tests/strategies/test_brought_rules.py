@@ -299,7 +299,7 @@ def test_what_a_solver_does_wrong_at_one_client_is_the_same_on_any_nodes(nodes: 
     found = {q["client"]: (q["field"], q["expected"], q["got"]) for q in played.rows[1]["quarantined"]}
     assert found.keys() == {"client-1", "client-2"}
     assert found["client-1"] == ("more", "the records ['arrays']", "['arrays', 'more']")
-    assert re.fullmatch(r"KeyError: 'mu' \(own_rules.py, line \d+\)", found["client-2"][2])
+    assert re.fullmatch(r"code: KeyError: 'mu' \(own_rules.py, line \d+\)", found["client-2"][2])
 
 
 @pytest.mark.parametrize(

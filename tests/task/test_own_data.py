@@ -183,7 +183,7 @@ def test_an_owner_whose_name_no_server_takes_is_refused_where_it_stands(tmp_path
         with pytest.raises(
             DataError, match=r"row 2: expected an owner's name .* 1 to 200 letters"
         ) as refused:
-            load(dataset, data_path=file)
+            load(dataset=dataset, data_path=file)
         assert name not in refused.value.public
 
 
