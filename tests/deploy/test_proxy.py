@@ -113,7 +113,7 @@ def test_grpc_itself_goes_that_way(case: int, server: Server) -> None:
 def test_the_password_of_a_proxy_is_used_and_never_said(server: Server, tmp_path: Path) -> None:
     proxy = proxy_for(LINK, {"https_proxy": f"http://joe:s%40cret@127.0.0.1:{server.port}"})
     assert proxy is not None
-    found = look((LINK, 9092), tmp_path / "ca.crt", proxy)
+    found = look((LINK, 9092), tmp_path / "ca.crt", proxy=proxy)
     assert found.trouble.startswith(
         f"through the proxy https_proxy=http://***@127.0.0.1:{server.port} of the environment"
     )
@@ -128,10 +128,10 @@ def test_the_password_of_a_proxy_is_used_and_never_said(server: Server, tmp_path
 def test_a_dead_and_a_silent_proxy_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "PROBE_S", 0.5)
     silent = Server(b"")
-    dead = look((LINK, 9092), tmp_path / "ca.crt", Proxy("http_proxy", "127.0.0.1", 9))
+    dead = look((LINK, 9092), tmp_path / "ca.crt", proxy=Proxy("http_proxy", "127.0.0.1", 9))
     assert "http_proxy=http://127.0.0.1:9 " in dead.trouble
     assert "cannot be reached: connection refused" in dead.trouble
-    found = look((LINK, 9092), tmp_path / "ca.crt", Proxy("http_proxy", "127.0.0.1", silent.port))
+    found = look((LINK, 9092), tmp_path / "ca.crt", proxy=Proxy("http_proxy", "127.0.0.1", silent.port))
     assert "the proxy does not answer: timed out" in found.trouble
     silent.close()
 

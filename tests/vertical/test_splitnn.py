@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 
 from task.config.read import read_config
-from task.errors import AbsentError, ConfigError, DataError, NodesError
+from task.errors import AbsentError, BouquetError, ConfigError, DataError
 from task.models.split import bottom_of, top_of
 from task.numerics.arrays import sha256
 from task.spec.entry import COMMON, MEASURED
@@ -173,7 +173,7 @@ def test_a_round_that_breaks_off_is_done_again_to_the_same_model(tmp_path: Path,
     keep = Keep()
     keep.run_id = "one"
     keys |= {"state-dir": str(tmp_path / "state")}
-    with pytest.raises(NodesError, match=r"every party is needed, and the phase .* client (ada|bob|cyd)"):
+    with pytest.raises(BouquetError, match=r"every party is needed, and the phase .* client (ada|bob|cyd)"):
         parties.play_own(files, keys, keep, tamper=tamper)
     assert [row["round"] for row in keep.rows] == [0, 1]
     again = Keep(keep.snapshots[-1])
@@ -182,7 +182,7 @@ def test_a_round_that_breaks_off_is_done_again_to_the_same_model(tmp_path: Path,
     assert done.rows[-1]["model_sha256"] == want.rows[-1]["model_sha256"]
     lost = Keep(keep.snapshots[-1])
     lost.run_id = "another"  # whose parts are not there
-    with pytest.raises(NodesError, match="expected its part of the model of round 1; got none"):
+    with pytest.raises(BouquetError, match="expected its part of the model of round 1; got none"):
         parties.play_own(files, keys, lost)
 
 
