@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from server_app.cli import exits
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.app_integrity import CONTENT, difference, installed
@@ -63,7 +64,7 @@ def files(rig: Rig) -> str:
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             said = done.stderr.strip()
-            assert done.returncode == 2, said
+            assert done.returncode == exits.CONFIG, said
             assert "a file names" in said, said
             assert not (folder / "mark").exists()
     return said[:110]
