@@ -71,7 +71,8 @@ def test_nothing_leaves_a_client_but_what_the_catalogue_declares(name: str, node
         metrics = {k: set(r) for k, r in content.metric_records.items()}
         if kind.startswith("query"):
             assert dict(content.array_records) == {}
-            assert configs == {REGISTER: {"clients", "pool", "share", "version", "shape", "classes", "code"}}
+            of_data = {"shape", "classes", "meaning", "inputs", "outputs"}  # digests and places, no names
+            assert configs == {REGISTER: {"clients", "pool", "share", "version", "code", *of_data}}
             assert metrics == {METRICS: {"num-examples"}}
             continue
         assert configs in ({}, {ANSWERED: {"clients"}})
