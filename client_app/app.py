@@ -119,7 +119,8 @@ def make_app(
             if owned.simulation:
                 raise
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
-            raise kind(owned.explain(err)) from err  # whose kind the node's program may want to know
+            lacks_memory = isinstance(err, MemoryError) or "allocate memory" in str(err)
+            raise kind(owned.explain(err)) from (err if lacks_memory else None)  # which says how much
 
     def on_phase(name: str) -> OnMessage:
         def on_message(message: Message, context: Context) -> Message:

@@ -145,10 +145,11 @@ def _fill(path: Path, part: npt.NDArray[np.uint8], ndim: int) -> None:
 
 
 def _shape(path: Path, header: bytes, ndim: int) -> tuple[int, ...]:
+    size = path.stat().st_size
     if len(header) < 4 + 4 * ndim or header[:4] != bytes((0, 0, 8, ndim)):
         raise DataError(
             f"{local(path)}: expected an idx file of unsigned bytes with {ndim} dimensions; got one of "
-            f"{path.stat().st_size} bytes that begins with {local(header[:4].hex() or 'nothing')}. Fetch the "
+            f"{size} bytes that begins with {local(header[:4].hex() or 'nothing')}. Fetch the "
             "file again."
         )
     return struct.unpack(f">{ndim}I", header[4:])
