@@ -15,13 +15,13 @@ from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
-from task.errors import BouquetError, ConfigError, FieldError, NodesError, StateError
+from task.errors import LASTING, BouquetError, FieldError, NodesError
 from task.text import logger
 
 T = TypeVar("T")
 
-# What is no reply's fault: this machine lacks something (disk, memory, nodes), or a key is wrong.
-OURS = (StateError, ConfigError, NodesError, OSError, MemoryError)
+# What ends the run: this machine lacks something (disk, memory, nodes), or a reason that lasts.
+OURS: tuple[type[Exception], ...] = (*LASTING.values(), NodesError, OSError, MemoryError)
 # What replies may lead to that are good one by one. Anything else is a mistake in the program, and raised.
 OF_REPLIES = (ArithmeticError, BouquetError, LookupError, ValueError)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message, RecordDict
 
-from task.errors import BouquetError, NodesError
+from task.errors import BouquetError
 from task.spec.algorithms import ALGORITHMS
 from tests.fuzz.mutate import mutate
 from tests.support import parties
@@ -81,7 +81,7 @@ def test_the_error_names_the_party_and_the_field(
         run(name, tmp_path, tamper)  # whole numbers have no such thing
         assert not whose
         return
-    with pytest.raises(NodesError, match="every party is needed") as refused:
+    with pytest.raises(BouquetError, match="every party is needed") as refused:
         run(name, tmp_path, tamper)
     (party,) = whose
     assert f"client {party}: field '{record}" in str(refused.value)

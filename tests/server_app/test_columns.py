@@ -17,7 +17,7 @@ from server_app.app import run
 from strategies import FedAvg
 from strategies.membership.foreign import lost_on_foreign_clients
 from task.config.read import as_run_config, read_config
-from task.errors import NodesError
+from task.errors import RefusedError
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
@@ -220,7 +220,7 @@ def test_the_owners_bound_holds_for_each_column(tmp_path: Path, wards: Path) -> 
 
 def test_without_enough_sums_no_round_begins(tmp_path: Path, wards: Path) -> None:
     policy = {name: {"min-examples": 1000} for name in NAMES}
-    with pytest.raises(NodesError, match=r"sums of the columns.*expected those of at least 1.*got 0 of 3"):
+    with pytest.raises(RefusedError, match=r"sums of the columns.*expected those of at least 1.*got 0 of 3"):
         deployed(tmp_path, wards, policy=policy)
     assert not (tmp_path / "own" / "t" / "rounds.jsonl").exists()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from client_app.memory.state import StateStore
+from server_app.cli import exits
 from server_app.cli.client_state import delete, kept_runs
 from server_app.cli.main import main
 
@@ -100,7 +101,7 @@ def test_what_is_not_one_run_or_not_confirmed_is_refused_and_deletes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = sorted(root.rglob("*"))
-    assert bouquet(*words, "--state-dir", str(root), monkeypatch=monkeypatch) == 2
+    assert bouquet(*words, "--state-dir", str(root), monkeypatch=monkeypatch) == exits.CONFIG
     assert said in capsys.readouterr().err
     assert sorted(root.rglob("*")) == before
 
@@ -124,7 +125,10 @@ def test_a_folder_that_cannot_be_deleted_is_an_error(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("shutil.rmtree", refused)
-    assert bouquet("other", "--delete", "--yes", "--state-dir", str(root), monkeypatch=monkeypatch) == 2
+    assert (
+        bouquet("other", "--delete", "--yes", "--state-dir", str(root), monkeypatch=monkeypatch)
+        == exits.FAILED
+    )
     assert "cannot be deleted: [Errno 13]" in capsys.readouterr().err
 
 
