@@ -180,6 +180,9 @@ def test_alone_it_is_local_training_with_the_running_statistics_of_the_mixture(
     spec = ModelSpec("", "features", small_bn, lambda *_: True, frozenset({"features"}))
     monkeypatch.setitem(MODELS, "small-bn", spec)
     write_owners(tmp_path / "owners.npz", {"zoe": 20})
+    arrays = dict(np.load(tmp_path / "owners.npz"))
+    arrays["y"][::2] = 0  # of one class nothing is learnt
+    np.savez(tmp_path / "owners.npz", **arrays)
     more: dict[str, Any] = {"model": "small-bn", "apple__dr_lr": 0.0, "fraction_train": 1.0}
     case, alone = (case_of(tmp_path, name, **more) for name in ("apple", "local-only"))
     (zoe,), (other,) = case.kept().values(), alone.kept().values()

@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from client_app.vertical.logistic import LogisticWork, from_rows, whole
 from task.config.read import read_config
-from task.errors import FieldError, NodesError
+from task.errors import BouquetError, FieldError
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
@@ -276,7 +276,7 @@ def test_neither_nodes_nor_repeats_nor_restarts_change_a_weight(tmp_path: Path) 
     keep = Keep()
     keep.run_id = "one"
     keys |= {"state-dir": str(tmp_path / "state")}
-    with pytest.raises(NodesError, match="every party is needed, and the phase 'open'"):
+    with pytest.raises(BouquetError, match="every party is needed, and the phase 'open'"):
         play(keys, nodes=3, journal=keep, tamper=tamper)
     again = Keep(keep.snapshots[-1])
     again.run_id = "one"
@@ -298,7 +298,9 @@ def test_one_party_alone_and_an_uneven_split(tmp_path: Path) -> None:
 
 def test_labels_of_more_than_two_classes_are_refused(tmp_path: Path) -> None:
     files = parties.owners(tmp_path)
-    with pytest.raises(NodesError, match=r"expects labels of two classes; got 3\. splitnn takes any number"):
+    with pytest.raises(
+        BouquetError, match=r"expects labels of two classes; got 3\. splitnn takes any number"
+    ):
         parties.play_own(files, config() | {"num-classes": 3})
 
 
@@ -312,7 +314,7 @@ def test_a_key_that_is_not_as_long_as_the_run_says_is_refused(tmp_path: Path) ->
         return reply
 
     keys = config(num_server_rounds=1, batch_size=0) | {"vertical.key-bits": 2048}
-    with pytest.raises(NodesError, match="moduli of 2048 bits"):
+    with pytest.raises(BouquetError, match="moduli of 2048 bits"):
         parties.play_own(owners(tmp_path, ("ada", "cyd"), rows=8), keys, tamper=tamper)
 
 
@@ -325,7 +327,7 @@ def test_sums_that_were_tampered_with_are_refused(tmp_path: Path) -> None:
                 record["rows"] = type(record["rows"])(other)
         return reply
 
-    with pytest.raises(NodesError, match="sums of the products that this party sent"):
+    with pytest.raises(BouquetError, match="sums of the products that this party sent"):
         parties.play_own(owners(tmp_path), config(num_server_rounds=1), tamper=tamper)
 
 

@@ -18,7 +18,7 @@ from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
 from task.config.read import read_config
-from task.errors import DataError, FieldError, NodesError, SecureAggregationError
+from task.errors import BouquetError, DataError, FieldError, NodesError, SecureAggregationError
 from task.resolve.contract import contract_of
 from task.secagg.identity import UNVERIFIED
 from task.vertical import psi
@@ -166,7 +166,7 @@ def test_a_party_masks_one_set_at_each_hop_and_aligns_a_bounded_number_of_times(
 
 def test_without_proofs_a_lying_server_reads_labels(tmp_path: Path) -> None:
     """Weights are 0, so that r = -y/2 at the party with the labels: it decrypts that for who asks."""
-    with pytest.raises(NodesError, match="sums of the products"):  # too late
+    with pytest.raises(BouquetError, match="sums of the products"):  # too late
         parties.play_own(owners(tmp_path, NAMES, rows=ROWS), KEYS, grid_type=lying(oracle))
     (number,) = from_rows(Lying.last.seen["train.open opened"][0].reshape(1, -1))
     label = number >> 2047 == 0  # of -1/2 or 1/2 modulo n
@@ -188,7 +188,7 @@ def test_without_proofs_a_lying_server_reads_labels(tmp_path: Path) -> None:
     ],
 )
 def test_a_lying_server_is_refused(lie: Any, what: str, proofs: Proofs, tmp_path: Path) -> None:
-    with pytest.raises(NodesError, match="every party is needed") as refused:
+    with pytest.raises(BouquetError, match="every party is needed") as refused:
         parties.play_own(owners(tmp_path, NAMES, rows=ROWS), KEYS, grid_type=lying(lie), proofs=proofs)
     assert f"client ada: field '{what}': expected those that party cyd has signed" in str(refused.value)
 
