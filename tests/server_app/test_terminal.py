@@ -52,7 +52,7 @@ def status() -> dict[str, Any]:
 
 FOLDER = Path("/kept") / quote(NASTY, safe="") / quote(NASTY, safe="")
 PLACES: dict[str, tuple[list[RenderableType], int]] = {
-    "status": (list(tables(status())), 7),
+    "status": (list(tables(status())), 9),
     "compare": (list(terminal_tables(["run", NASTY], [[NASTY, "1"]], 300)), 0),
     "state": (
         [kept([KeptRun(FOLDER, (NASTY,), 1, 0, 2, 3)])],
