@@ -6,8 +6,7 @@ from tests.faults.case import Rig, case
 from tests.faults.cases_members import other_app
 
 TESTS = "tests/strategies/test_secure_orders.py::"
-# At the end of `strategies.engine.secure`: a run's seed says what only the first node is told the truth about
-# in round 1.
+# Added to `strategies.engine.secure`: a seed says which lie all nodes but the first get in round 1.
 LIES = """
 
 def _rate(content, session):

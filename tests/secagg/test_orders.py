@@ -27,7 +27,7 @@ def attacked(unlike: dict[str, Any]) -> tuple[dict[str, Party], dict[str, Sessio
     """Run a round up to the last stage in which n0 and the others were told different sessions.
 
     Returns:
-        The nodes, what each was told, the server, and the sum of what they sent.
+        The nodes, the order of each, the server, and the sum of what they sent.
     """
     made = {f"n{i}": Party(vector_of(i)) for i in range(3)}
     told = {name: SESSION if name == "n0" else replace(SESSION, **unlike) for name in made}
