@@ -18,7 +18,7 @@ from task.errors import ConfigError
     [
         ("learning-rate=0.l", "learning-rate: expected a number, such as 0.1; got 0.l"),
         ("num-clients=1O", "num-clients: expected a whole number"),
-        ("secagg=ture", "secagg: expected true or false; got ture"),
+        ("secagg=yes", "secagg: expected true or false; got yes"),
         ("dataset=mnist seed=x1", "seed: expected a whole number"),
     ],
 )
@@ -68,4 +68,4 @@ def test_the_numbers_of_a_status_align_right_with_their_headers() -> None:
     }
     _, nodes, runs = tables({"state": "green", "warnings": [], "nodes": [node], "runs": [run]})
     right = {str(c.header) for table in (nodes, runs) for c in table.columns if c.justify == "right"}  # type: ignore[union-attr]
-    assert right == {"last seen", "clients", "examples", "round", "attempts", "changed"}
+    assert right == {"clients", "examples", "round", "attempts"}
