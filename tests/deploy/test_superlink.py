@@ -20,7 +20,7 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.serve import Health, check_addresses, why_it_ended
 from server_app.deploy.link.status import Seen
 from task import timing
-from task.errors import ConfigError
+from task.errors import BouquetError, ConfigError
 from tests.support.fleet import empty_database
 
 pytestmark = pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # of alembic
@@ -86,7 +86,7 @@ def test_an_address_that_is_taken_or_of_another_machine_is_named_with_its_key(
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         free = dataclasses.replace(kit, fleet="", control="")
-        with pytest.raises(ConfigError, match=rf'kit.toml: key "{key}": .* got {taken}, on which another'):
+        with pytest.raises(BouquetError, match=rf'kit.toml: key "{key}": .* got {taken}, on which another'):
             check_addresses(dataclasses.replace(free, **{field: taken}))  # type: ignore[arg-type]
     check_addresses(dataclasses.replace(free, **{field: taken}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf'key "{key}": .* got 192\.0\.2\.1:9092 \(.*\): choose another'):
