@@ -28,6 +28,7 @@ from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import adapt_clients, check_bounds, evaluate_clients, train_clients
 from task import trust
+from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
 from task.config.paths import state_root
 from task.config.read import read_config
 from task.datasets.columns import unscaled
@@ -46,7 +47,6 @@ from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
 from task.references import references_in
 from task.resolve.contract import contract_of
-from task.spec.entry import Algorithm, adaptation_of, evaluation_of
 from task.text import logger
 from task.wire import checks, registration, secure
 from task.wire import messages as wire

@@ -8,12 +8,12 @@ from flwr.app import RecordDict
 
 from client_app.node import Node
 from client_app.stages.stage import Outcome
+from task.catalogue.columns import COLUMNS
+from task.catalogue.entry import Algorithm
 from task.config.paths import cache_dir
 from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, RefusedError
 from task.numerics.moments import ColumnMoments, sums_of
-from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.places import read_places
 

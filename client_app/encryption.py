@@ -6,11 +6,11 @@ from functools import partial
 from flwr.app import ArrayRecord, RecordDict
 
 from client_app.node import Node
+from task.catalogue.entry import Algorithm
 from task.encryption import ckks
 from task.encryption.sums import TOTAL, Ciphertexts, Sealing
 from task.errors import RefusedError, WireError
 from task.numerics.arrays import NamedArrays
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 
 

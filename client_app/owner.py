@@ -35,6 +35,8 @@ from typing import Any
 
 from client_app.training.loop import steps_of
 from task import trust
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import FREE, Record
 from task.config.knobs import Config
 from task.config.paths import own_state_root
 from task.config.read import flatten, read_checked, read_config
@@ -46,8 +48,6 @@ from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
 from task.privacy.shares import multiplier
 from task.references import is_hub, package_of, place, references_in
 from task.resolve.contract import contract_of
-from task.spec.entry import Algorithm
-from task.spec.record import FREE, Record
 from task.text import logger
 from task.vertical.proofs import Prover
 

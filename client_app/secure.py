@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import session_terms
@@ -25,7 +26,6 @@ from task.secagg import shamir
 from task.secagg.identity import AUTHORITY, REQUIRED, UNVERIFIED, check_proofs, identity_in
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import PublicKeys, Roster, Rules, Session
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire import secure
 from task.wire.shared import shared_digest

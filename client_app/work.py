@@ -20,6 +20,7 @@ from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.private import private_program
 from client_app.training.programs import Program, Single, program_of
+from task.catalogue.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
 from task.errors import MISTAKES, BouquetError, DataError, FieldError
 from task.numerics import seeds
@@ -27,7 +28,6 @@ from task.numerics.arrays import Arrays
 from task.numerics.evaluate import measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
-from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS

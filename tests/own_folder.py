@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from server_app.engines.federation import federation
+from task.catalogue.algorithms import ALGORITHMS
 from task.references import CODE
-from task.spec.algorithms import ALGORITHMS
 from tests.support.brought import NET
 from tests.support.flwr_run import flwr_run, local_superlink
 
@@ -56,7 +56,7 @@ from dataclasses import replace
 
 from client_app.solvers.sgd import Solver, proximal
 from strategies.engine.rule import Rule
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
 

@@ -15,10 +15,10 @@ from server_app.cli.catalogue import contracts, groups
 from server_app.reproduce.pages import counts, markdown, rows_of, verdict
 from server_app.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.config.read import knobs
 from task.resolve.composition import CHOICES
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
@@ -81,12 +81,12 @@ def sent() -> str:
     parts = [
         "# What each algorithm does and sends",
         "",
-        "Made by `make docs` from the catalogue ([`task/spec/algorithms.py`](../task/spec/algorithms.py)).",
+        "Made by `make docs` from [the catalogue](../task/catalogue/algorithms.py).",
         "Nothing else leaves a client: a test records every array on the wire and compares it with the",
         "catalogue. A `mean` is weighted by examples; in a `plain mean` all clients count alike, as in the",
         'paper. With `standardise` or `missing="mean"` the sums of the columns of its table go up too, once,',
-        "before round 1 ([`columns.py`](../task/spec/columns.py)): of each column of numbers how many values",
-        "there are, their sum and, to standardise, the sum of their squares.",
+        "before round 1 ([`columns.py`](../task/catalogue/columns.py)): of each column of numbers how many",
+        "values there are, their sum and, to standardise, the sum of their squares.",
     ]
     for title, algorithms in groups().items():
         head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]

@@ -14,12 +14,12 @@ import pytest
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
 from strategies import STRATEGIES, Strategy
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import MEASURED, MODEL_UP, evaluation_of
+from task.catalogue.gradients import gradients_phase
 from task.config.read import fuse, knobs, read_config
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MEASURED, MODEL_UP, evaluation_of
-from task.spec.gradients import gradients_phase
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
 from task.wire.registration import REGISTER
 from tests.reference.catalogue import KINDS

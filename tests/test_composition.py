@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.resolve.composition import CHOICES, OWN, Choice
 from task.resolve.validate import check_names
-from task.spec.algorithms import ALGORITHMS
 from tests.pages import composition
 from tests.support.federation import play, write_owners
 from tests.support.shapes import by_shape

@@ -18,11 +18,11 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import answer
 from client_app.node import open_node
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import NUM_EXAMPLES, Algorithm
+from task.catalogue.record import BUFFERS, Record, Scalar
 from task.config.read import read_config
 from task.errors import WireError
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import NUM_EXAMPLES, Algorithm
-from task.spec.record import BUFFERS, Record, Scalar
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ANSWERED, METRICS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strategies import STRATEGIES
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config, read_recipe
-from task.spec.algorithms import ALGORITHMS
 from tests.bench.grid import GRID, RECIPE, outcome, table
 
 HERE = sorted(set(GRID) & set(ALGORITHMS))

@@ -67,7 +67,7 @@ CIRCLES: set[frozenset[str]] = {
             "task.privacy",
             "task.resolve",
             "task.secagg",
-            "task.spec",
+            "task.catalogue",
             "task.storage",
             "task.tasks",
             "task.wire",

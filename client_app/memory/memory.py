@@ -23,11 +23,11 @@ from functools import cached_property
 
 from client_app.memory.state import StateStore, listed
 from client_app.node import Node
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Scope
+from task.catalogue.stages import residual_of
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.spec.entry import Algorithm
-from task.spec.record import Scope
-from task.spec.stages import residual_of
 from task.storage.client_state import SUFFIX, read_header
 from task.wire import checks
 from task.wire import messages as wire

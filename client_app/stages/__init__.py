@@ -12,7 +12,7 @@ from client_app.stages.momentum import ClientMomentum
 from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
-from task.spec.entry import Algorithm
+from task.catalogue.entry import Algorithm
 from task.wire import messages as wire
 
 STAGES: dict[str, type[Stage]] = {

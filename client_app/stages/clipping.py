@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from client_app.stages.stage import Outcome, Stage, changed
+from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
 from task.privacy.grid import BIT, CLIP, GRID, clipped
 from task.privacy.grid import exponent as grid_of
 from task.privacy.shares import deviation
 from task.resolve.contract import contract_of
-from task.spec.stages import UNCLIPPED
 from task.wire import messages as wire
 
 

@@ -36,13 +36,13 @@ from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
+from task.catalogue.stages import LAST_CODE, residual_of
 from task.codecs.codec import Left
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, only
 from task.numerics.held import Base, Held
-from task.spec.entry import Algorithm
-from task.spec.record import Record
-from task.spec.stages import LAST_CODE, residual_of
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 from task.wire.norms import NormBound

@@ -18,6 +18,8 @@ from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask, steps_of
 from client_app.training.private import PrivateSteps
+from task.catalogue.entry import NUM_EXAMPLES, TESTS
+from task.catalogue.stages import DP_SAMPLING, DP_STEPS
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import all_terms
@@ -28,8 +30,6 @@ from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import TakenSteps
 from task.references import code_of, references_in
-from task.spec.entry import NUM_EXAMPLES, TESTS
-from task.spec.stages import DP_SAMPLING, DP_STEPS
 
 
 class PrivateExamples(Stage):

@@ -9,11 +9,11 @@ from client_app.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, measured
 from client_app.training.programs import Single
+from task.catalogue.entry import Algorithm
+from task.catalogue.selections import LOSS
+from task.catalogue.stages import LOSS_RMS
 from task.numerics.arrays import Arrays
 from task.numerics.evaluate import BATCH
-from task.spec.entry import Algorithm
-from task.spec.selections import LOSS
-from task.spec.stages import LOSS_RMS
 from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire

@@ -7,13 +7,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import dense
 from task.privacy.grid import GRID
 from task.resolve.contract import contract_of
-from task.spec.record import MODEL_UP
 from task.wire import messages as wire
 from task.wire.coding import CODE, coder_of
 

@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from server_app.cli.keys import key_table
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import GROUPS, Algorithm
+from task.catalogue.record import Record, Scalar
 from task.config.effective import reads_only
 from task.config.read import knobs
 from task.errors import ConfigError, choose_from
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import GROUPS, Algorithm
-from task.spec.record import Record, Scalar
 
 
 def as_dict() -> dict[str, Any]:

@@ -12,10 +12,10 @@ from server_app.results.lines import Row
 from server_app.run.arrivals import finished_order_of
 from server_app.run.data_card import server_data
 from server_app.run.repeat import keys_of_run
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
 from task.errors import ConfigError, StateError
 from task.references import check_origin
-from task.spec.algorithms import ALGORITHMS
 
 
 @dataclass(frozen=True)

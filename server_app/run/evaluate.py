@@ -11,6 +11,8 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from strategies.engine.rule import EVALUATE
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN
 from task.config.attack_section import ATTACK_SUCCESS
 from task.datasets import Dataset
 from task.datasets.drift import share_at
@@ -21,8 +23,6 @@ from task.models.units import smaller
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.evaluate import measure
 from task.numerics.metrics import weighted_mean
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN
 from task.tasks.base import Task
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire

@@ -22,6 +22,8 @@ from strategies import strategy_of
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.strategy import Strategy
 from strategies.membership.agreement import COMMON
+from task.catalogue.columns import COLUMNS
+from task.catalogue.entry import Algorithm
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.read import as_run_config
@@ -54,8 +56,6 @@ from task.resolve.contract import (
     parts_of,
 )
 from task.resolve.model_card import card_of
-from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
 

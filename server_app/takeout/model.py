@@ -15,6 +15,10 @@ from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
 from strategies.rules.cfl import CFLState, home
 from strategies.rules.several import model_in
+from task.catalogue.brought import algorithm_of
+from task.catalogue.entry import Algorithm, evaluation_of
+from task.catalogue.record import PROTOTYPES
+from task.catalogue.several import model_name
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.datasets import spec_of
@@ -26,10 +30,6 @@ from task.references import check_origin
 from task.resolve.contract import contract_of, model_of, parts_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
-from task.spec.brought import algorithm_of
-from task.spec.entry import Algorithm, evaluation_of
-from task.spec.record import PROTOTYPES
-from task.spec.several import model_name
 from task.wire import messages as wire
 
 

@@ -24,6 +24,7 @@ from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
 from strategies.membership.known_clients import KnownClients
 from strategies.selection.cohort import plan_round
+from task.catalogue.columns import COLUMNS, SQUARES, SUMS
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.errors import BouquetError, DataError
@@ -32,7 +33,6 @@ from task.numerics.moments import moments_of
 from task.references import check_origin
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
-from task.spec.columns import COLUMNS, SQUARES, SUMS
 from task.wire import messages as wire
 
 MODELS = "models that are the rule's result on the published sums"

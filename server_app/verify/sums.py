@@ -17,12 +17,12 @@ from strategies.engine.evidence import PLAIN
 from strategies.engine.fold import Fold
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.errors import BouquetError
 from task.numerics.arrays import Arrays, sha256
 from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
-from task.spec.entry import Algorithm
 from task.wire import commitments, secure
 from task.wire.coding import Coder
 from task.wire.commitments import Stored

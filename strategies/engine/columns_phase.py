@@ -1,6 +1,6 @@
 """The phase before round 1 in which the server learns means and deviations of the clients' columns.
 
-All clients that are online and not held out are asked once (`task.spec.columns`). The result goes down
+All clients that are online and not held out are asked once (`task.catalogue.columns`). The result goes down
 with every later message, so that a node that joins late, or starts again, works with the same numbers; a run
 that is resumed takes them from its folder.
 """
@@ -13,9 +13,9 @@ from strategies.engine import held_out
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.refusals import refused_for_good, too_few_replies
 from strategies.engine.rule import Phase
+from task.catalogue.columns import COLUMNS, SQUARES, SUMS
+from task.catalogue.entry import Algorithm
 from task.numerics.moments import ColumnMoments, moments_of
-from task.spec.columns import COLUMNS, SQUARES, SUMS
-from task.spec.entry import Algorithm
 from task.text import logger
 
 

@@ -24,11 +24,11 @@ import numpy as np
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
+from task.catalogue.record import MODEL_DOWN, MODEL_UP
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import mean_of
 from task.numerics.seeds import ORDERS, rng_for
 from task.resolve.contract import entry_of
-from task.spec.record import MODEL_DOWN, MODEL_UP
 
 CONTRIBUTION = "contribution"  # what clients.jsonl calls the value
 

@@ -21,8 +21,8 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import RoundContext
 from strategies.engine.state import ServerState
+from task.catalogue.gradients import DISSIMILARITY, GRADIENTS, SQUARE, VARIANCE
 from task.numerics.arrays import NamedArrays, squared_norm
-from task.spec.gradients import DISSIMILARITY, GRADIENTS, SQUARE, VARIANCE
 
 
 def measure(

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from strategies.engine.journal import Journal
+from task.catalogue.stages import DP_SAMPLING, DP_STEPS
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.accounting import accountant, epsilon
-from task.spec.stages import DP_SAMPLING, DP_STEPS
 
 SPENT = "dp/steps"  # name in a checkpoint
 

@@ -10,14 +10,14 @@ from flwr.app import Message
 
 from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.codecs.sign import Sign
 from task.encryption import ckks
 from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, Sum
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire import checks, traffic
 from task.wire import messages as wire
 from task.wire.coding import Coder

@@ -12,11 +12,11 @@ import numpy as np
 
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, Updated
+from task.catalogue.entry import Algorithm, evaluation_of
 from task.config.knobs import Config
 from task.errors import LASTING, AbsentError, ConfigError, DataError, NodesError, kind_of_reply
 from task.numerics.arrays import Arrays
 from task.population import listed, some
-from task.spec.entry import Algorithm, evaluation_of
 from task.vertical import psi
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import num_tests

@@ -39,6 +39,9 @@ from strategies.engine.state import AggregatedReplies
 from strategies.engine.sum_grid import SumGrid
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
+from task.catalogue.columns import COLUMNS
+from task.catalogue.entry import Algorithm
+from task.catalogue.stages import LAST_CODE
 from task.config.knobs import Config
 from task.encryption import ckks
 from task.encryption.sums import TOTAL
@@ -47,9 +50,6 @@ from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.moments import ColumnMoments
 from task.privacy.grid import bound_of
 from task.resolve.contract import contract_of
-from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm
-from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire import traffic
 from task.wire.commitments import ATTEMPT

@@ -36,6 +36,8 @@ from strategies.engine.journal import Journal
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
 from strategies.engine.sum_grid import as_sent
+from task.catalogue.entry import Algorithm
+from task.catalogue.stages import UNCLIPPED
 from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
@@ -44,8 +46,6 @@ from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
 from task.secagg.grid import EXACT, MOST
-from task.spec.entry import Algorithm
-from task.spec.stages import UNCLIPPED
 
 BOUND = "dp/clip"  # name in a checkpoint
 STEP = 0.2  # eta_C of adaptive clipping

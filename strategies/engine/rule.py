@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from strategies.engine.state import AggregatedReplies, MeansState, Number, ServerState, rescaled
+from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
+from task.catalogue.record import MODEL_DOWN
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.spec.entry import Algorithm, adaptation_of, evaluation_of
-from task.spec.record import MODEL_DOWN
 from task.text import logger
 
 if TYPE_CHECKING:  # it imports this module

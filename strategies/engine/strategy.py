@@ -37,6 +37,8 @@ from strategies.membership.agreement import Agreement
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
 from strategies.selection.cohort import Cohorts, RoundPlan
+from task.catalogue.brought import algorithm_of
+from task.catalogue.entry import SUMS, Algorithm
 from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
@@ -46,8 +48,6 @@ from task.numerics.arrays import presumed_trainable
 from task.population import listed
 from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
-from task.spec.brought import algorithm_of
-from task.spec.entry import SUMS, Algorithm
 from task.text import logger
 from task.wire import messages as wire
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.secagg.grid import SUM_GRID, exponent
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire.layouts import base_of
 
 

@@ -22,12 +22,12 @@ import numpy as np
 from strategies.membership.client_identity import in_words
 from strategies.membership.known_clients import KnownClients
 from strategies.membership.membership import Membership
+from task.catalogue.selections import cohort_size
 from task.config.knobs import Config
 from task.datasets.stream import DataStream, stream_of
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.population import ClientNames, numbering, some
-from task.spec.selections import cohort_size
 from task.wire.registration import Data, Registration
 
 Row = dict[str, Any]  # of a node, as ``nodes.json`` has it

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.membership.client_identity import OnlineNode
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_UP
+from task.catalogue.selections import SELECTIONS
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_UP
-from task.spec.selections import SELECTIONS
 from task.wire import messages as wire
 from task.wire.registration import Registration
 

@@ -49,9 +49,9 @@ import numpy as np
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Route, Rule, Seconds
 from strategies.engine.schedule import Begin, Start, VirtualClock, next_step
 from strategies.engine.state import AggregatedReplies, Number, ServerState
+from task.catalogue.selections import cohort_size
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.spec.selections import cohort_size
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from strategies.selection.devices import (
     work_of,
 )
 from strategies.selection.policies import SELECTORS, Pool
+from task.catalogue.entry import Algorithm
+from task.catalogue.selections import CANDIDATES, LOSS
 from task.config.knobs import Config
 from task.models.family import SubModels
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
-from task.spec.entry import Algorithm
-from task.spec.selections import CANDIDATES, LOSS
 from task.wire import messages as wire
 
 PACKED = "devices/packed"  # name in a checkpoint

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.config.attack_section import BACKDOORS, DEVIATING, AttackConfig
 from task.config.sections import OPTIMIZERS, SPARSE, TABLES, Value
 from task.datasets import DATASETS
@@ -16,8 +18,6 @@ from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError
 from task.population import listed
 from task.references import is_reference
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from task.catalogue.brought import algorithm_of
 from task.config.algorithm_sections import (
     AdamConfig,
     AdaptiveTauConfig,
@@ -90,7 +91,6 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
-from task.spec.brought import algorithm_of
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 

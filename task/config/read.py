@@ -17,12 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
+from task.catalogue.brought import algorithm_of
 from task.config.knobs import Config
 from task.config.names import unknown_key
 from task.config.run_name import key_of
 from task.config.sections import DataConfig, Value
 from task.errors import ConfigError, choose_from
-from task.spec.brought import algorithm_of
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides

@@ -4,8 +4,8 @@ Nobody reads their labels, unless the run says that models begin with them (``fe
 
 They come from a data set that everybody can have (``public.data``), or from the run's own training pool
 (``public.data = ""``); of a pool they are taken out before any client trains or tests. Which rows follows
-from the seed of the data. Where all parties need them (`task.spec.entry.Algorithm.public`), every node says
-the SHA-256 of its examples when it registers, and one whose examples are others takes no part. Where the
+from the seed of the data. Where all parties need them (`task.catalogue.entry.Algorithm.public`), every node
+says the SHA-256 of its examples when it registers, and one whose examples are others takes no part. Where the
 server trains on them (`Algorithm.distils`), it alone has them.
 
 A table of logits has two arrays:

@@ -19,11 +19,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
+from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays, squared_norm
-from task.spec.entry import Algorithm
-from task.spec.record import Record
-from task.spec.stages import UNCLIPPED
 from task.wire.norms import NormBound
 
 WIDTH = 20  # the noise is at least 2^WIDTH units wide

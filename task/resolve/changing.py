@@ -1,8 +1,8 @@
 """What goes together with data that change from round to round; see ``docs/changing-data.md``."""
 
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import Algorithm
 
 
 def check_changing(config: Config, entry: Algorithm) -> None:

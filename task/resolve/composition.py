@@ -6,6 +6,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.encryption import why_not_added
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
+from task.catalogue.selections import SELECTIONS
+from task.catalogue.stages import ALA_FITS, coded_in
+from task.catalogue.sub_models import why_whole
 from task.config.attack_section import INFORMED, MOVED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
@@ -17,13 +24,6 @@ from task.resolve.measurements import check_measurements
 from task.resolve.pairs import check_pairs
 from task.resolve.private import why_not_central, why_not_local
 from task.secagg.grid import EXACT
-from task.spec.algorithms import ALGORITHMS
-from task.spec.encryption import why_not_added
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
-from task.spec.selections import SELECTIONS
-from task.spec.stages import ALA_FITS, coded_in
-from task.spec.sub_models import why_whole
 
 _PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
 

@@ -6,6 +6,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from task.catalogue.brought import algorithm_of
+from task.catalogue.columns import COLUMNS, columns_phase
+from task.catalogue.encryption import with_encryption
+from task.catalogue.entry import Algorithm
+from task.catalogue.gradients import GRADIENTS, gradients_phase
+from task.catalogue.record import MODEL_UP, PARAMETERS, PROTOTYPES
+from task.catalogue.selections import SELECTIONS, with_selection
+from task.catalogue.several import with_models
+from task.catalogue.stages import with_stages
+from task.catalogue.sub_models import with_sub_models
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
@@ -22,16 +32,6 @@ from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
 from task.secagg.grid import EXACT, check_rounded
-from task.spec.brought import algorithm_of
-from task.spec.columns import COLUMNS, columns_phase
-from task.spec.encryption import with_encryption
-from task.spec.entry import Algorithm
-from task.spec.gradients import GRADIENTS, gradients_phase
-from task.spec.record import MODEL_UP, PARAMETERS, PROTOTYPES
-from task.spec.selections import SELECTIONS, with_selection
-from task.spec.several import with_models
-from task.spec.stages import with_stages
-from task.spec.sub_models import with_sub_models
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds

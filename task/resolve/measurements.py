@@ -6,11 +6,11 @@ gradients of one global model.
 
 from collections.abc import Iterator
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN, MODEL_UP
+from task.catalogue.selections import SELECTIONS
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP
-from task.spec.selections import SELECTIONS
 
 CONTRIBUTION, DISSIMILARITY = "contribution.measure", "gradient-dissimilarity"
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from task.catalogue.brought import algorithm_of
 from task.config.effective import models_in
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_checked
@@ -36,7 +37,6 @@ from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
-from task.spec.brought import algorithm_of
 from task.tasks import with_task
 
 FORMAT = 1

@@ -1,12 +1,12 @@
 """Keys that do not go together, whatever the algorithm. `task.resolve.composition` has what depends on it."""
 
 from task import codecs
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.selections import SELECTIONS
 from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.secagg.grid import EXACT
-from task.spec.algorithms import ALGORITHMS
-from task.spec.selections import SELECTIONS
 
 
 def check_pairs(config: Config) -> None:

@@ -6,12 +6,12 @@ would leave a client, or make one client's update depend on who the others are, 
 
 from collections.abc import Sequence
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import PARAMETERS, SHARED
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import ConfigError
 from task.privacy.grid import LEAST_NOISE
-from task.spec.entry import Algorithm
-from task.spec.record import PARAMETERS, SHARED
 
 
 def why_not_central(entry: Algorithm) -> str:

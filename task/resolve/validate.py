@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.brought import algorithm_of
+from task.catalogue.selections import SELECTIONS, asked_of, candidates_of
 from task.codecs import codec_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
@@ -15,9 +18,6 @@ from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
-from task.spec.algorithms import ALGORITHMS
-from task.spec.brought import algorithm_of
-from task.spec.selections import SELECTIONS, asked_of, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.

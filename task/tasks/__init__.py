@@ -22,13 +22,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from task.catalogue.brought import algorithm_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.population import listed
 from task.references import check_reference, is_reference, load_reference
-from task.spec.brought import algorithm_of
 from task.tasks.specs import TASKS, TaskSpec
 
 if TYPE_CHECKING:  # torch costs seconds

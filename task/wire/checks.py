@@ -6,12 +6,12 @@ from typing import cast
 
 import numpy as np
 
+from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
+from task.catalogue.record import Record, Scalar
 from task.errors import FieldError
 from task.numerics.arrays import NamedArrays
 from task.numerics.held import Foldable, dense, peak
 from task.population import LONGEST_NAME, is_name
-from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
-from task.spec.record import Record, Scalar
 
 MOST_SCALARS = 1000  # of one client
 NO_TESTS = "test data"  # field of a client that has no examples of its own to measure on

@@ -30,12 +30,12 @@ from typing import TypeVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from task.catalogue.columns import COLUMNS
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.population import LONGEST_NAME
-from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import check_arrays, check_columns, diverged, short
 from task.wire.entries import CONFIG as CONFIG

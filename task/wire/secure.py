@@ -28,6 +28,7 @@ from typing import cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.secagg.grid import EXACT, MOST
@@ -47,7 +48,6 @@ from task.secagg.vector import (
     total,
     words_like,
 )
-from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.wire import messages as wire
 from task.wire.checks import FINITE
 

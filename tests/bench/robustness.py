@@ -21,6 +21,7 @@ import typer
 
 from client_app.training.programs import Single
 from server_app.run.evaluate import attack_success
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.attack_section import BACKDOORS
 from task.config.options import parse_options
 from task.config.read import fuse, read_config, read_recipe
@@ -28,7 +29,6 @@ from task.datasets import load_dataset
 from task.errors import BouquetError
 from task.models import build_model
 from task.numerics.evaluate import measure
-from task.spec.algorithms import ALGORITHMS
 from task.tasks.kinds import CLASSIFICATION
 from tests.support.federation import play
 

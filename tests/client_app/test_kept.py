@@ -12,8 +12,8 @@ import pytest
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
+from task.catalogue.algorithms import ALGORITHMS
 from task.numerics.arrays import Arrays, sha256
-from task.spec.algorithms import ALGORITHMS
 from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.kept import kept_by, store_of

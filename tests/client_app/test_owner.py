@@ -24,12 +24,12 @@ from client_app.node import open_node
 from client_app.own_data import check_own_data, note_own_data
 from client_app.owner import Owner, basis, keys_of_node, owner_of
 from server_app.app import run
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import adaptation_of, evaluation_of
 from task.config.paths import state_root
 from task.config.read import as_run_config, read_config
 from task.errors import BouquetError, ConfigError, DataError, RefusedError, local, public, reason
 from task.resolve.contract import contract_of
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import adaptation_of, evaluation_of
 from task.storage.client_state import receipts_of
 from task.wire import messages as wire
 from task.wire import registration

@@ -18,13 +18,13 @@ from client_app.training.programs import Dense, Single, program_of
 from strategies import STRATEGIES
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.pfedme import PFedMe, server_update
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.personal_sections import PFedMeConfig
 from task.config.sections import TrainConfig
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.spec.algorithms import ALGORITHMS
 from tests.reference import pfedme
 from tests.support.federation import far
 from tests.support.kept import losing

@@ -32,7 +32,7 @@ from torch import nn
 from client_app.solvers.sgd import Solver
 from client_app.training.programs import Dense
 from strategies.engine.rule import Rule
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 
 def mean(state, replies, config):

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from task.spec.algorithms import ALGORITHMS
-from task.spec.selections import SELECTIONS
-from task.spec.stages import ALA_FITS
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.selections import SELECTIONS
+from task.catalogue.stages import ALA_FITS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3

@@ -17,6 +17,7 @@ from client_app.replica import with_model
 from strategies import FedAvg
 from strategies.engine.download import Download
 from strategies.engine.lost_replies import LostReplies
+from task.catalogue.record import Record
 from task.codecs import CODECS
 from task.config.paths import state_root
 from task.config.read import read_config
@@ -24,7 +25,6 @@ from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.held import dense
 from task.resolve.contract import contract_of
-from task.spec.record import Record
 from task.wire import messages as wire
 from task.wire.coding import CODE, Coder, coder_of
 from task.wire.replica import BASE, LOST, MODEL, Steps, model_in, steps_record

@@ -15,6 +15,7 @@ from client_app.memory.state import StateStore
 from client_app.node import open_node
 from client_app.stages.coding import Coding
 from strategies.engine.download import Download
+from task.catalogue.stages import LAST_CODE
 from task.codecs import CODECS, codec_of
 from task.config.paths import state_root
 from task.config.read import read_config
@@ -22,7 +23,6 @@ from task.config.sections import SPARSE
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
 from task.resolve.validate import check_names
-from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire.coding import CODE
 from tests.support.federation import Keep, Played, owners_config, play, write_owners

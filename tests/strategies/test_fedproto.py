@@ -18,6 +18,7 @@ from client_app.training.programs import Batch, Single, program_of
 from strategies import FedProto
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedproto import server_update
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.level_sections import FedProtoConfig
 from task.config.read import read_config
@@ -25,7 +26,6 @@ from task.config.sections import TrainConfig
 from task.errors import ConfigError, RefusedError
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
-from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.reference import fedproto, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners

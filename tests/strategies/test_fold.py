@@ -11,10 +11,10 @@ from flwr.app import RecordDict
 
 from client_app.app import _Merge
 from strategies.engine.fold import Fold
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import SHARED, Record
 from task.errors import FieldError
 from task.numerics.arrays import sha256
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import SHARED, Record
 from task.wire import messages as wire
 
 FIELDS = (Record("arrays", SHARED, "model"), Record("control", SHARED, "variate"))

@@ -12,13 +12,13 @@ import pytest
 
 from client_app.node import open_node
 from server_app.run.evaluate import by_model
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
 from task.errors import ConfigError, WireError
 from task.models.family import Levels
 from task.numerics.arrays import Arrays
 from task.resolve.contract import check_levels, levels_of
 from task.resolve.validate import check_names
-from task.spec.algorithms import ALGORITHMS
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.kept import kept_by
@@ -171,8 +171,8 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
 
     from client_app.work import own_model
     from server_app.takeout.model import _order, _own_of
+    from task.catalogue.entry import evaluation_of
     from task.resolve.model_card import card_of
-    from task.spec.entry import evaluation_of
 
     keys = config(tmp_path)
     played, given = play(keys), read_config(keys)

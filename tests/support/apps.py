@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.layouts import Forms

@@ -13,10 +13,10 @@ import pytest
 from torch import nn
 
 from client_app.node import open_node
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
 from task.models.layers import BatchNorm1d
 from task.numerics.arrays import Arrays
-from task.spec.algorithms import ALGORITHMS
 from tests.reference import mlp
 from tests.reference.driver import Reference as Rounds
 from tests.reference.driver import Trace, driven

@@ -16,13 +16,13 @@ from flwr.common.config import parse_config_args
 import client_app.app
 from server_app.run.opening import distiller
 from strategies import STRATEGIES
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.effective import READ_WHEN, conditions, unmet
 from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.resolve.contract import contract_of, initial_of, model_of, parts_of
-from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns

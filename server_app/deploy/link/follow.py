@@ -14,6 +14,8 @@ from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
+from task.catalogue.brought import algorithm_of
+from task.catalogue.selections import asked_of
 from task.config.knobs import Config
 from task.config.read import read_checked, read_config
 from task.datasets import spec_of
@@ -21,8 +23,6 @@ from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
-from task.spec.brought import algorithm_of
-from task.spec.selections import asked_of
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:

@@ -4,7 +4,8 @@ A policy works with any rule: it draws the cohort (``strategies/selection/polici
 else, but for two things that both sides must agree on, and that stand here.
 
 * What it needs from the clients: a **query** of candidates before the draw, which is a contract of its own
-  (the received model goes down, one loss comes up), or a **stage** of every training (`task.spec.stages`).
+  (the received model goes down, one loss comes up), or a **stage** of every training
+  (`task.catalogue.stages`).
 * The **weights** of a mean. A client that is drawn in proportion to its n_k already counts n_k times as
   often; to weight its model by n_k once more would count its examples squared. So the papers' form is taken:
   drawn by n_k, averaged with equal weights, whatever the weights of the algorithm's catalogue entry are.
@@ -14,12 +15,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
+from task.catalogue.papers import Paper, paper
+from task.catalogue.record import Scalar
 from task.config.knobs import Config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
-from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
-from task.spec.papers import Paper, paper
-from task.spec.record import Scalar
 
 CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
 LOSS = Scalar("loss", "F_k(w^t), mean loss of the received model over the training examples", low=0)
@@ -35,7 +36,7 @@ class Selection:
     # Contract of the query of candidates before the draw, if there is one. It is sent only with
     # ``select.losses = "query"``.
     query: Algorithm | None = None
-    stages: tuple[str, ...] = ()  # stages that every training has with it (`task.spec.stages`)
+    stages: tuple[str, ...] = ()  # stages that every training has with it (`task.catalogue.stages`)
     # Whether clients are drawn in proportion to n_k, so that means take equal weights.
     by_examples: bool = False
     ring: bool = False  # whether the model goes from client to client within a round

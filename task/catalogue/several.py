@@ -7,8 +7,8 @@ key that `Algorithm.models` names.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from task.spec.entry import Algorithm
-from task.spec.record import Record
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 
 NAME = "model"
 

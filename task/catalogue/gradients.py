@@ -6,9 +6,9 @@ the server keeps the mean, and its squared norm; `strategies.engine.dissimilarit
 
 from typing import Final
 
-from task.spec.entry import LI_PROX, Algorithm
-from task.spec.local_steps import FULL_GRADIENT
-from task.spec.record import Scalar
+from task.catalogue.entry import LI_PROX, Algorithm
+from task.catalogue.local_steps import FULL_GRADIENT
+from task.catalogue.record import Scalar
 
 GRADIENTS: Final = "gradients"  # name of the phase
 DISSIMILARITY, VARIANCE = "gradient-dissimilarity", "gradient-variance"  # in a round's ``metrics``

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from task.spec.papers import Paper, paper
-from task.spec.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
+from task.catalogue.papers import Paper, paper
+from task.catalogue.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 
 Private = Literal["", "head", "body", "norm", "twin", "all"]
 # What a user wants of an algorithm, and the heading of those that give it.
@@ -86,8 +86,8 @@ class Algorithm:
     # normalisation layers, the local extractor and the head of a twin model, or everything. The rest is the
     # *shared part*, the only one that the server knows.
     private: Private = ""
-    # Run-config key of how many global models there are, each a record of its own (`task.spec.several`); "" =
-    # there is one, or none.
+    # Run-config key of how many global models there are, each a record of its own (`task.catalogue.several`);
+    # "" = there is one, or none.
     models: str = ""
     # Run-config key of the server's steps on public examples in each round; "" = it takes none.
     distils: str = ""
@@ -104,7 +104,7 @@ class Algorithm:
     asynchronous: bool = False
     # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
     group: str = ""
-    # What stands around the clients' training, in the order of `task.spec.stages.STAGES`.
+    # What stands around the clients' training, in the order of `task.catalogue.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
     # Whose data a client trains on that are not its own, which is not federated learning but what it is
@@ -137,7 +137,7 @@ class Algorithm:
 
     @property
     def parted(self) -> bool:
-        """Whether each client trains a part of the model (`task.spec.sub_models`)."""
+        """Whether each client trains a part of the model (`task.catalogue.sub_models`)."""
         return any(r.layout == SUB_MODEL for r in self.down)
 
     @property
@@ -152,17 +152,17 @@ class Algorithm:
 
     @property
     def noised(self) -> bool:
-        """Whether the server adds noise to sums of what clients clip (`task.spec.stages`)."""
+        """Whether the server adds noise to sums of what clients clip (`task.catalogue.stages`)."""
         return any(r.clipped for r in self.up)
 
     @property
     def encrypted(self) -> bool:
-        """Whether nodes send ciphertexts (`task.spec.encryption`)."""
+        """Whether nodes send ciphertexts (`task.catalogue.encryption`)."""
         return any(r.encrypted for r in self.up)
 
     @property
     def rounded(self) -> bool:
-        """Whether clients send integers on the grid of the sum (`task.spec.stages`)."""
+        """Whether clients send integers on the grid of the sum (`task.catalogue.stages`)."""
         return any(r.rounded for r in self.up)
 
     @property

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import cache
 
 from task import trust
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record, Scalar
 from task.errors import ConfigError, choose_from
 from task.references import is_reference, load_reference, package_of
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
-from task.spec.record import Record, Scalar
 
 KEY = "algorithm"
 _PARTS: dict[str, type] = {
@@ -55,7 +55,7 @@ def _entry_of(name: str, rule: type) -> Algorithm:
     entry = getattr(rule, "entry", ALGORITHMS["fedavg"])
     if not isinstance(entry, Algorithm):
         raise ConfigError(
-            f"{where}: expected entry as a task.spec.entry.Algorithm; got {type(entry).__name__}"
+            f"{where}: expected entry as a task.catalogue.entry.Algorithm; got {type(entry).__name__}"
         )
     _check_parts(where, "entry", entry)
     _check_solver(where, "entry", entry, name)
@@ -91,7 +91,7 @@ def _check_phase(where: str, phase: str, contract: Algorithm, name: str) -> None
     what = f'entry.phases["{phase}"]'
     if not isinstance(contract, Algorithm):
         raise ConfigError(
-            f"{where}: expected {what} as a task.spec.entry.Algorithm; got {type(contract).__name__}"
+            f"{where}: expected {what} as a task.catalogue.entry.Algorithm; got {type(contract).__name__}"
         )
     _check_parts(where, what, contract)
     if contract.work == "train":

@@ -6,9 +6,9 @@ What every record is and where it goes stands in `strategies.rules.splitnn`.
 
 from dataclasses import replace
 
-from task.spec.entry import Algorithm
-from task.spec.papers import paper
-from task.spec.record import FREE, Layout, Record, Scalar
+from task.catalogue.entry import Algorithm
+from task.catalogue.papers import paper
+from task.catalogue.record import FREE, Layout, Record, Scalar
 
 NUMBERS, BYTES, PLACES = Layout("rows", "float32"), Layout("rows", "uint8"), Layout("rows", "int32")
 _SPLITNN, _HARDY = paper("1812.00564"), paper("1711.10677")

@@ -1,13 +1,13 @@
 """The catalogue's algorithms whose clients share a direction, or train on another loss than their task's.
 
-See `task.spec.algorithms`.
+See `task.catalogue.algorithms`.
 """
 
 from dataclasses import replace
 
-from task.spec.entry import Algorithm
-from task.spec.papers import paper
-from task.spec.record import MODEL_DOWN, MODEL_UP, PARAMETERS, Record, Scalar
+from task.catalogue.entry import Algorithm
+from task.catalogue.papers import paper
+from task.catalogue.record import MODEL_DOWN, MODEL_UP, PARAMETERS, Record, Scalar
 
 FULL_GRADIENT = Record("gradient", PARAMETERS, "g_k, full-batch gradient of F_k at w^t", of="all")
 COHORT_GRADIENT = Record("gradient", PARAMETERS, "g, full gradient of the cohort at w^t")

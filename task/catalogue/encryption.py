@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN, MODEL_UP
 
 MEANS = ("fedavg", "fedprox")  # rules that take the mean for the next model, and do nothing more with it
 

@@ -1,14 +1,14 @@
 """The catalogue's rules that weigh clients by their losses, so that none is left behind.
 
-See `task.spec.algorithms`, where q-FedAvg and q-FedSGD stand.
+See `task.catalogue.algorithms`, where q-FedAvg and q-FedSGD stand.
 """
 
 from dataclasses import replace
 from functools import partial
 
-from task.spec.entry import Algorithm
-from task.spec.papers import paper
-from task.spec.record import MODEL_UP, Scalar
+from task.catalogue.entry import Algorithm
+from task.catalogue.papers import paper
+from task.catalogue.record import MODEL_UP, Scalar
 
 LOSS_BEFORE = Scalar("loss-before", "F_k(w^t), mean loss of the received model", low=0)
 _fair = partial(

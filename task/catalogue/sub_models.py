@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP, SUB_MODEL
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN, MODEL_UP, SUB_MODEL
 
 
 def why_whole(entry: Algorithm) -> str:

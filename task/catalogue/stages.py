@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from task.spec.entry import Algorithm
-from task.spec.record import FREE, ONE, PARAMETERS, SHARED, TOP, Record, Scalar
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import FREE, ONE, PARAMETERS, SHARED, TOP, Record, Scalar
 
 ALA_KEEPS = (
     Record("local-model", SHARED, "Theta_i^{t-1}, what the client last sent up"),

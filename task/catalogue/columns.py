@@ -7,8 +7,8 @@ squares (`task.numerics.moments`). Of categories, names and single values nothin
 
 from typing import Final
 
-from task.spec.entry import MCMAHAN, Algorithm
-from task.spec.record import Layout, Record
+from task.catalogue.entry import MCMAHAN, Algorithm
+from task.catalogue.record import Layout, Record
 
 COLUMNS: Final = "columns"  # name of the phase, and of the record that later messages carry down
 SUMS = Record(

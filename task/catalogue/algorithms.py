@@ -7,10 +7,10 @@ the registry, the privacy sheet (nothing else leaves a client), the source of th
 parameter list of the tests.
 
 Algorithms that train one global model stand here and, where only the clients' steps differ, in
-`task.spec.local_steps`; those that go by the clients' losses in `task.spec.fair`, the robust rules in
-`task.spec.robust`, personalised algorithms and their baselines in `task.spec.personalised`, those whose
-clients hold other columns of the same people in `task.spec.vertical`. `task.spec.entry` says what an entry
-consists of; its defaults are FedAvg's.
+`task.catalogue.local_steps`; those that go by the clients' losses in `task.catalogue.fair`, the robust rules
+in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
+those whose clients hold other columns of the same people in `task.catalogue.vertical`. `task.catalogue.entry`
+says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -22,9 +22,9 @@ it.
 
 from dataclasses import replace
 
-from task.spec.entry import LI_PROX, MCMAHAN, Algorithm
-from task.spec.fair import FAIR, LOSS_BEFORE
-from task.spec.local_steps import (
+from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
+from task.catalogue.fair import FAIR, LOSS_BEFORE
+from task.catalogue.local_steps import (
     COHORT_GRADIENT,
     COINS,
     FULL_GRADIENT,
@@ -32,11 +32,21 @@ from task.spec.local_steps import (
     SQUARE_NORM,
     STEP_WEIGHT,
 )
-from task.spec.papers import paper
-from task.spec.personalised import PERSONAL
-from task.spec.record import BUFFERS, COLUMNS, FREE, MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED, Record, Scalar
-from task.spec.robust import ROBUST
-from task.spec.vertical import VERTICAL
+from task.catalogue.papers import paper
+from task.catalogue.personalised import PERSONAL
+from task.catalogue.record import (
+    BUFFERS,
+    COLUMNS,
+    FREE,
+    MODEL_DOWN,
+    MODEL_UP,
+    PARAMETERS,
+    SHARED,
+    Record,
+    Scalar,
+)
+from task.catalogue.robust import ROBUST
+from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")

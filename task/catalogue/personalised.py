@@ -1,7 +1,7 @@
 """The catalogue's second half: personalised algorithms, and the baselines that they are compared with.
 
 Their models are the clients' own, so each entry says what a client begins with that is new or has lost what
-it kept (`newcomer`), and they are measured at the clients (`personal`). See `task.spec.algorithms`.
+it kept (`newcomer`), and they are measured at the clients (`personal`). See `task.catalogue.algorithms`.
 
 Means are weighted as in the papers: FedBN, FedRep, Per-FedAvg and pFedMe weigh all clients of a round alike,
 and so does FedBN's own code; that of FedRep's authors weighs by n_k. Ditto's and FedALA's global model is
@@ -11,9 +11,9 @@ FedAvg's; Ditto's authors draw clients by n_k and take the plain mean: ``selecti
 from dataclasses import replace
 from functools import partial
 
-from task.spec.entry import MCMAHAN, Algorithm
-from task.spec.papers import paper
-from task.spec.record import (
+from task.catalogue.entry import MCMAHAN, Algorithm
+from task.catalogue.papers import paper
+from task.catalogue.record import (
     CLIENTS,
     FEATURES,
     FREE,
@@ -28,8 +28,8 @@ from task.spec.record import (
     Record,
     Scalar,
 )
-from task.spec.several import several
-from task.spec.stages import ALA_KEEPS
+from task.catalogue.several import several
+from task.catalogue.stages import ALA_KEEPS
 
 _PRIVATE = Record("personal", PRIVATE, "the part of the model that stays at the client")
 _WHOLE = Record("personal", WHOLE, "v_k, the client's own model")

@@ -1,14 +1,14 @@
 """The catalogue's robust rules: they need every client's model, and withstand malicious clients.
 
-See `task.spec.algorithms`.
+See `task.catalogue.algorithms`.
 """
 
 from dataclasses import replace
 from functools import partial
 
-from task.spec.entry import Algorithm
-from task.spec.papers import paper
-from task.spec.record import MODEL_UP
+from task.catalogue.entry import Algorithm
+from task.catalogue.papers import paper
+from task.catalogue.record import MODEL_UP
 
 _YIN = paper("1803.01498")
 _BLANCHARD = paper("1703.02757", "section 4")
