@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from server_app.engines.federation import federation
+from task import trust
 from task.catalogue.algorithms import ALGORITHMS
-from task.references import CODE
+from task.references import CODE, references_in
 from tests.support.brought import NET
 from tests.support.flwr_run import flwr_run, local_superlink
 
@@ -166,9 +167,11 @@ def all_ways(folder: Path, work: Path) -> Iterator[dict[str, Start]]:
             return flwr_run(env, folder, text(keys_of(algorithm, way)))
 
         def deploy(algorithm: str, way: str) -> str:
+            keys = KEYS | keys_of(algorithm, way)
+            trust.user_named(references_in(keys))  # as the command does with what its user types
             signal.alarm(LIMIT_S)
             try:
-                fed.run(KEYS | keys_of(algorithm, way))
+                fed.run(keys)
             finally:
                 signal.alarm(0)
             return fed.logs()
