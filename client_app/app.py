@@ -9,18 +9,18 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.columns import in_order, sum_columns, with_columns
-from client_app.encryption import ciphertexts_of, opened
-from client_app.kept_model import keep_model
+from client_app.data.node import Node, OneClient, open_node
+from client_app.data.own_data import check_own_data, note_own_data
+from client_app.data.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
 from client_app.memory.room import check_room
-from client_app.node import Node, OneClient, open_node
-from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
-from client_app.receipts import commit
-from client_app.replica import with_model
-from client_app.secure import Masking, answer_stage, masking_of
 from client_app.stages.attacks import drawn
+from client_app.stages.columns import in_order, sum_columns, with_columns
+from client_app.stages.encryption import ciphertexts_of, opened
+from client_app.stages.kept_model import keep_model
 from client_app.stages.loss import query_clients
+from client_app.stages.receipts import commit
+from client_app.stages.replica import with_model
+from client_app.stages.secure import Masking, answer_stage, masking_of
 from client_app.stages.stage import Outcome
 from client_app.trial import try_out
 from client_app.vertical.align import align_parties
@@ -89,8 +89,8 @@ def make_app(
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.owner`. `said` is what that user named in the process that
-    made the run config, see `task.trust`.
+    are one user's, on one machine; see `client_app.data.owner`. `said` is what that user named in the process
+    that made the run config, see `task.trust`.
     """
     fixed = dict(run_config or {})
     if said is not None:

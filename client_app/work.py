@@ -8,9 +8,9 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from client_app.data.node import Node, OneClient
+from client_app.data.owner import check_basis, check_tests
 from client_app.memory.memory import Memory
-from client_app.node import Node, OneClient
-from client_app.owner import check_basis, check_tests
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
@@ -25,9 +25,9 @@ from task.config.sections import TrainConfig
 from task.errors import MISTAKES, BouquetError, DataError, FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
+from task.tasks.evaluate import measure
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS

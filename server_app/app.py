@@ -9,12 +9,12 @@ from typing import Any, cast
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from server_app.deploy.link.confined import KIT, confined
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.arrivals import check_deployed
+from server_app.run.confined import KIT, confined
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key, in_clear
 from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
@@ -25,8 +25,8 @@ from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
+from server_app.run.terminal import Terminal
 from server_app.run.trackers import Trackers, check_trackers, tracking
-from server_app.terminal import Terminal
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.transport.packed import PackingGrid
 from task import timing, trust

@@ -17,7 +17,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import answer
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import NUM_EXAMPLES, Algorithm
 from task.catalogue.record import BUFFERS, Record, Scalar

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.columns import columns_phase
 from task.catalogue.entry import TESTS

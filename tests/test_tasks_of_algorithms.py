@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, mean_absolute_error, r2_score
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.config.read import read_config
 from task.errors import ConfigError
 from tests.support.federation import SIZES, Played, owners_config, play, read_by

@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 
+from client_app.data.node import Node
 from client_app.memory.state import StateStore, listed
-from client_app.node import Node
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Scope
 from task.catalogue.stages import residual_of

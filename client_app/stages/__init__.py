@@ -1,6 +1,6 @@
 """What stands around the clients' training: the registry of stages, by their names in the catalogue."""
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.stages.ala import ALA
 from client_app.stages.attacks import Attack
 from client_app.stages.canaries import Canaries

@@ -51,7 +51,7 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
 from client_app.training.loop import Examples

@@ -32,7 +32,7 @@ from functools import cached_property
 
 import numpy as np
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask

@@ -12,8 +12,8 @@ computes epsilon. Its example count n_k is taken for known.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from client_app.data.node import app_version
 from client_app.memory.ledger import SECRET, SUFFIX, StepLedger
-from client_app.node import app_version
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask, steps_of

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import Examples, LocalTask
 from task.catalogue.entry import Algorithm

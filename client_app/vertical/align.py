@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from client_app.data.node import Node, OneClient
 from client_app.memory.memory import Memory
-from client_app.node import Node, OneClient
 from client_app.stages.stage import Outcome
 from client_app.vertical.party import AlignedParty, Party
 from task.catalogue.entry import Algorithm

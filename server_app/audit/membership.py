@@ -30,9 +30,9 @@ from task.datasets.columns import with_moments
 from task.datasets.partition import load_partition
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
-from task.numerics.evaluate import BATCH
 from task.resolve.contract import contract_of
 from task.tasks import task_of
+from task.tasks.evaluate import BATCH
 
 FALSE = (0.01, 0.001)  # rates of false positives
 LEAST = 20  # examples of a client whose AUC is not mostly chance

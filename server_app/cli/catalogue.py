@@ -12,9 +12,9 @@ from server_app.cli.keys import key_table
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import GROUPS, Algorithm
 from task.catalogue.record import Record, Scalar
-from task.config.effective import reads_only
 from task.config.read import knobs
 from task.errors import ConfigError, choose_from
+from task.resolve.effective import reads_only
 
 
 def as_dict() -> dict[str, Any]:

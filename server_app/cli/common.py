@@ -135,7 +135,7 @@ def remove(checked: Config) -> None:
 
 def console() -> Console:
     """Return the terminal that tables are printed on."""
-    from server_app.terminal import Terminal
+    from server_app.run.terminal import Terminal
 
     return Terminal()
 

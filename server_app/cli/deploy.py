@@ -142,9 +142,9 @@ def node(
     ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""
+    from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
-    from server_app.deploy.node.resource_limits import read_rate
     from server_app.deploy.node.serve import Options, read_partition, run_node
 
     options = Options(

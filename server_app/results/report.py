@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
 from server_app.results.clients import gather, participation
 from server_app.results.drift import lines_of
@@ -30,12 +29,13 @@ from server_app.results.plots import (
     over_clients,
     samples,
 )
+from server_app.results.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results.summary import measured_on, summarise
-from task.config.effective import models_in, unmet
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.datasets.facts import in_words
 from task.errors import BouquetError, StateError
+from task.resolve.effective import models_in, unmet
 from task.storage.files import write_text
 from task.text import plain
 

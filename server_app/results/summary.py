@@ -15,9 +15,9 @@ from server_app.results.clients import ClientHistory, Scores, bytes_by_client, g
 from server_app.results.drift import recoveries
 from server_app.results.lines import Row, number
 from task.catalogue.gradients import VARIANCE
-from task.config.effective import models_in
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
+from task.resolve.effective import models_in
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.deploy.link.confined import KIT
+from server_app.run.confined import KIT
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.encryption import ckks

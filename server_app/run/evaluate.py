@@ -21,9 +21,9 @@ from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.evaluate import measure
 from task.numerics.metrics import weighted_mean
 from task.tasks.base import Task
+from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 

@@ -9,8 +9,8 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from server_app.deploy.link.confined import reply_limit
 from server_app.results.folder import RunFolder
+from server_app.run.confined import reply_limit
 from server_app.run.data_card import data_card, nodes_card, server_data
 from server_app.run.encryption import check_key
 from server_app.run.evaluate import central_evaluation
@@ -38,7 +38,6 @@ from task.models.family import Kinds, Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.numerics.devices import evaluation_device
-from task.numerics.distil import Distiller
 from task.numerics.kernels import kernels
 from task.numerics.moments import from_dict
 from task.portable import KERNELS
@@ -58,6 +57,7 @@ from task.resolve.contract import (
 from task.resolve.model_card import card_of
 from task.tasks import task_of, with_task
 from task.tasks.base import Task, check_fits
+from task.tasks.distil import Distiller
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.link.confined import authority
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
 from server_app.run.arrivals import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.confined import authority
 from server_app.run.kept import KeptSync
 from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from server_app.results.folder import CHECKPOINT, RunFolder
 from server_app.results.headline import headline
 from server_app.results.lines import Row, number, read_object
-from task.config.effective import unmet
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.resolve.effective import unmet
 from task.text import logger
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from rich.progress import (
 from rich.text import Text
 
 from server_app.results.headline import human_seconds, short
+from server_app.run.terminal import Terminal
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
-from server_app.terminal import Terminal
 from task.config.read import read_config
 
 if TYPE_CHECKING:

@@ -36,11 +36,11 @@ from task.datasets.words import BUCKETS
 from task.errors import BouquetError, ConfigError
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
-from task.numerics.evaluate import BATCH
 from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, read_model
 from task.storage.files import replacing, write_safetensors
 from task.tasks import TASKS
+from task.tasks.evaluate import BATCH
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "state-dict": ".pth"}
 GRAPHS = ("onnx", "torchscript")  # formats that hold a program

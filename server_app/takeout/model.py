@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_app.node import Node, open_node
+from client_app.data.node import Node, open_node
 from client_app.work import own_model
 from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint

@@ -15,10 +15,10 @@ from task.datasets.columns import with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
-from task.numerics.evaluate import BATCH
+from task.models.elbo import Posterior
 from task.tasks import TASKS, task_of
 from task.tasks.base import Task, counted
-from task.tasks.elbo import Posterior
+from task.tasks.evaluate import BATCH
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from server_app.verify.chain import Chain, Row
 from server_app.verify.findings import Findings
 from server_app.verify.sums import Summed, read_replies
 from strategies import strategy_of
+from strategies.engine.cohort import plan_round
 from strategies.engine.evidence import state_digest
 from strategies.engine.expected import coder_for
 from strategies.engine.fold import Folded
@@ -23,7 +24,6 @@ from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
 from strategies.membership.known_clients import KnownClients
-from strategies.selection.cohort import plan_round
 from task.catalogue.columns import COLUMNS, SQUARES, SUMS
 from task.config.knobs import Config
 from task.config.read import read_checked

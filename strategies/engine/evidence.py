@@ -23,12 +23,12 @@ from task.wire import messages as wire
 from task.wire.commitments import Commitment, Statement
 
 if TYPE_CHECKING:
+    from strategies.engine.cohort import RoundPlan
     from strategies.engine.fold import Folded
     from strategies.engine.phases import PhaseEngine
     from strategies.engine.rule import Phase
     from strategies.engine.rule_round import RuleRound
     from strategies.engine.state import AggregatedReplies, ServerState
-    from strategies.selection.cohort import RoundPlan
 
 
 @dataclass

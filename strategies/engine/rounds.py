@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from strategies.engine.cohort import RoundPlan
 from strategies.engine.evidence import RoundEvidence
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
-from strategies.selection.cohort import RoundPlan
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.metrics import weighted_mean
 from task.wire import messages as wire

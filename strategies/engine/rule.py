@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
 Seconds = Callable[[Sequence[str]], Sequence[float]]
-# Trains a model towards the mean logits of others, stacked, on public examples (`task.numerics.distil`): by
+# Trains a model towards the mean logits of others, stacked, on public examples (`task.tasks.distil`): by
 # so many steps, at a learning rate, in batches of a size, drawn by a generator.
 Distil = Callable[
     [NamedArrays, NamedArrays, int, float, int, np.random.Generator], tuple[Arrays, dict[str, float]]

@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies.engine import held_out
 from strategies.engine.arguments import with_knobs
+from strategies.engine.cohort import Cohorts, RoundPlan
 from strategies.engine.columns_phase import learn_columns
 from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
@@ -36,10 +37,8 @@ from strategies.engine.state import AggregatedReplies, Number, ServerState, too_
 from strategies.membership.agreement import Agreement
 from strategies.membership.client_registry import ClientRegistry
 from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
-from strategies.selection.cohort import Cohorts, RoundPlan
 from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import SUMS, Algorithm
-from task.config.effective import check_read
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
 from task.errors import ConfigError
@@ -47,6 +46,7 @@ from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
 from task.population import listed
 from task.resolve.contract import contract_of
+from task.resolve.effective import check_read
 from task.resolve.schedule import learning_rate
 from task.text import logger
 from task.wire import messages as wire

@@ -77,7 +77,7 @@ class Record:
     # Of an upward record, which training examples it is computed from: those of the local ``steps``, the
     # second ``halves`` of their batches, one ``batch``, ``all`` in one pass, each row of it from those of one
     # ``class``, a ``validation`` share that is kept out of the training, or each ``row`` from one example.
-    # `client_app.owner` counts them.
+    # `client_app.data.owner` counts them.
     of: Of = "steps"
     # Whether the numbers travel as they are under any codec, as the client keeps what follows from them.
     exact: bool = False

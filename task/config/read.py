@@ -87,7 +87,7 @@ def read_config(run_config: Mapping[str, Any]) -> Config:
         ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
             set and that nothing in the run reads.
     """
-    from task.config.effective import check_read
+    from task.resolve.effective import check_read
     from task.resolve.validate import check_names
 
     config = _built(run_config)
@@ -152,7 +152,7 @@ def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str,
     Raises:
         ConfigError: A key that is wrong by itself.
     """
-    from task.config.effective import unread
+    from task.resolve.effective import unread
 
     own = flatten(own)
     keys: dict[str, Any] = {**recipe, **own}

@@ -11,7 +11,7 @@ language        next characters int64 [N, T]  logits [B, C, T]                  
 regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
 multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
 reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a  mse; elbo
-                                              `task.tasks.elbo.Posterior`
+                                              `task.models.elbo.Posterior`
 ==============  ============================  ==================================  =======================
 
 A target of -100, or NaN among floats, does not count: it fills up a batch or a text.

@@ -28,7 +28,7 @@ from task.config.read import fuse, read_config, read_recipe
 from task.datasets import load_dataset
 from task.errors import BouquetError
 from task.models import build_model
-from task.numerics.evaluate import measure
+from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
 from tests.support.federation import play
 

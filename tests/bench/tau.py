@@ -20,7 +20,7 @@ from client_app.training.programs import Single
 from task.config.read import read_config, read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
-from task.numerics.evaluate import measure
+from task.tasks.evaluate import measure
 from tests.support.federation import play
 
 RECIPE = "adaptive-tau-mnist"

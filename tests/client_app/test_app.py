@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from client_app.app import WORK, Outcome, answer, train_clients
-from client_app.node import Node, open_node
+from client_app.data.node import Node, open_node
 from client_app.training.programs import Perceptron
 from task.catalogue.entry import Algorithm, evaluation_of
 from task.config.read import as_run_config, read_config

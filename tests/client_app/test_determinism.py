@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import Node, open_node
+from client_app.data.node import Node, open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import as_run_config, read_config
 from tests.support.federation import owners_config, play, write_owners

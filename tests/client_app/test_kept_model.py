@@ -11,9 +11,9 @@ from flwr.app import Message
 from typer.testing import CliRunner
 
 from client_app.app import make_app
-from client_app.kept_model import keep_model
-from client_app.node import open_node
-from client_app.owner import owner_of
+from client_app.data.node import open_node
+from client_app.data.owner import owner_of
+from client_app.stages.kept_model import keep_model
 from server_app.cli.main import app
 from server_app.deploy.kits.kit import NodeKit, read_kit
 from server_app.deploy.kits.provision import provision

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import _open, _pool, open_node
+from client_app.data.node import _open, _pool, open_node
 from task.config.read import read_config
 from task.errors import ConfigError, DataError
 from tests.support.federation import SIZES, owners_config, write_owners

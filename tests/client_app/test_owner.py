@@ -20,9 +20,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import WORK, answer, make_app
-from client_app.node import open_node
-from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import Owner, basis, keys_of_node, owner_of
+from client_app.data.node import open_node
+from client_app.data.own_data import check_own_data, note_own_data
+from client_app.data.owner import Owner, basis, keys_of_node, owner_of
 from server_app.app import run
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import adaptation_of, evaluation_of

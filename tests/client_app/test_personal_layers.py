@@ -18,7 +18,7 @@ import torch
 from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.work import train_clients
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.app import answer
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask, full_gradient, train
 from client_app.training.programs import Batch, Layers, Perceptron, Program, Single, program_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import Node, open_node
+from client_app.data.node import Node, open_node
 from client_app.trial import try_out
 from task.config.read import read_config
 from task.errors import ConfigError

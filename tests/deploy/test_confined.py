@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict
 from server_app.app import main
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link.confined import KIT, PATHS, confined
 from server_app.deploy.link.follow import submit
+from server_app.run.confined import KIT, PATHS, confined
 from task.config.read import as_run_config, read_config
 from task.errors import ConfigError
 

@@ -24,10 +24,10 @@ from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.monitor import server as module
 from server_app.deploy.monitor.data import Watched
-from server_app.deploy.monitor.rows import SHOWN_CLIENTS
 from server_app.deploy.monitor.server import MOST_CONNECTIONS, Monitor, serve
 from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import read_lines
+from server_app.results.rows import SHOWN_CLIENTS
 from task.errors import ConfigError
 from tests.support.monitor import EVIL, SECRET, client_row, round_row, write_run
 

@@ -17,9 +17,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from server_app.cli import exits
+from server_app.deploy.host.app_integrity import CONTENT, difference, installed
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.node.app_integrity import CONTENT, difference, installed
 from server_app.deploy.node.identity import Identities
 from task.errors import NodesError, RefusedError
 from tests.faults.case import Rig, case

@@ -12,8 +12,8 @@ import pytest
 from flwr.app import Error, Message, MetricRecord
 
 from server_app import app as server
-from server_app import terminal
 from server_app.results import report
+from server_app.run import terminal
 from strategies import FedAvg
 from strategies.engine import rule_round
 from strategies.engine.fold import Fold

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from server_app.deploy.monitor.rows import round_row
 from server_app.results.headline import headline
 from server_app.results.report import TILES
+from server_app.results.rows import round_row
 from server_app.results.summary import summarise
 from server_app.run.progress import _replies
 from server_app.run.repeat import keys_of_run

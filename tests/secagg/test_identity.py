@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 from flwr.app import Context, RecordDict
 
-from client_app.secure import answer_stage, masking_of
+from client_app.stages.secure import answer_stage, masking_of
 from server_app.deploy.kits.kit import NodeKit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities

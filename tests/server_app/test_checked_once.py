@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from client_app.app import make_app
-from client_app.owner import config_of_node
+from client_app.data.owner import config_of_node
 from server_app.app import run
 from server_app.results.folder import RunFolder
 from server_app.run.stopped import finish_stopped

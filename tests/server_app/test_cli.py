@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from server_app.cli.catalogue import card, example
 from server_app.cli.main import app
-from server_app.terminal import Terminal
+from server_app.run.terminal import Terminal
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.options import parse_options
 from task.config.read import knobs, read_config

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, RecordDict
 from PIL import Image
 
 from client_app.app import make_app
-from client_app.node import open_node
+from client_app.data.node import open_node
 from server_app.app import run as run_server
 from server_app.results.folder import RunFolder
 from strategies.engine.registration_phase import RegistrationPhase

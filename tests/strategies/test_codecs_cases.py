@@ -12,8 +12,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.app import answer
-from client_app.node import open_node
-from client_app.replica import with_model
+from client_app.data.node import open_node
+from client_app.stages.replica import with_model
 from strategies import FedAvg
 from strategies.engine.download import Download
 from strategies.engine.lost_replies import LostReplies
@@ -59,7 +59,7 @@ def test_a_node_whose_disk_is_full_trains_without_a_copy(
     def full(*args: Any, **named: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client_app.replica.save_file", full)
+    monkeypatch.setattr("client_app.stages.replica.save_file", full)
     with caplog.at_level("ERROR", "flwr"):
         played = play(run)
     assert last(played) == last(want)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from client_app.data.node import open_node
 from client_app.memory.state import StateStore
-from client_app.node import open_node
 from client_app.stages.coding import Coding
 from strategies.engine.download import Download
 from task.catalogue.stages import LAST_CODE

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from strategies import STRATEGIES
+from strategies.engine.cohort import Cohorts
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import ServerState
 from strategies.rules.client_models import ModelsState
-from strategies.selection.cohort import Cohorts
 from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.stages import with_stages

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 
 from client_app.app import answer
-from client_app.node import open_node
+from client_app.data.node import open_node
 from strategies import FedAvg
 from task.config.knobs import Config
 from task.config.read import read_config

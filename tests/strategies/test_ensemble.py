@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.solvers import SOLVERS
 from client_app.work import train_clients
 from task.config.knobs import Config

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from server_app.run.opening import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState
@@ -22,8 +22,8 @@ from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
-from task.numerics.distil import Distiller, by_logits
 from task.resolve.contract import contract_of, levels_of
+from task.tasks.distil import Distiller, by_logits
 from tests.reference import feddf, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.personal import Case, against_reference

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from client_app.owner import Owner, check_basis
+from client_app.data.owner import Owner, check_basis
 from client_app.solvers.fedproto import ABSENT, FedProtoSolver, nearest
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Batch, Single, program_of

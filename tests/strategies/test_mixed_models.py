@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from server_app.run.evaluate import by_model
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
@@ -143,7 +143,7 @@ def test_texts_are_refused(algorithm: str) -> None:
 
 
 def test_a_level_of_a_users_own_is_code_that_a_site_must_allow() -> None:
-    from client_app.owner import keys_of_node
+    from client_app.data.owner import keys_of_node
 
     with pytest.raises(ConfigError, match=r'packages: expected one that .* got "net"'):
         keys_of_node({"models.levels": "mlp,net.parts:Small"}, {})

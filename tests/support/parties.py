@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from client_app.app import make_app
+from client_app.data.node import open_node
 from client_app.memory.memory import Memory
-from client_app.node import open_node
 from strategies import strategy_of
 from task.catalogue.record import Record
 from task.config.read import as_run_config, read_config

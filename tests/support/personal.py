@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import read_config
 from task.models.layers import BatchNorm1d

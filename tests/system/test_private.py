@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.config.read import read_config
 from tests.support.recorder import LOG, SITE
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from server_app.takeout.examples import read_examples
 from task.config.read import read_config
 from task.datasets.condition import Conditioned

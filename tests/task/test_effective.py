@@ -17,12 +17,12 @@ import client_app.app
 from server_app.run.opening import distiller
 from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.effective import READ_WHEN, conditions, unmet
 from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.resolve.contract import contract_of, initial_of, model_of, parts_of
+from task.resolve.effective import READ_WHEN, conditions, unmet
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
@@ -222,11 +222,11 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
     run = as_run_config(read_config(keys))
     found = {key for key in reads.named() if conditions(key)}
     declared = {key for key in run if conditions(key) and unmet(key, run) is None}
-    assert found - TOUCHED - declared == set(), "read, and refused by task/config/effective.py"
+    assert found - TOUCHED - declared == set(), "read, and refused by task/resolve/effective.py"
     # Data are read once per process and cached, so what partitions and data sets read is not seen here.
     of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
     assert declared - TOUCHED - of_data - found == set(), (
-        "taken by task/config/effective.py, and read by nothing"
+        "taken by task/resolve/effective.py, and read by nothing"
     )
 
 

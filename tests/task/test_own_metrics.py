@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from task.config.read import read_config
 from task.errors import ConfigError
 from task.references import code_of, references_in

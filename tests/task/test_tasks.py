@@ -17,9 +17,9 @@ from task.config.read import read_config
 from task.datasets import load_dataset, load_owned
 from task.errors import ConfigError, DataError
 from task.models import build_model
-from task.numerics.evaluate import measure
 from task.tasks import TASKS, task_of
 from task.tasks.base import counted, fill
+from task.tasks.evaluate import measure
 from task.tasks.kinds import make_task
 
 

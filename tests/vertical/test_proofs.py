@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.vertical import align
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import from_rows, to_rows

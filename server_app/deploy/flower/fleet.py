@@ -33,8 +33,8 @@ from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.replies import KeepingStore
+from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
-from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from task import timing
 from task.errors import RefusedError
 from task.flower.parts import MOST, PARTS_HEADER, pack

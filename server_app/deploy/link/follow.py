@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kits.kit import LinkKit
-from server_app.deploy.link.confined import confined
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, round_lines
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
+from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust

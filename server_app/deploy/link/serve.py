@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
+from server_app.deploy.host.app_integrity import App, own_app
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, how_it_ended, only_one, say
@@ -27,11 +28,10 @@ from server_app.deploy.host.proxy import without_proxies
 from server_app.deploy.kits.certificates import check_kit, kit_findings, node_fingerprint
 from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
-from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
 from server_app.deploy.link.status import Seen, node_apps, write_status
-from server_app.deploy.node.app_integrity import App, own_app
+from server_app.run.confined import KIT
 from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
 from task.storage.files import make_folder

@@ -16,9 +16,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from server_app.deploy.host.app_integrity import APPS, App, read_app
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Job, Jobs, waiting
-from server_app.deploy.node.app_integrity import APPS, App, read_app
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
 from task import timing

@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from server_app.deploy.link.status import RED
-from server_app.deploy.monitor.rows import (
+from server_app.results import svg
+from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
+from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
+from server_app.results.plots import by_round
+from server_app.results.rows import (
     ClientTable,
     RoundTable,
     app_row,
@@ -30,13 +34,9 @@ from server_app.deploy.monitor.rows import (
     text,
     texts,
 )
-from server_app.results import svg
-from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
-from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
-from server_app.results.plots import by_round
 from task import timing
-from task.config.effective import models_in
 from task.errors import ConfigError
+from task.resolve.effective import models_in
 
 MOST_RUNS = 200  # in the list, the latest
 KEPT_TABLES = 16  # two of a run

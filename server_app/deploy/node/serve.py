@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.deploy.flower.fleet_client import FleetClient
+from server_app.deploy.host.app_integrity import own_app
 from server_app.deploy.host.host import place_of
 from server_app.deploy.host.modules import module_command
+from server_app.deploy.host.policy import Site
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.host.proxy import proxy_for
+from server_app.deploy.host.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
+from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit, Policy
 from server_app.deploy.kits.parsing import read_address
-from server_app.deploy.node.app_integrity import own_app
 from server_app.deploy.node.identity import Identities
 from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.own_data import check_data
-from server_app.deploy.node.policy import Site
 from server_app.deploy.node.probe import Probe
-from server_app.deploy.node.resource_limits import TASK_BYTES, MemoryLimit, SlowLink, spell
-from server_app.deploy.node.tasks import Tasks
 from task import portable, timing
 from task.config.paths import state_in
 from task.encryption import ckks

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from client_app.data.owner import SIMULATION, Owner
 from client_app.memory.state import StateStore
-from client_app.owner import SIMULATION, Owner
 from client_app.solvers import solver_of
 from client_app.training.local_optimizer import check_optimizer
 from client_app.training.precision import check_precision

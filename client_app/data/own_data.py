@@ -12,7 +12,7 @@ import hashlib
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from client_app.node import Node, OneClient
+from client_app.data.node import Node, OneClient
 from task.config.paths import state_root
 from task.datasets.description import meaning_of
 from task.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import RecordDict
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm

@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, RecordDict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from client_app.data.node import Node, OneClient
 from client_app.memory.state import StateStore
-from client_app.node import Node, OneClient
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import REPLICA

@@ -5,7 +5,7 @@ from functools import partial
 
 from flwr.app import ArrayRecord, RecordDict
 
-from client_app.node import Node
+from client_app.data.node import Node
 from task.catalogue.entry import Algorithm
 from task.encryption import ckks
 from task.encryption.sums import TOTAL, Ciphertexts, Sealing

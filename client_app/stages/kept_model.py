@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from client_app.node import Node, OneClient
+from client_app.data.node import Node, OneClient
 from task.config.read import as_run_config
 from task.resolve.kept_model import KeptModel, write_kept_model
 from task.resolve.model_card import card_of

@@ -20,7 +20,7 @@ class Site:
         apps: "installed" or "any": which code may run.
         max_rounds: Training messages of a run that are answered; 0 = no limit.
         min_examples: Fewest examples that an update is computed from; 0 = no limit. The installed app sees to
-            it (`client_app.owner`); of another nobody can say.
+            it (`client_app.data.owner`); of another nobody can say.
         min_steps: Fewest local steps that it is computed in, likewise.
         may_train: Program that is asked before each training task; "" = none.
         threads: Most threads of a task; 0 = no limit.

@@ -66,7 +66,7 @@ class Owner:
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
     key: str = ""  # file of the key that nodes encrypt with; "" = none
     encrypted: bool = False  # whether it takes part in encrypted runs only
-    keep_models: str = ""  # folder of the newest global model of each run, `client_app.kept_model`; "" = none
+    keep_models: str = ""  # folder of the newest global models, see `client_app.stages.kept_model`; "" = none
     names: bool = False  # whether names of columns, categories and classes go to the server
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = nobody limits

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from server_app.deploy.host.processes import how_it_ended
-from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, spell
+from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, spell
 from task import timing
 
 # What the connection orders of the warm parent, and what it hears

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from client_app.node import Node
+from client_app.data.node import Node
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import terms
@@ -73,7 +73,7 @@ def _answered(answer: RecordDict, asked: int) -> int:
 def _received(order: RecordDict) -> str:
     """Return the SHA-256 of the model that an order brings; "" if it brings none to all clients."""
     if coded := wire.entry_of(order, MODEL):
-        return str(coded)  # `client_app.replica` has checked it
+        return str(coded)  # `client_app.stages.replica` has checked it
     record = wire.records_of(order, ArrayRecord).get(wire.ARRAYS)
     return "" if record is None else sha256(wire.views(record))
 

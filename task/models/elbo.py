@@ -86,6 +86,6 @@ def _posterior(outputs: Any) -> Posterior:
         return outputs
     raise ConfigError(
         'run-config keys "loss" and "metrics": elbo, neg-elbo and neg-iwae are of a variational autoencoder; '
-        f'expected model = "vae", or a model that returns task.tasks.elbo.Posterior; got outputs of type '
+        f'expected model = "vae", or a model that returns task.models.elbo.Posterior; got outputs of type '
         f"{type(outputs).__name__}"
     )
