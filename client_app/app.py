@@ -30,7 +30,6 @@ from client_app.work import adapt_clients, check_bounds, evaluate_clients, train
 from task import trust
 from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.datasets.columns import unscaled
 from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
@@ -47,6 +46,7 @@ from task.numerics.arrays import Arrays
 from task.privacy.grid import bound_of
 from task.references import references_in
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.text import logger
 from task.wire import checks, registration, secure
 from task.wire import messages as wire

@@ -32,7 +32,6 @@ from strategies.transport.packed import PackingGrid
 from task import timing, trust
 from task.config.knobs import Config
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.datasets.partition import load_partition
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, kind_of
@@ -45,6 +44,7 @@ from task.privacy.accounting import accountant
 from task.references import is_reference, place, references_in
 from task.resolve.contract import contract_of, levels_of
 from task.resolve.model_card import DIGESTS
+from task.resolve.read import read_config
 from task.storage.client_state import folder_of
 from task.tasks import task_of
 from task.text import logger

@@ -17,9 +17,10 @@ from strategies import STRATEGIES, Strategy
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import MEASURED, MODEL_UP, evaluation_of
 from task.catalogue.gradients import gradients_phase
-from task.config.read import fuse, knobs, read_config
+from task.config.read import knobs
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
+from task.resolve.read import fuse, read_config
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
 from task.wire.registration import REGISTER
 from tests.reference.catalogue import KINDS

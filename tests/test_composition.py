@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.resolve.composition import CHOICES, OWN, Choice
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.pages import composition
 from tests.support.federation import play, write_owners

@@ -21,8 +21,8 @@ from client_app.data.node import open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import NUM_EXAMPLES, Algorithm
 from task.catalogue.record import BUFFERS, Record, Scalar
-from task.config.read import read_config
 from task.errors import WireError
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ANSWERED, METRICS

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from client_app.data.owner import SIMULATION, Owner
-from client_app.memory.state import StateStore
 from client_app.solvers import solver_of
 from client_app.training.local_optimizer import check_optimizer
 from client_app.training.precision import check_precision
@@ -209,10 +208,6 @@ class Node:
         """
         return _public(self.config, self.dataset) if contract_of(self.config).public else None
 
-    def store(self) -> StateStore:
-        """Return the store of the clients' kept state."""
-        return StateStore(state_root(self.config), self.config.run_name, durable=not self.owner.simulation)
-
     def key(self) -> Key:
         """Return the key that this node encrypts with, as all others do.
 
@@ -322,7 +317,7 @@ def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: S
         check_kernels()
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    device = training_device(config.train)
+    device = training_device(config.train.device, portable=config.train.portable)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
         check_optimizer(config.train.optimizer)  # said at registration if it cannot be used

@@ -39,7 +39,7 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import FREE, Record
 from task.config.knobs import Config
 from task.config.paths import own_state_root
-from task.config.read import flatten, read_checked, read_config
+from task.config.read import flatten, read_checked
 from task.config.sections import TrainConfig
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
@@ -48,6 +48,7 @@ from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
 from task.privacy.shares import multiplier
 from task.references import is_hub, package_of, place, references_in
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.text import logger
 from task.vertical.proofs import Prover
 

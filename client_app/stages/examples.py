@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from client_app.data.node import app_version
 from client_app.memory.ledger import SECRET, SUFFIX, StepLedger
+from client_app.memory.memory import store_of
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask, steps_of
@@ -51,7 +52,7 @@ class PrivateExamples(Stage):
         facts = (self.order.run, client, server_round, self._digest(task, client, kept[0]))
         secret = secret_in(state_root(config) / SECRET)
         tag = derived(secret, "order", *facts).hex()
-        present = self.node.store().path(client, self.order.run)
+        present = store_of(self.node).path(client, self.order.run)
         ledger = StepLedger(present.with_name(present.stem + SUFFIX))
         before = ledger.steps()
         if before.get(tag, steps) != steps:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from client_app.data.node import Node, OneClient
+from client_app.memory.memory import store_of
 from client_app.memory.state import StateStore
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays
@@ -33,7 +34,7 @@ def with_model(node: Node, content: RecordDict) -> RecordDict:
         return content
     part, parts = node.share
     name = node.clients.names[0] if isinstance(node.clients, OneClient) else f"{part}-of-{parts}"
-    store, run = replace(node.store(), scope=REPLICA), str(config.get("run", ""))
+    store, run = replace(store_of(node), scope=REPLICA), str(config.get("run", ""))
     try:
         mine: Arrays = load_file(store.path(name, run))
     except (OSError, SafetensorError):

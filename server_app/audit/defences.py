@@ -15,10 +15,10 @@ from server_app.audit.inversion import Images, Rebuilt, attack, pixels
 from server_app.audit.wire import Tap, changes_heard
 from server_app.engines.simulate import simulate
 from server_app.results.folder import MODEL, RunFolder
-from task.config.read import read_config
 from task.datasets.skew import load_dealt
 from task.resolve.contract import model_of, parts_of
 from task.resolve.model_card import read_model
+from task.resolve.read import read_config
 from task.storage.files import make_folder
 
 

@@ -68,7 +68,7 @@ def epsilon(
     from server_app.cli.sweep import work
     from server_app.sweep.points import plan, read_axes
     from server_app.sweep.queue import holding, open_queue
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     allow(code)
     axes, own = read_axes(recipe, config or [])
@@ -213,7 +213,7 @@ def inversion(
         from server_app.audit.defences import attack_run
         from server_app.audit.inversion import picture
     from server_app.run.naming import remove_run
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     given = read_keys("", config, code=code)
     _refuse_ours(given, {*FIXED, "max-examples", "run-name", "runs-dir"})

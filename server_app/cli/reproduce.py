@@ -73,7 +73,7 @@ def reproduce(
         from server_app.app import check_measured
         from server_app.engines.simulate import available_cpus
         from server_app.reproduce.work import TableQueue
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     for table_, cell in chosen:
         try:

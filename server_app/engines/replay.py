@@ -13,9 +13,9 @@ from server_app.run.arrivals import finished_order_of
 from server_app.run.data_card import server_data
 from server_app.run.repeat import keys_of_run
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import read_config
 from task.errors import ConfigError, StateError
 from task.references import check_origin
+from task.resolve.read import read_config
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from server_app.run.arrivals import check_deployed
 from server_app.takeout.result import RunResult
 from strategies.engine.arrival_log import ArrivalLog
 from task import trust
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.flower.simulation import engine
+from task.resolve.read import read_config
 
 
 def available_cpus() -> int:

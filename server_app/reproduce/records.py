@@ -18,10 +18,11 @@ from server_app.reproduce.measures import values_of
 from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import number, parse, split
 from task.config.knobs import CHANGE_NO_RESULT
-from task.config.read import defaults, read_config
+from task.config.read import defaults
 from task.config.run_name import changed, default_name
 from task.config.sections import Value
 from task.errors import StateError
+from task.resolve.read import read_config
 from task.storage.locks import HeldError, locked
 
 RESULTS = "results.jsonl"

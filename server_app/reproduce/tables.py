@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from server_app.reproduce.measures import MEASURES, Measure
 from server_app.results.lines import number
-from task.config.read import RECIPES, SIGNS, flatten, fuse, read_config, read_recipe, read_toml
+from task.config.read import RECIPES, SIGNS, flatten, read_recipe, read_toml
 from task.config.sections import Value
 from task.errors import ConfigError, choose_from
 from task.references import check_origin
+from task.resolve.read import fuse, read_config
 
 TABLES = RECIPES / "tables"
 OURS = (

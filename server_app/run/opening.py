@@ -85,7 +85,7 @@ class OpenedRun:
         if self.dataset is not None and not (self.entry.personal or self.entry.encrypted):
             attack = self.config.attack
             target = attack.target if attack.kind in BACKDOORS else None
-            device = evaluation_device(self.config.train)
+            device = evaluation_device(self.config.train.device, portable=self.config.train.portable)
             found = central_evaluation(self.model, self.dataset, device, self.task, target, attack.parts)
         if found is None and self.config.contribution.measure != "none":
             raise ConfigError(

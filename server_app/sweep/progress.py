@@ -17,7 +17,7 @@ from rich.text import Text
 from server_app.results.headline import human_seconds, short
 from server_app.run.terminal import Terminal
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
-from task.config.read import read_config
+from task.resolve.read import read_config
 
 if TYPE_CHECKING:
     from server_app.sweep.scheduler import Scheduler

@@ -20,9 +20,9 @@ from server_app.results.folder import ROUNDS
 from server_app.results.lines import read_lines
 from server_app.sweep.queue import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Entry, SweepQueue
 from server_app.sweep.stopping import Curve, verdict
-from task.config.read import read_config
 from task.datasets import load_dataset, spec_of
 from task.errors import BouquetError
+from task.resolve.read import read_config
 from task.storage.files import make_folder, private
 
 LOOK_S = 0.25  # between looks at the rounds of the running runs

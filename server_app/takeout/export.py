@@ -32,8 +32,8 @@ from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
-from task.datasets.words import BUCKETS
 from task.errors import BouquetError, ConfigError
+from task.models import WORD_BUCKETS
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import model_of
@@ -182,7 +182,7 @@ def _random(card: ModelCard) -> Input:
     x = (
         rng.standard_normal(size, np.float32)
         if features
-        else rng.integers(0, BUCKETS, size, np.int32)
+        else rng.integers(0, WORD_BUCKETS, size, np.int32)
         if words
         else rng.integers(0, 256, size, np.uint8)
     )

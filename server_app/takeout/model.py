@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import Node, open_node
-from client_app.work import own_model
+from client_app.work import kept_model
 from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint
 from strategies.engine.recovery import VOID
@@ -275,20 +275,8 @@ def _own_of(
     (client,), node = order.clients, node.at(order.round)
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
-    if entry.keeps:
-        _check_kept(node, client, order.run)
-    model, _ = own_model(node, entry, order, client)
+    model = kept_model(node, entry, order, client)
     if config.models.levels:
         rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}
         card = replace(card, run={**rest, "model": node.seen_by(client).model})
     return TakenModel(card, model.eval(), config, node, client, order.round)
-
-
-def _check_kept(node: Node, client: str, run: str) -> None:
-    """Refuse a client without kept state: a new one would silently get the model that it begins with."""
-    kept = node.store().path(client, run)
-    if not kept.exists():
-        raise StateError(
-            f"client {client}: expected its kept state in {kept}; there is none. It never trained in this "
-            "run, its state was deleted, or it trained on another machine"
-        )

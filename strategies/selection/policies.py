@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
-from task.catalogue.selections import candidates_of, cohort_size
+from task.catalogue.selections import cohort_size
 from task.catalogue.stages import LOSS_RMS
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
+from task.resolve.cohorts import candidates_of
 from task.wire import messages as wire
 
 Floats = npt.NDArray[np.float64]

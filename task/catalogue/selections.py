@@ -18,8 +18,6 @@ from typing import Final
 from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
 from task.catalogue.papers import Paper, paper
 from task.catalogue.record import Scalar
-from task.config.knobs import Config
-from task.config.sections import ServerConfig
 from task.errors import ConfigError, choose_from
 
 CANDIDATES: Final = "candidates"  # name of the phase that asks candidates for their loss
@@ -85,24 +83,3 @@ def cohort_size(fraction: float, population: int) -> int:
     """Return m = max(floor(C K), 1), how many clients train; 0 of none."""
     # 0.29 * 100 is 28.999999999999996
     return max(math.floor(fraction * population + 1e-9), 1) if population else 0
-
-
-def asked_of(server: ServerConfig, population: int) -> int:
-    """Return how many clients are asked to train in a round where the policy draws as many as it may."""
-    selected = cohort_size(server.fraction_train, population)
-    return selected - (round(server.stragglers * selected) if server.drop_stragglers else 0)
-
-
-def candidates_of(config: Config, population: int) -> int:
-    """Return d of power-of-choice, at most the population.
-
-    Raises:
-        ConfigError: d < m.
-    """
-    m, d = cohort_size(config.server.fraction_train, population), config.select.candidates
-    if 0 < d < m:
-        raise ConfigError(
-            f'run-config key "select.candidates": expected at least the {m} clients that train in a round '
-            f"(fraction-train {config.server.fraction_train:g} of {population}), or 0; got {d}"
-        )
-    return min(d or 2 * m, population)

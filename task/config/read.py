@@ -1,10 +1,9 @@
 """Run config -> frozen dataclasses; the only reader of the kebab-case keys.
 
 A run is described by the flat keys of ``[tool.flwr.app.config]`` in ``pyproject.toml``, overridden by a
-recipe (``task/recipes/*.toml``) and by ``-c key=value``. `read_config` checks all of it at once, before
-round 1: unknown keys, types, ranges, names and keys that nothing in the run reads are refused with the key,
-what was expected and what was got. Below the two ``app.py`` files only the objects of `task.config.knobs`
-travel.
+recipe (``task/recipes/*.toml``) and by ``-c key=value``. Here each key is checked by itself; whether they go
+together is `task.resolve.read`'s question. Below the two ``app.py`` files only the objects of
+`task.config.knobs` travel.
 """
 
 import dataclasses
@@ -80,24 +79,8 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
     return flat
 
 
-def read_config(run_config: Mapping[str, Any]) -> Config:
-    """Build a `Config` from run-config keys; keys that are absent take their default.
-
-    Raises:
-        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
-            set and that nothing in the run reads.
-    """
-    from task.resolve.effective import check_read
-    from task.resolve.validate import check_names
-
-    config = _built(run_config)
-    check_names(config)
-    check_read(as_run_config(config), defaults())
-    return config
-
-
 def read_checked(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of a run that `read_config` accepted where it began, from the keys in its files.
+    """Return the config of a run that was accepted where it began, from the keys in its files.
 
     Each key is checked by itself. Whether they go together is not asked again: a model's card has no paths,
     and what a server measures follows from its data, which need not be on this machine.
@@ -105,11 +88,6 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: An unknown key, a wrong type or a value out of range.
     """
-    return _built(run_config)
-
-
-def _built(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of some keys, each checked by itself."""
     known = {k.key: k for k in knobs()}
     values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
     for key, raw in flatten(run_config).items():
@@ -141,26 +119,6 @@ def _measured(config: Config) -> Config:
     return replace(config, server=replace(config.server, fraction_evaluate=config.measured_share))
 
 
-def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Put run-config keys on top of a recipe's.
-
-    A recipe may set the knobs of several algorithms, so that they can be run one after the other.
-
-    Returns:
-        All keys without those of the recipe that nothing in the run reads, and by key of these, why.
-
-    Raises:
-        ConfigError: A key that is wrong by itself.
-    """
-    from task.resolve.effective import unread
-
-    own = flatten(own)
-    keys: dict[str, Any] = {**recipe, **own}
-    run = as_run_config(_built(keys))
-    out = {key: str(why) for key, why in unread(run, defaults()) if key in recipe and key not in own}
-    return {key: value for key, value in keys.items() if key not in out}, out
-
-
 @cache
 def defaults() -> Mapping[str, Value]:
     """Return every run-config key with its default."""
@@ -185,7 +143,7 @@ def _checked(k: Knob, raw: object) -> Value:
 
 
 def as_run_config(config: Config) -> dict[str, Value]:
-    """Return every key with its value: the inverse of `read_config`."""
+    """Return every key with its value: the inverse of `read_checked`."""
     return {k.key: getattr(getattr(config, k.section) if k.section else config, k.name) for k in knobs()}
 
 

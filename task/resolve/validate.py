@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.brought import algorithm_of
-from task.catalogue.selections import SELECTIONS, asked_of, candidates_of
+from task.catalogue.selections import SELECTIONS
 from task.codecs import codec_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
@@ -16,6 +16,7 @@ from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
+from task.resolve.cohorts import asked_of, candidates_of
 from task.resolve.composition import OWN, check_composition
 from task.resolve.private import check_private
 from task.tasks import check_goal, check_goal_names

@@ -25,7 +25,7 @@ from task.errors import FieldError
 from task.numerics.arrays import BLOCK, NamedArrays, blocks
 from task.numerics.held import dense
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.wire.checks import FINITE
+from task.numerics.terms import FINITE
 from task.wire.layouts import base_of
 
 SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound

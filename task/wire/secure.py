@@ -31,6 +31,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.terms import FINITE
 from task.secagg.grid import EXACT, MOST
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.secagg.sums import ScalarSums, Sums
@@ -49,7 +50,6 @@ from task.secagg.vector import (
     words_like,
 )
 from task.wire import messages as wire
-from task.wire.checks import FINITE
 
 SECAGG, MASKED, NUMBERS = "secagg", "masked", "numbers"
 KEYS, SHARES, UNMASK = "secagg_keys", "secagg_shares", "secagg_unmask"  # actions of queries

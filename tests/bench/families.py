@@ -24,10 +24,10 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from server_app.run.evaluate import central_evaluation
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import fuse, read_config
 from task.datasets.skew import load_dealt
 from task.errors import BouquetError
 from task.resolve.contract import model_of
+from task.resolve.read import fuse, read_config
 from tests.support.federation import play
 
 COMMON: dict[str, Any] = {

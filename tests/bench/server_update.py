@@ -23,9 +23,9 @@ from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fsvrg import FSVRG, FSVRGSparse
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
-from task.config.read import read_config
 from task.numerics.arrays import Arrays
 from task.numerics.collect import Collect, release
+from task.resolve.read import read_config
 from task.wire.layouts import Forms
 from tests.bench import readings
 from tests.bench.folding import CNN, SMALL

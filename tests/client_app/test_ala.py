@@ -21,7 +21,6 @@ from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
 from task.config.personal_sections import FedALAConfig
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
@@ -29,6 +28,7 @@ from task.models.layer_split import top_parameters
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of, trainable_names
 from task.numerics.seeds import rng_for
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedala, mlp
 from tests.reference.driver import Trace

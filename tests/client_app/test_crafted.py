@@ -16,9 +16,9 @@ from server_app.run.evaluate import attack_success
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.attack_section import AttackConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.tasks import task_of
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire

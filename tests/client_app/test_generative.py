@@ -12,11 +12,11 @@ from PIL import Image
 
 from server_app.results.plots import samples
 from server_app.results.samples import tiled, write_samples
-from task.config.read import read_config
 from task.datasets.skew import load_dealt
 from task.models import build_model
 from task.numerics.arrays import state_of
 from task.resolve.contract import model_of
+from task.resolve.read import read_config
 from tests.support.federation import Keep, play
 
 KEYS: dict[str, Any] = {

@@ -22,12 +22,13 @@ from server_app.takeout.model import take_kept
 from server_app.takeout.predict import own_examples, predict
 from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import state_of
 from task.references import CODE
 from task.resolve.contract import family_of, model_of, parts_of
 from task.resolve.kept_model import find_kept_model, read_kept_model
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid

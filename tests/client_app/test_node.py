@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from client_app.data.node import _open, _pool, open_node
-from task.config.read import read_config
+from client_app.memory.memory import store_of
 from task.errors import ConfigError, DataError
+from task.resolve.read import read_config
 from tests.support.federation import SIZES, owners_config, write_owners
 
 
@@ -135,8 +136,8 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
 def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owners: dict[str, Any]) -> None:
     node = opened(owners)
     name = node.config.run_name  # of the configuration, as the run's folder is
-    assert node.store().path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
-    store = opened(owners, **{"run-name": "trial"}).store()
+    assert store_of(node).path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
+    store = store_of(opened(owners, **{"run-name": "trial"}))
     assert store.path("a", "f00") == tmp_path / "state" / "trial" / "f00" / "a.safetensors"
 
 

@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy
 from client_app.data.node import open_node
 from client_app.work import train_clients
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import read_config
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
 from task.resolve.contract import parts_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.reference.fedper import FedPer, LocalOnly, PrivateLayers

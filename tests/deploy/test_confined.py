@@ -12,8 +12,9 @@ from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.follow import submit
 from server_app.run.confined import KIT, PATHS, confined
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 
 
 def test_paths_lie_in_the_kit(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from client_app.app import make_app
 from server_app.app import run
 from server_app.deploy.link.jobs import STOPPED, Job, Jobs
 from server_app.deploy.link.stopped import finish_stopped
-from task.config.read import read_config
 from task.errors import BouquetError
+from task.resolve.read import read_config
 from tests.server_app.test_app import KEYS, Stopped
 
 

@@ -27,12 +27,12 @@ from server_app.audit.inversion import (
 from server_app.audit.membership import confidence, likelihood, told
 from server_app.audit.wire import Tap, changes_heard
 from server_app.cli.main import app
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.resolve.contract import model_of, parts_of
+from task.resolve.read import read_config
 from tests.privacy.test_central import Ledger
 from tests.support.federation import play
 from tests.support.grid import LocalGrid

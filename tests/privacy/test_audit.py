@@ -30,12 +30,12 @@ from server_app.audit.statistics import (
 )
 from server_app.cli.main import app
 from strategies.engine import privacy
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.seeds import NOISE, rng_for
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in
 from task.privacy.grid import ClipBound
 from task.privacy.noise import Stream
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.privacy.test_central import Ledger
 from tests.support.federation import owners_config, play, write_owners

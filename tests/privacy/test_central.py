@@ -17,13 +17,13 @@ from torch import nn
 from strategies.engine.privacy import Privacy
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
-from task.config.read import read_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
 from task.privacy.accounting import epsilon, joined
 from task.privacy.grid import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners

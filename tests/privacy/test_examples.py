@@ -19,7 +19,7 @@ from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
 from strategies.engine.example_privacy import ExamplePrivacy
 from task.config.knobs import Config
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
 from task.datasets import Dataset
 from task.errors import ConfigError, FieldError, StateError
@@ -31,6 +31,7 @@ from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import FILE, NoiseLedger, TakenSteps
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire.checks import check_scalars
 from tests.privacy.test_central import Ledger

@@ -11,7 +11,8 @@ from server_app.results.rows import round_row
 from server_app.results.summary import summarise
 from server_app.run.progress import _replies
 from server_app.run.repeat import keys_of_run
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
+from task.resolve.read import read_config
 
 KEYS = {"dp.noise": 1.0, "dp.delta": 1e-5, "dp.clip": 0.2, "num-server-rounds": 9, "dp.max-epsilon": 2.0}
 

@@ -15,8 +15,8 @@ from server_app.deploy.kits.kit import NodeKit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import RefusedError, SecureAggregationError
+from task.resolve.read import read_config
 from task.secagg import node as steps
 from task.secagg.identity import REQUIRED, UNVERIFIED, Identity, check_proofs
 from task.secagg.node import RoundMemory

@@ -18,8 +18,9 @@ from server_app.cli.main import app
 from server_app.run.terminal import Terminal
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.options import parse_options
-from task.config.read import knobs, read_config
+from task.config.read import knobs
 from task.errors import ConfigError
+from task.resolve.read import read_config
 
 
 def shown(*arguments: str, width: int = 80) -> str:

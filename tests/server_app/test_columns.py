@@ -16,9 +16,10 @@ from client_app.app import make_app
 from server_app.app import run
 from strategies import FedAvg
 from strategies.membership.foreign import lost_on_foreign_clients
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import RefusedError
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 

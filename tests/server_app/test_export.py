@@ -15,12 +15,12 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import SUFFIXES, export
 from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import own_examples, predict
-from task.config.read import read_config
 from task.datasets.skew import load_dealt
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
 from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, card_of
+from task.resolve.read import read_config
 from tests.server_app.test_takeout import trained
 
 

@@ -23,9 +23,10 @@ from server_app.results.summary import (
 )
 from server_app.results.svg import Plot, Point, draw, ticks
 from task.config.options import parse_options
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import StateError
 from task.flower.app import build_bundle
+from task.resolve.read import read_config
 from tests.pages import page
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -29,8 +29,9 @@ from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tab
 from server_app.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
+from task.resolve.read import read_config
 from task.storage.locks import locked
 
 TINY = """

@@ -17,11 +17,11 @@ from server_app.takeout.distances import density_and_coverage, frechet, nearness
 from server_app.takeout.model import TakenModel
 from server_app.takeout.result import RunResult
 from server_app.takeout.samples import Judge, judge, npz
-from task.config.read import read_config
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.resolve.contract import model_of
 from task.resolve.model_card import card_of
+from task.resolve.read import read_config
 from tests.server_app.test_takeout import trained
 
 KEYS: dict[str, Any] = {

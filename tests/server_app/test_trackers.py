@@ -14,8 +14,9 @@ import pytest
 
 from server_app.results.folder import RunFolder
 from server_app.run.trackers import TRACKERS, TrackedRun, Tracker, Trackers, check_trackers, scalars, tracking
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 
 ROWS = [
     {"round": 0, "accuracy": 0.1, "loss": 2.0, "skipped": False, "seconds": {"total": 0.5}},

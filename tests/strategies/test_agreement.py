@@ -19,11 +19,11 @@ from server_app.results.folder import RunFolder
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.agreement import Agreement, Voter, agree
 from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
 from task.datasets import load_owned
 from task.datasets.description import Meaning, described, meaning_of
 from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, DataError, WireError
+from task.resolve.read import read_config
 from task.wire.places import INPUTS, OUTPUTS, read_places
 from tests.support.federation import Played, owners_config, play, read_by
 from tests.support.grid import LocalGrid

@@ -18,10 +18,10 @@ from task import timing
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import FedAsyncConfig, FedBuffConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, sha256
 from task.resolve.composition import CHOICES, check_composition
+from task.resolve.read import read_config
 from tests.reference.fedbuff import events
 from tests.strategies.test_models import OneRun
 from tests.support.federation import play, write_owners

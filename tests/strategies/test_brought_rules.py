@@ -14,10 +14,11 @@ from strategies import strategy_of
 from strategies.engine.state import AggregatedReplies, ServerState
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError
 from task.references import references_in
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from tests.support.brought import imported_from
 from tests.support.federation import Played, play, read_by
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.datasets.drift import client_rounds
 from task.datasets.skew import load_dealt
 from task.datasets.stream import stream_of
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 from tests.support.federation import loss_and_gradient, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL

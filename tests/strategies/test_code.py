@@ -9,12 +9,13 @@ import pytest
 from client_app.app import make_app
 from strategies import FedAvg
 from strategies.membership.client_identity import Claim, OnlineNode, admit
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.sections import DataConfig
 from task.datasets.base import ROWS, Dataset, compared
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.population import ClientNames
+from task.resolve.read import read_config
 from task.wire.registration import Registration, read_registration, registration_content
 from tests.support.grid import LocalGrid
 

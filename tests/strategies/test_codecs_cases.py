@@ -20,11 +20,11 @@ from strategies.engine.lost_replies import LostReplies
 from task.catalogue.record import Record
 from task.codecs import CODECS
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.held import dense
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.coding import CODE, Coder, coder_of
 from task.wire.replica import BASE, LOST, MODEL, Steps, model_in, steps_record

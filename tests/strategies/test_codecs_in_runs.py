@@ -18,10 +18,10 @@ from strategies.engine.download import Download
 from task.catalogue.stages import LAST_CODE
 from task.codecs import CODECS, codec_of
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.config.sections import SPARSE
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.coding import CODE

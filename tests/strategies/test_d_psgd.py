@@ -17,11 +17,11 @@ from strategies.rules.d_psgd import PeersState, server_update
 from task import timing
 from task.config.algorithm_sections import DPSGDConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.graphs import links, matrix, mixing
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.strategies.test_models import OneRun, held
 from tests.support.federation import play, write_owners

@@ -15,12 +15,12 @@ from client_app.app import answer
 from client_app.data.node import open_node
 from strategies import FedAvg
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, WireError
 from task.models.family import ModelFamily
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.reference import dropout, mlp

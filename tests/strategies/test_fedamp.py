@@ -14,9 +14,9 @@ from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedamp import FedAMP, FedAMPState, clouds, server_update
 from task.config.knobs import Config
 from task.config.personal_sections import FedAMPConfig
-from task.config.read import read_config
 from task.errors import ConfigError, WireError
 from task.numerics.arrays import Arrays
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedamp
 from tests.strategies.test_models import held, replies

@@ -15,7 +15,6 @@ from server_app.run.opening import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.base import ROWS
 from task.datasets.public import public_examples
 from task.datasets.skew import load_dealt
@@ -23,6 +22,7 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import contract_of, levels_of
+from task.resolve.read import read_config
 from task.tasks.distil import Distiller, by_logits
 from tests.reference import feddf, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners

@@ -16,8 +16,8 @@ from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.feddyn import FedDynState, server_update
 from task.config.algorithm_sections import FedDynConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.reference import feddyn
 from tests.support.kept import losing
 from tests.support.models import OneNumber, task_on

@@ -20,7 +20,7 @@ from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update
 from task.config.knobs import Config
 from task.config.level_sections import FedMDConfig
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.sections import TrainConfig
 from task.datasets.base import compared
 from task.datasets.public import CODE, PublicExamples, public_examples, public_rows
@@ -28,6 +28,7 @@ from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
+from task.resolve.read import read_config
 from task.wire.messages import TrainOrder
 from tests.reference import fedmd, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners

@@ -21,11 +21,11 @@ from strategies.rules.fedproto import server_update
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.level_sections import FedProtoConfig
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, RefusedError
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedproto, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners

@@ -11,8 +11,8 @@ import pytest
 
 from server_app.results.headline import headline
 from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 from tests.support.federation import Keep, play, write_owners
 from tests.support.horizontal import HORIZONTAL

@@ -11,9 +11,9 @@ from flwr.app import Message
 from strategies.rules.hierfavg import share_out
 from task.config.algorithm_sections import HierFAVGConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.strategies.test_models import OneRun
 from tests.support.federation import Played, play

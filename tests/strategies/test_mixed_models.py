@@ -13,11 +13,11 @@ import pytest
 from client_app.data.node import open_node
 from server_app.run.evaluate import by_model
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import read_config
 from task.errors import ConfigError, WireError
 from task.models.family import Levels
 from task.numerics.arrays import Arrays
 from task.resolve.contract import check_levels, levels_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
@@ -169,7 +169,7 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
     from dataclasses import replace
 
-    from client_app.work import own_model
+    from client_app.work import kept_model
     from server_app.takeout.model import _order, _own_of
     from task.catalogue.entry import evaluation_of
     from task.resolve.model_card import card_of
@@ -189,4 +189,4 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     assert taken.card.config.models.levels == ""
     kept = kept_by(keys, played, "personal")[client]
     assert all(np.array_equal(t.numpy(), kept[n]) for n, t in taken.model.state_dict().items())
-    assert own_model(node, entry, order, client)[0] is taken.model
+    assert kept_model(node, entry, order, client) is taken.model

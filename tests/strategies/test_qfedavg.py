@@ -18,8 +18,8 @@ from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.qfedavg import QFFLState, gradient_update, server_update
 from task.config.algorithm_sections import QFFLConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference import qffl
 from tests.reference.mlp import average, double, passes, sgd

@@ -18,8 +18,8 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.recovery import LastGood, oldest_checkpoint
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
 from tests.support.liar import Tamper, liar, times

@@ -17,8 +17,8 @@ from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.scaffold import ScaffoldState, server_update
 from task.config.algorithm_sections import ScaffoldConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.reference import scaffold
 from tests.support.kept import losing
 from tests.support.models import Noisy, OneNumber, blobs, task_on

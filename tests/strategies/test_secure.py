@@ -11,9 +11,9 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from task.catalogue.algorithms import ALGORITHMS
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.resolve.composition import CHOICES
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.secagg.node import RoundMemory
 from task.wire import messages as wire

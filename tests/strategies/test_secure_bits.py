@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.errors import ConfigError, FieldError
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.secagg.grid import MOST, exponent, rounded
 from task.secagg.vector import Vector

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from task.codecs.structured import positions
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics import seeds
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.support.federation import far, owners_config, play, write_owners
 

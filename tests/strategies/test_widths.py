@@ -10,10 +10,10 @@ import pytest
 from flwr.app import Message
 
 from client_app.data.node import open_node
-from task.config.read import read_config
 from task.errors import ConfigError, WireError
 from task.numerics import seeds
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.registration import read_registration, registration_content

@@ -21,7 +21,7 @@ from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn
 from task.catalogue.brought import algorithm_of
-from task.config.read import as_run_config, fuse, read_config
+from task.config.read import as_run_config
 from task.datasets import natural_task
 from task.datasets.skew import load_dealt
 from task.errors import BouquetError
@@ -29,6 +29,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
 from task.resolve.contract import contract_of, family_of, initial_of, model_of, parts_of
+from task.resolve.read import fuse, read_config
 from task.tasks import task_of
 from task.wire import messages as wire
 from tests.reference import mlp

@@ -14,9 +14,10 @@ from client_app.data.node import open_node
 from client_app.memory.memory import Memory
 from strategies import strategy_of
 from task.catalogue.record import Record
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid

@@ -10,7 +10,7 @@ from client_app.app import make_app
 from server_app.app import run
 from server_app.verify.check import verify
 from server_app.verify.findings import Findings
-from task.config.read import read_config
+from task.resolve.read import read_config
 from tests.support.grid import LocalGrid
 
 

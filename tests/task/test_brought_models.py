@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.brought import find_maker
 from task.resolve.contract import check_model, model_of
+from task.resolve.read import read_config
 from tests.support.brought import imported_from
 
 HEAD = """

@@ -13,12 +13,12 @@ import torch
 
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.drift import changes, client_rounds, share_at
 from task.datasets.skew import load_dealt
 from task.datasets.stream import DataStream
 from task.errors import ConfigError
 from task.resolve.changing import check_own_data
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 
 KEYS: dict[str, Any] = {"num-clients": 4, "local-test-fraction": 0.2}

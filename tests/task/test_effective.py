@@ -18,11 +18,12 @@ from server_app.run.opening import distiller
 from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
-from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
+from task.config.read import as_run_config, defaults, flatten, knobs, read_recipe, recipes
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.resolve.contract import contract_of, initial_of, model_of, parts_of
 from task.resolve.effective import READ_WHEN, conditions, unmet
+from task.resolve.read import fuse, read_config
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
@@ -31,7 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
 CHECKS = tuple(
     str(ROOT / "task" / name)
-    for name in ("config/read.py", "config/run_name.py", "config/effective.py", "resolve/validate.py")
+    for name in (
+        "config/read.py",
+        "config/run_name.py",
+        "resolve/effective.py",
+        "resolve/read.py",
+        "resolve/validate.py",
+    )
 )
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from client_app.data.node import open_node
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.references import code_of, references_in
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.tasks.metrics import Measures, added
 from tests.support.brought import imported_from

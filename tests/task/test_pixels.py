@@ -19,7 +19,7 @@ from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
 from task.config.knobs import Config
-from task.config.read import defaults, read_config
+from task.config.read import defaults
 from task.config.run_name import changed, default_name
 from task.datasets import load_owned
 from task.datasets.base import Dataset
@@ -28,6 +28,7 @@ from task.datasets.skew import load_dealt
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
 from task.resolve.model_card import card_of
+from task.resolve.read import read_config
 from tests.server_app.test_takeout import trained
 from tests.support.brought import imported_from
 from tests.support.federation import play

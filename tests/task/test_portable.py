@@ -13,10 +13,10 @@ import pytest
 from server_app.results.folder import machine_of, machine_words
 from strategies.membership.client_identity import Claim, OnlineNode, admit
 from task import portable
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.wire.registration import Registration
 from tests.support.brought import imported_from
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from task.config.read import read_config
 from task.datasets import load_owned
 from task.datasets.skew import Skew, load_dealt
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.task.helpers import load
 
 X = torch.tensor([[0.0, 0.25], [0.5, 1.0]]).view(1, 1, 2, 2)

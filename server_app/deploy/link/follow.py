@@ -15,14 +15,15 @@ from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
 from task.catalogue.brought import algorithm_of
-from task.catalogue.selections import asked_of
 from task.config.knobs import Config
-from task.config.read import read_checked, read_config
+from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
+from task.resolve.cohorts import asked_of
+from task.resolve.read import read_config
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:

@@ -20,7 +20,7 @@ from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, say
 from server_app.deploy.host.tasks import KILL, NEWS, ORDER, READY
-from task.config.read import read_config
+from task.resolve.read import read_config
 
 
 def main() -> None:
