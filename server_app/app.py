@@ -9,6 +9,7 @@ from typing import Any, cast
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from server_app.extras.trackers import Trackers, check_trackers, tracking
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
@@ -26,7 +27,6 @@ from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
 from server_app.run.terminal import Terminal
-from server_app.run.trackers import Trackers, check_trackers, tracking
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.transport.packed import PackingGrid
 from task import timing, trust

@@ -12,8 +12,8 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from server_app.cli.catalogue import contracts, groups
-from server_app.reproduce.pages import counts, markdown, rows_of, verdict
-from server_app.reproduce.tables import read_table, tables
+from server_app.extras.reproduce.pages import counts, markdown, rows_of, verdict
+from server_app.extras.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm

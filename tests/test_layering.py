@@ -36,7 +36,7 @@ IMPORT_MANY = {
     "server_app.deploy.node.serve": 24,
     "server_app.run.opening": 38,
     "server_app.takeout.model": 23,
-    "server_app.verify.replay": 24,
+    "server_app.extras.verify.replay": 24,
     "strategies.engine.phases": 41,
     "strategies.engine.strategy": 30,
     "task.resolve.contract": 31,
@@ -127,9 +127,9 @@ def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
 
 
 def room_of(name: str) -> str:
-    """Return the folder that a module lives in; ``server_app/deploy`` has rooms of its own."""
+    """Return the folder that a module lives in; ``server_app/deploy`` and ``extras`` have rooms of their own."""
     parts = name.split(".")
-    depth = 3 if parts[:2] == ["server_app", "deploy"] else 2
+    depth = 3 if parts[:2] in (["server_app", "deploy"], ["server_app", "extras"]) else 2
     inside = parts if NAMES[name].name == "__init__.py" else parts[:-1]
     return ".".join(inside[:depth])
 

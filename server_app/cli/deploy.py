@@ -95,7 +95,7 @@ def monitor(
 ) -> None:
     """Serve a local web page about runs and nodes; it only reads files."""
     with sigterm_is_ctrl_c():
-        from server_app.deploy.monitor.server import serve
+        from server_app.extras.monitor.server import serve
 
         serve(folder, host, port)
 

@@ -47,7 +47,7 @@ def test_the_monitor_and_the_log_have_it_in_each_round() -> None:
     row = rows()[1]
     assert round_row(row)["epsilon"] == 1.25
     assert "epsilon 1.25" in _replies(row)
-    script = Path(__file__).parents[2] / "server_app/deploy/monitor/static/run.js"
+    script = Path(__file__).parents[2] / "server_app/extras/monitor/static/run.js"
     assert "['Epsilon', 'epsilon']" in script.read_text(encoding="utf-8")
 
 

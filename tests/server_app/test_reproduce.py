@@ -20,13 +20,20 @@ from typer.testing import CliRunner
 
 from server_app.cli.main import app
 from server_app.cli.reproduce import _Announcements, _seconds
-from server_app.reproduce import work
-from server_app.reproduce.measures import counted_accuracy, values_of
-from server_app.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
-from server_app.reproduce.plan import standing
-from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
-from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
-from server_app.reproduce.work import Remaining, TableQueue
+from server_app.extras.reproduce import work
+from server_app.extras.reproduce.measures import counted_accuracy, values_of
+from server_app.extras.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
+from server_app.extras.reproduce.plan import standing
+from server_app.extras.reproduce.records import (
+    RESULTS,
+    RunRecord,
+    RunRecords,
+    folder_name,
+    results_of,
+    run_id,
+)
+from server_app.extras.reproduce.tables import PublishedTable, RunSeed, read_table, tables
+from server_app.extras.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
 from task.config.read import as_run_config
@@ -605,7 +612,7 @@ def test_a_record_is_written_whole_or_not_at_all(tiny: Path, monkeypatch: pytest
     assert records.add(second)
     assert not records.add(second)
     assert list(RunRecords(path).by_run.values()) == [first, second]
-    monkeypatch.setattr("server_app.reproduce.records.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("server_app.extras.reproduce.records.LOCK_WAIT_S", 0.0)
     with locked(path), pytest.raises(StateError, match=rf"{RESULTS}: .*another process holds it"):
         records.add(first)
 

@@ -12,8 +12,16 @@ from typing import Any
 
 import pytest
 
+from server_app.extras.trackers import (
+    TRACKERS,
+    TrackedRun,
+    Tracker,
+    Trackers,
+    check_trackers,
+    scalars,
+    tracking,
+)
 from server_app.results.folder import RunFolder
-from server_app.run.trackers import TRACKERS, TrackedRun, Tracker, Trackers, check_trackers, scalars, tracking
 from task.config.read import as_run_config
 from task.errors import ConfigError
 from task.resolve.read import read_config
@@ -221,7 +229,7 @@ def test_a_run_that_ends_in_an_error_is_recorded_as_failed(
     seen = list[bool]()
     kind = type("Seen", (Failing,), {"at": "", "close": lambda self, failed: seen.append(failed)})
     monkeypatch.setitem(TRACKERS, "mlflow", kind)
-    monkeypatch.setattr("server_app.run.trackers.check_trackers", lambda config: None)
+    monkeypatch.setattr("server_app.extras.trackers.check_trackers", lambda config: None)
     config = read_config({"tracker": "mlflow"})
 
     def interrupted() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from server_app.audit.inversion import pixels as images_of
+from server_app.extras.audit.inversion import pixels as images_of
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from server_app.reproduce.records import SECONDS_AN_HOUR, RunRecord, folder_name, run_id
-from server_app.reproduce.tables import FULL, Cell, RunSeed
+from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, folder_name, run_id
+from server_app.extras.reproduce.tables import FULL, Cell, RunSeed
 from task.config.sections import Value
 from task.numerics.metrics import mean_and_std
 

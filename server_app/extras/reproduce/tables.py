@@ -3,7 +3,7 @@
 Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` join the table's, of
 which it takes those that its algorithm reads, as of a recipe. A table that ``extends`` another one of its
 folder has all that stands there, but for what it sets itself, at its top for every cell.
-What was measured does not stand here but in `server_app.reproduce.records`: nobody types a result.
+What was measured does not stand here but in `server_app.extras.reproduce.records`: nobody types a result.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from server_app.reproduce.measures import MEASURES, Measure
+from server_app.extras.reproduce.measures import MEASURES, Measure
 from server_app.results.lines import number
 from task.config.read import RECIPES, SIGNS, flatten, read_recipe, read_toml
 from task.config.sections import Value

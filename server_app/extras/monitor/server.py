@@ -5,8 +5,8 @@ listens on loopback by default. (Flower 1.39 brings uvicorn and starlette, but p
 and may drop them; a few read-only routes need neither.)
 
 Pages: ``/`` the runs, ``/runs/NAME`` one run, ``/nodes`` the nodes; made of the files in ``static/``.
-``/metrics`` is for Prometheus (`server_app.deploy.monitor.metrics`).
-No page holds data. The script asks for JSON every 2 s, which `server_app.deploy.monitor.data` makes:
+``/metrics`` is for Prometheus (`server_app.extras.monitor.metrics`).
+No page holds data. The script asks for JSON every 2 s, which `server_app.extras.monitor.data` makes:
 
 ::
 
@@ -51,8 +51,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from server_app.deploy.monitor.data import GoneError, Watched
-from server_app.deploy.monitor.metrics import CONTENT_TYPE, metrics
+from server_app.extras.monitor.data import GoneError, Watched
+from server_app.extras.monitor.metrics import CONTENT_TYPE, metrics
 from server_app.results.folder import to_json
 from server_app.results.svg import STYLE
 from task import timing

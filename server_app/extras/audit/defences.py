@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 from flwr.serverapp import Grid
 
-from server_app.audit.epsilon import initial_of
-from server_app.audit.inversion import Images, Rebuilt, attack, pixels
-from server_app.audit.wire import Tap, changes_heard
 from server_app.engines.simulate import simulate
+from server_app.extras.audit.epsilon import initial_of
+from server_app.extras.audit.inversion import Images, Rebuilt, attack, pixels
+from server_app.extras.audit.wire import Tap, changes_heard
 from server_app.results.folder import MODEL, RunFolder
 from task.datasets.skew import load_dealt
 from task.resolve.contract import model_of, parts_of

@@ -10,10 +10,10 @@ from flwr.serverapp import Grid
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from server_app.extras.verify.chain import Chain, Row
+from server_app.extras.verify.findings import Findings
+from server_app.extras.verify.sums import Summed, read_replies
 from server_app.run.transcript import INITIAL
-from server_app.verify.chain import Chain, Row
-from server_app.verify.findings import Findings
-from server_app.verify.sums import Summed, read_replies
 from strategies import strategy_of
 from strategies.engine.cohort import plan_round
 from strategies.engine.evidence import state_digest

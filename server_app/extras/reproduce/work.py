@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server_app.deploy.host.forks import Forks
-from server_app.reproduce.plan import Standing, Wanted, enough, standing
-from server_app.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, record_of, results_of
-from server_app.reproduce.tables import Cell, PublishedTable
+from server_app.extras.reproduce.plan import Standing, Wanted, enough, standing
+from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, record_of, results_of
+from server_app.extras.reproduce.tables import Cell, PublishedTable
 from server_app.results.folder import ROUNDS, RunFolder
 from server_app.results.lines import last_rows
 from server_app.run.run_lock import is_held

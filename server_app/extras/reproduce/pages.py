@@ -9,9 +9,16 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from server_app.reproduce.plan import Standing, standing
-from server_app.reproduce.records import RunRecord, RunRecords, results_of
-from server_app.reproduce.tables import DIFFERENCE, OVER_BEST, RATIO, Cell, PublishedClaim, PublishedTable
+from server_app.extras.reproduce.plan import Standing, standing
+from server_app.extras.reproduce.records import RunRecord, RunRecords, results_of
+from server_app.extras.reproduce.tables import (
+    DIFFERENCE,
+    OVER_BEST,
+    RATIO,
+    Cell,
+    PublishedClaim,
+    PublishedTable,
+)
 from server_app.results.svg import element
 from server_app.sweep.report import html
 from server_app.sweep.report import table as html_table

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from server_app.reproduce.measures import values_of
+from server_app.extras.reproduce.measures import values_of
 from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import number, parse, split
 from task.config.knobs import CHANGE_NO_RESULT

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from server_app.audit.statistics import LEVEL, lower_bound, one_run_bound, two_gaussians
+from server_app.extras.audit.statistics import LEVEL, lower_bound, one_run_bound, two_gaussians
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.initial_model import initial_model
 from task.config.knobs import Config

@@ -10,9 +10,9 @@ from flwr.app import Message, RecordDict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from server_app.extras.verify.chain import Row
+from server_app.extras.verify.findings import Findings
 from server_app.run.transcript import UPLOADS
-from server_app.verify.chain import Row
-from server_app.verify.findings import Findings
 from strategies.engine.evidence import PLAIN
 from strategies.engine.fold import Fold
 from strategies.engine.rule import Phase

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server_app.deploy.kits.kit import CONFIG, read_node_kit
-from server_app.verify.chain import Chain, Row
-from server_app.verify.findings import Findings
-from server_app.verify.signatures import name_of, phases
+from server_app.extras.verify.chain import Chain, Row
+from server_app.extras.verify.findings import Findings
+from server_app.extras.verify.signatures import name_of, phases
 from strategies.engine.evidence import seal
 from task.errors import DataError
 from task.privacy.ledger import Releases

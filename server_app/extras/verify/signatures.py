@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from server_app.verify.chain import Chain, Row
-from server_app.verify.findings import Findings
+from server_app.extras.verify.chain import Chain, Row
+from server_app.extras.verify.findings import Findings
 from task.errors import BouquetError
 from task.wire.commitments import Commitment, Statement, commitment_in
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.extras.verify.findings import Findings
 from server_app.results.lines import parse, split
 from server_app.run.transcript import FOLDER, FORMAT, LINES, digest, keys_digest
-from server_app.verify.findings import Findings
 from task.config.run_name import terms
 from task.errors import DataError
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from server_app.extras.verify.chain import Chain, Row, read_chain
+from server_app.extras.verify.findings import Findings
+from server_app.extras.verify.receipts import check_receipts, own_of
+from server_app.extras.verify.replay import replay
+from server_app.extras.verify.signatures import check_signatures
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.ledger import FOLDER as PRIVACY
 from server_app.run.transcript import line_digest
-from server_app.verify.chain import Chain, Row, read_chain
-from server_app.verify.findings import Findings
-from server_app.verify.receipts import check_receipts, own_of
-from server_app.verify.replay import replay
-from server_app.verify.signatures import check_signatures
 from task.errors import DataError
 from task.numerics.arrays import sha256
 from task.privacy.ledger import Releases

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from server_app.deploy.link.status import GREEN, RED, YELLOW
-from server_app.deploy.monitor.data import GoneError, Watched
+from server_app.extras.monitor.data import GoneError, Watched
 from server_app.results.lines import Row
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
