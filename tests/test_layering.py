@@ -127,7 +127,7 @@ def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
 
 
 def room_of(name: str) -> str:
-    """Return the folder that a module lives in; ``server_app/deploy`` and ``extras`` have rooms of their own."""
+    """Return the folder that a module lives in; those of ``deploy`` and ``extras`` count by themselves."""
     parts = name.split(".")
     depth = 3 if parts[:2] in (["server_app", "deploy"], ["server_app", "extras"]) else 2
     inside = parts if NAMES[name].name == "__init__.py" else parts[:-1]
