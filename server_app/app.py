@@ -113,7 +113,8 @@ def _run(
     order: ArrivalLog | None,
 ) -> Path:
     opened = open_run(grid, config, path)
-    config, server, output = opened.config, opened.config.server, opened.config.output
+    config, model = opened.config, opened.model
+    server, output = config.server, config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)
     run_id = str(folder.config()["id"])
     if trackers:
@@ -135,14 +136,14 @@ def _run(
         try:
             result = opened.strategy.start(
                 grid,
-                wire.pack_arrays(opened.shared),
+                wire.pack_arrays(model.shared),
                 num_rounds=server.num_server_rounds,
                 timeout=server.round_timeout,
-                evaluate_fn=opened.evaluation(),
+                evaluate_fn=model.evaluation(config),
                 journal=recorder,
-                trainable=opened.parts.trainable,
+                trainable=model.parts.trainable,
                 overlap=overlap,
-                measures=opened.task.measures,
+                measures=model.task.measures,
             )
             rounds_over()
         except KeyboardInterrupt:

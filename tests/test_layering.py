@@ -33,7 +33,6 @@ IMPORT_MANY = {
     "client_app.data.node": 33,
     "client_app.work": 23,
     "server_app.deploy.node.serve": 24,
-    "server_app.run.opening": 38,
     "server_app.takeout.model": 23,
     "server_app.extras.verify.replay": 24,
     "strategies.engine.phases": 41,

@@ -10,12 +10,13 @@ from server_app.results.summary import summarise
 from server_app.run.encryption import in_clear
 from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
 from server_app.run.opening import OpenedRun
+from server_app.run.server_model import ServerModel
 from task.datasets import Dataset
 from task.encryption import ckks
 from task.models.family import Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
-from task.resolve.contract import levels_of
+from task.resolve.contract import contract_of, levels_of
 from task.resolve.model_card import DIGESTS
 from task.text import logger
 from task.wire import messages as wire
@@ -26,19 +27,19 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     summary = _summary(folder, opened.keys)
     arrays = in_clear(opened.config, model)
     last = summary.get("rounds", 0)
-    dataset = opened.dataset.at(last) if opened.dataset else None
-    if dataset is not None and opened.entry.personal and not ckks.sealed(arrays):
-        summary["global_model"] = global_model(
-            opened.entry, opened.model, dataset, opened.task, wire.pack_arrays(arrays), last
-        )
-    if opened.entry.vertical:
+    entry, task, data = contract_of(opened.config), opened.model.task, opened.model.dataset
+    dataset = data.at(last) if data else None
+    if dataset is not None and entry.personal and not ckks.sealed(arrays):
+        packed = wire.pack_arrays(arrays)
+        summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
+    if entry.vertical:
         summary["model_holds"] = DIGESTS
-    if isinstance(opened.family, Widths) or opened.config.models.levels:
+    if isinstance(opened.model.family, Widths) or opened.config.models.levels:
         summary["levels"] = _levels(folder, opened, dataset, arrays, last)
     if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":
         summary["drift_clients"] = dict(dataset.drift.begins)
     folder.finish(summary, arrays, opened.card)
-    _report(folder, opened, {} if ckks.sealed(arrays) else arrays)
+    _report(folder, opened.model, {} if ckks.sealed(arrays) else arrays)
     return summary
 
 
@@ -46,12 +47,14 @@ def _levels(
     folder: RunFolder, opened: OpenedRun, dataset: Dataset | None, arrays: Arrays, last: int
 ) -> list[dict[str, Any]]:
     """Return how the models of clients do, by their width or kind."""
-    registry, model, task = opened.strategy.registry, opened.model, opened.task
-    if isinstance(opened.family, Widths):
-        return by_level(opened.family, model, dataset, task, arrays, last, registry.names)
-    found = of_kinds(model, dataset, task, arrays) if isinstance(model, SideBySide) else {}
+    registry, model = opened.strategy.registry, opened.model
+    if isinstance(model.family, Widths):
+        return by_level(model.family, model.module, dataset, model.task, arrays, last, registry.names)
+    module, found = model.module, {}
+    if isinstance(module, SideBySide):
+        found = of_kinds(module, dataset, model.task, arrays)
     levels = levels_of(opened.config, registry.model)
-    return by_model(levels, opened.sizes, folder.clients(), registry.names, found)
+    return by_model(levels, model.sizes, folder.clients(), registry.names, found)
 
 
 def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,11 +69,11 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
 
 
-def _report(folder: RunFolder, opened: OpenedRun, arrays: Arrays) -> None:
+def _report(folder: RunFolder, model: ServerModel, arrays: Arrays) -> None:
     """Write the report; a run whose report cannot be made is finished all the same."""
     try:
-        if opened.dataset is not None:
-            write_samples(folder.path, opened.model, arrays, opened.dataset)
+        if model.dataset is not None:
+            write_samples(folder.path, model.module, arrays, model.dataset)
         write_report(folder.path)
     except OSError:
         raise
