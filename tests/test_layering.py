@@ -32,7 +32,6 @@ IMPORT_MANY = {
     "client_app.app": 40,
     "client_app.data.node": 33,
     "client_app.work": 23,
-    "server_app.takeout.model": 23,
     "server_app.extras.verify.replay": 24,
     "strategies.engine.phases": 41,
     "strategies.engine.strategy": 30,
