@@ -9,9 +9,10 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.data.node import Node, OneClient, open_node
+from client_app.data.node import Node, open_node
 from client_app.data.own_data import check_own_data, note_own_data
 from client_app.data.owner import SIMULATION, Owner, check_spending, config_of_node, owner_of
+from client_app.data.registering import log_for_owner, registration_of
 from client_app.memory.room import check_room
 from client_app.stages.attacks import drawn
 from client_app.stages.columns import in_order, sum_columns, with_columns
@@ -30,8 +31,6 @@ from client_app.work import adapt_clients, check_bounds, evaluate_clients, train
 from task import trust
 from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
 from task.config.paths import state_root
-from task.datasets.columns import unscaled
-from task.datasets.facts import as_text, facts_of, spread
 from task.encryption.sums import Ciphertexts
 from task.errors import (
     MISTAKES,
@@ -47,7 +46,6 @@ from task.privacy.grid import bound_of
 from task.references import references_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
-from task.text import logger
 from task.wire import checks, registration, secure
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
@@ -150,15 +148,10 @@ def make_app(
     def on_registration(message: Message, context: Context) -> Message:
         try:
             node = node_of(context)
-            if note_own_data(node, context) and not node.owner.simulation:
-                _log_data(node)
-            own = isinstance(node.clients, OneClient) and not node.owner.simulation
-            for sentence in node.dataset.notes if own else ():
-                logger.warning("%s", sentence)  # for the owner alone
-            own = own and not (contract_of(node.config).vertical and node.config.vertical.standardise)
-            if own and (warning := unscaled(node.dataset, node.config.data)):
-                logger.warning("%s", warning)  # for the owner alone: it names columns
-            registered = node.registration()
+            changed = note_own_data(node, context)
+            if not node.owner.simulation:
+                log_for_owner(node, changed=changed)
+            registered = registration_of(node)
             try_out(node)
             content = registration.registration_content(registered)
         except BouquetError as err:
@@ -175,14 +168,6 @@ def make_app(
 
         made.query(stage)(on_stage)
     return made
-
-
-def _log_data(node: Node) -> None:
-    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
-    data, sizes = node.dataset, node.clients.num_train()
-    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
-    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
-        logger.info("%s", line)
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:
