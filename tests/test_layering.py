@@ -34,11 +34,10 @@ IMPORT_MANY = {
     "client_app.work": 23,
     "server_app.app": 41,
     "server_app.deploy.node.serve": 24,
-    "server_app.run.opening": 38,
+    "server_app.run.opening": 39,
     "server_app.takeout.model": 23,
-    "server_app.extras.verify.replay": 24,
-    "strategies.engine.phases": 41,
-    "strategies.engine.strategy": 30,
+    "server_app.extras.verify.replay": 25,
+    "strategies.strategy": 30,
     "task.resolve.contract": 31,
 }
 MODULE = re.compile(r"(?:bouquet|task|strategies|client_app|server_app)(?:\.\w+)+")

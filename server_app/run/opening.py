@@ -19,9 +19,10 @@ from server_app.run.meaning import in_order, known_meaning, meaning_record, name
 from server_app.run.naming import numbered
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from strategies import strategy_of
-from strategies.engine.columns_phase import learn_columns
-from strategies.engine.strategy import Strategy
 from strategies.membership.agreement import COMMON
+from strategies.stages.columns import ColumnsStage
+from strategies.stages.mixed_models import set_family
+from strategies.strategy import Strategy
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
 from task.config.attack_section import BACKDOORS
@@ -173,14 +174,17 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     check_model(config, shape, classes, task.name, dataset, runs=runs)
     kept = RunFolder(path).config().get(COLUMNS) if resume else None
     check_augment(config, shape)
-    moments = learn_columns(strategy.engine, entry, grid, from_dict(kept) if kept else None)
+    if columns := strategy.engine.find(ColumnsStage):
+        columns.learn(grid, from_dict(kept) if kept else None)
+    moments = columns.moments if columns else None
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
     sizes = check_levels(config, shape, classes, dataset, runs=runs)
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     registry = strategy.registry
-    strategy.engine.family = family = family_of(model, config, shape, registry.width, registry.model)
+    family = family_of(model, config, shape, registry.width, registry.model)
+    set_family(strategy.engine, family)
     strategy.engine.distil = distiller(config, model, dataset, shape)
     if dataset and (not task.plain or task.measures.own or any(map(is_reference, levels_of(config).values))):
         check_fits(task, model, dataset)

@@ -3,7 +3,7 @@
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
   own convention. Any other algorithm would silently lose its client half.
-* A loop that is not `strategies.engine.strategy.Strategy.start`, such as that of Flower's wrappers for
+* A loop that is not `strategies.strategy.Strategy.start`, such as that of Flower's wrappers for
   differential privacy, works on the replies: it clips or weighs models. It must get one model from each node,
   not merged sums of several clients, and nothing may go round it.
 """

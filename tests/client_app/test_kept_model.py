@@ -21,6 +21,7 @@ from server_app.deploy.node.serve import Options, node_config
 from server_app.takeout.model import take_kept
 from server_app.takeout.predict import own_examples, predict
 from strategies import STRATEGIES
+from strategies.stages.mixed_models import set_family
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
@@ -65,7 +66,7 @@ def play(nodes: list[dict[str, Any]], **more: Any) -> Played:
     strategy.engine.register(grid, 0)
     model = model_of(config, *strategy.registry.shape_of_data())
     parts, keep = parts_of(model, config), Keep()
-    strategy.engine.family = family_of(model, config, (3,))
+    set_family(strategy.engine, family_of(model, config, (3,)))
     first = {n: a for n, a in state_of(model).items() if n in parts.shared}
     strategy.start(
         grid, wire.pack_arrays(first), num_rounds=2, timeout=60, journal=keep, trainable=parts.trainable

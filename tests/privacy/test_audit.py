@@ -29,7 +29,7 @@ from server_app.extras.audit.statistics import (
     p_value,
     two_gaussians,
 )
-from strategies.engine import privacy
+from strategies.stages import privacy
 from task.errors import ConfigError
 from task.numerics.seeds import NOISE, rng_for
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in

@@ -14,9 +14,9 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from strategies.engine.privacy import Privacy
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from strategies.stages.privacy import Privacy
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise

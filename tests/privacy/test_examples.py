@@ -17,7 +17,7 @@ from client_app.memory.ledger import SECRET as SECRET_FILE
 from client_app.memory.ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
-from strategies.engine.example_privacy import ExamplePrivacy
+from strategies.stages.example_privacy import ExamplePrivacy
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
