@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from client_app.data.node import Node
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
@@ -79,3 +80,13 @@ def with_columns(node: Node, content: RecordDict) -> Node:
         return node
     moments = ColumnMoments(arrays["count"], arrays["mean"], arrays["std"])
     return replace(node, dataset=replace(node.dataset, preparation=preparation.with_moments(moments)))
+
+
+class ColumnsNode(NodeStage):
+    """Reads a node's table by name, prepared with all clients' moments."""
+
+    name = "columns"
+
+    def node(self, node: Node) -> Node:
+        """Return the node with its table prepared."""
+        return with_columns(node, self.asked.content)

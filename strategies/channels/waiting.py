@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AtWork:
     """A client at work."""
 
     start: Start
@@ -50,7 +50,7 @@ class RealArrivals:
     def __init__(self, engine: PhaseEngine, grid: Grid) -> None:
         self.engine, self.grid = engine, grid
         self.log: ArrivalLog = engine.journal.arrivals()
-        self.orders: dict[str, Asked] = {}
+        self.orders: dict[str, AtWork] = {}
         self._exchange: Exchange | None = None
         self._step: RealOrder | None = None  # whose updates the fold is to have
 
@@ -89,7 +89,7 @@ class RealArrivals:
         now = time.monotonic()
         for request in requests:
             (client,) = wire.clients_of(request)
-            self.orders[client] = Asked(starts[client], request, now)
+            self.orders[client] = AtWork(starts[client], request, now)
         self._exchange.terms.server_round = engine.round
         self._exchange.send(requests, engine.timeout_s)
 

@@ -4,7 +4,7 @@ A phase is opened (one message per node), streamed (sent; replies come as they c
 is reduced, the rest quarantined). `run` does all three. Flower's verbs need the steps one by one.
 Registration, a question to nodes, is open in all phases; `register` waits for its answers.
 
-What a feature adds to a phase is a `ServerStage`, how messages pass a `Channel`; the engine names none of them.
+What a feature adds to a phase is a `ServerStage`, how messages pass a `Channel`; the engine names none.
 """
 
 from __future__ import annotations

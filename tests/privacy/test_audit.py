@@ -19,7 +19,7 @@ import pytest
 from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
-from client_app.stages import clipping
+from client_app.stages import privacy as clipping
 from server_app.cli.main import app
 from server_app.extras.audit.epsilon import judge
 from server_app.extras.audit.statistics import (

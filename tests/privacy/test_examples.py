@@ -230,7 +230,7 @@ def test_no_other_steps_have_the_noise_of_a_run_of_the_same_name(
         drawn.append(made := purposes(secret, *purpose))
         return made
 
-    monkeypatch.setattr("client_app.stages.examples.derived", spy)
+    monkeypatch.setattr("client_app.stages.example_privacy.derived", spy)
     first = Ledger()
     same = {"num_server_rounds": 1, "run_name": "one"}
     play(keys_of(owners, **same), journal=first)

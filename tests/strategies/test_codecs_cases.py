@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import open_node
 from client_app.stages.replica import with_model
 from strategies import FedAvg
