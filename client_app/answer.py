@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from flwr.app import Context, RecordDict
 
+from client_app.data.by_name import in_order
 from client_app.data.node import Node
 from client_app.stages import node_stages_of
-from client_app.stages.columns import in_order
 from client_app.stages.kept_model import keep_model
 from client_app.stages.merge import FoldPlan, Merge
 from client_app.stages.node_stage import Asked, NodeStage

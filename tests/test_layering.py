@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from task.features import FEATURES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("bouquet", "task", "strategies", "client_app", "server_app")
 MAY_IMPORT = {
@@ -156,6 +158,42 @@ def _reached(room: str, graph: dict[str, set[str]]) -> set[str]:
         seen |= fresh
         left += fresh
     return seen
+
+
+TRUNK = (
+    *(f"strategies.engine.{p.stem}" for p in sorted((ROOT / "strategies/engine").glob("*.py"))),
+    "strategies.strategy",
+    "client_app.app",
+    "client_app.answer",
+)
+OF_FEATURES = {  # what run-config sections and keys of features are called in `Config`
+    "codec",
+    "contribution",
+    "dp",
+    "gradient_dissimilarity",
+    "he",
+    "heldout_clients",
+    "order_of_arrival",
+    "secagg",
+    "secagg_bits",
+    "transcript",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in TRUNK if name in NAMES])
+def test_the_trunk_names_no_feature(name: str) -> None:
+    """It runs the list of `task.features`: neither its imports nor its conditions say which there are."""
+    halves = {f"{room}.{f.name}" for f in FEATURES for room in ("strategies.stages", "client_app.stages")}
+    assert not imported(NAMES[name], strings=False) & halves
+    tree = ast.parse(NAMES[name].read_text(encoding="utf-8"))
+    assert not {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)} & OF_FEATURES
+
+
+def test_a_feature_has_its_declaration_and_a_half() -> None:
+    for feature in FEATURES:
+        assert f"task.features.{feature.name}" in NAMES
+        halves = {f"{room}.{feature.name}" for room in ("strategies.stages", "client_app.stages")}
+        assert halves & NAMES.keys(), feature.name
 
 
 def test_no_module_imports_many_of_ours() -> None:

@@ -11,12 +11,9 @@ from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
-from task.config.paths import cache_dir
-from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, RefusedError
 from task.numerics.moments import ColumnMoments, sums_of
 from task.wire import messages as wire
-from task.wire.places import read_places
 
 
 def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
@@ -49,20 +46,6 @@ def _check_counts(node: Node, client: str, counts: np.ndarray) -> None:
             f"policy: min-examples = {least}; the sum of column {few[0] + 1} would be of {counts[few[0]]} "
             f"values (client {client}; others are missing)"
         )
-
-
-def in_order(node: Node, content: RecordDict) -> Node:
-    """Return the node with its data read by name, in the order that a message asks for.
-
-    Raises:
-        WireError: The order is none.
-        DataError: It is not one of this node's data.
-    """
-    order = read_places(content)
-    if order is None:
-        return node
-    folder = cache_dir(node.config.data)
-    return replace(node, dataset=read_by_name(node.dataset, order, folder))
 
 
 def with_columns(node: Node, content: RecordDict) -> Node:
