@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies.engine.arguments import with_knobs
+from strategies.engine.arguments import configured
 from strategies.engine.channel import Opened
 from strategies.engine.cohort import Cohorts, RoundPlan
 from strategies.engine.journal import Journal, Snapshot
@@ -33,20 +33,14 @@ from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
 from strategies.engine.stage import Leave, RoundEnd
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
-from strategies.membership.agreement import Agreement
-from strategies.membership.client_registry import ClientRegistry
-from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
+from strategies.membership.client_registry import registry_of
+from strategies.membership.foreign import check_loop, check_plain, merges
 from strategies.stages import stages_of
-from task.catalogue.brought import algorithm_of
-from task.catalogue.entry import SUMS, Algorithm
+from task.catalogue.entry import SUMS
 from task.config.knobs import Config
-from task.config.read import as_run_config, defaults
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
-from task.population import listed
-from task.resolve.contract import contract_of
-from task.resolve.effective import check_read
 from task.resolve.schedule import learning_rate
 from task.text import logger
 from task.wire import messages as wire
@@ -79,19 +73,9 @@ class Strategy(FlowerStrategy):
             cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
-        algorithm = self.rule_type.algorithm
-        self.config = with_knobs(config or Config(algorithm=algorithm), knobs)
-        server = self.config.server
-        mine = algorithm_of(self.config.algorithm).rule == algorithm_of(algorithm).rule
-        named = self.config if mine else replace(self.config, algorithm=algorithm)
-        check_read(as_run_config(named), defaults())
-        self.entry: Algorithm = contract_of(named)
+        self.config, self.entry = configured(self.rule_type.algorithm, config, knobs)
         self.rule = self.rule_type(self.config)
-        self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
-        self.registry.follow(self.config)
-        self.registry.membership.only = listed(server.nodes)
-        self.registry.membership.agreement = Agreement(apart=self.entry.vertical)
-        self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        self.registry = registry_of(self.config, self.entry)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)

@@ -38,7 +38,7 @@ IMPORT_MANY = {
     "server_app.run.opening": 39,
     "server_app.takeout.model": 23,
     "server_app.extras.verify.replay": 25,
-    "strategies.strategy": 30,
+    "strategies.strategy": 24,
     "task.resolve.contract": 31,
 }
 MODULE = re.compile(r"(?:bouquet|task|strategies|client_app|server_app)(?:\.\w+)+")
