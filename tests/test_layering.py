@@ -33,10 +33,6 @@ MOST_IMPORTS = 20
 IMPORT_MANY = {
     "client_app.data.node": 33,
     "client_app.work": 23,
-    "server_app.app": 41,
-    "server_app.deploy.node.serve": 24,
-    "server_app.run.opening": 39,
-    "server_app.takeout.model": 23,
     "server_app.extras.verify.replay": 25,
     "strategies.strategy": 24,
     "task.resolve.contract": 31,
@@ -57,19 +53,21 @@ NAMES = {name_of(path): path for path in modules()}
 
 
 @cache
-def imported(path: Path, *, typing: bool = True, strings: bool = True) -> frozenset[str]:
+def imported(path: Path, *, typing: bool = True, strings: bool = True, inside: bool = True) -> frozenset[str]:
     """Return the modules that a file imports or names in a string, as ``import_module`` and Flower take it.
 
     Args:
         path: The file.
         typing: Whether imports for type checkers count.
         strings: Whether names in strings count.
+        inside: Whether those inside functions count.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(node)
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test) and not typing
+        if (isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test) and not typing)
+        or (isinstance(block, ast.FunctionDef) and not inside)
         for node in ast.walk(block)
     }
     names: set[str] = set()
@@ -201,6 +199,14 @@ def test_no_module_imports_many_of_ours() -> None:
     counts = {name: len({o for o in imported(p, strings=False) if o in NAMES}) for name, p in NAMES.items()}
     many = {name: count for name, count in counts.items() if count > MOST_IMPORTS}
     assert many == IMPORT_MANY
+
+
+def test_extras_are_imported_only_when_asked_for() -> None:
+    """A module outside of them names one inside a function, or for type checkers."""
+    for name, path in NAMES.items():
+        if not name.startswith("server_app.extras"):
+            tops = {o for o in imported(path, typing=False, strings=False, inside=False) if o in NAMES}
+            assert not {o for o in tops if o.startswith("server_app.extras")}, name
 
 
 def test_a_class_name_means_one_class() -> None:

@@ -145,7 +145,8 @@ def node(
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
-    from server_app.deploy.node.serve import Options, read_partition, run_node
+    from server_app.deploy.node.options import Options, read_partition
+    from server_app.deploy.node.serve import run_node
 
     options = Options(
         data,

@@ -70,9 +70,9 @@ def reproduce(
         _list(chosen)
         return
     with importing():
-        from server_app.app import check_measured
         from server_app.engines.simulate import available_cpus
         from server_app.extras.reproduce.work import TableQueue
+        from server_app.run.prepare import check_measured
     from task.resolve.read import read_config
 
     for table_, cell in chosen:

@@ -138,8 +138,8 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
     if True in asked:
         portable.start_again()
     with importing():
-        from server_app.app import check_measured
         from server_app.engines.simulate import available_cpus
+        from server_app.run.prepare import check_measured
         from server_app.sweep.progress import Shown
         from server_app.sweep.scheduler import Scheduler, prepare_data
     from server_app.results.groups import SWEEP

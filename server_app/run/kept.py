@@ -4,6 +4,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from task.config.knobs import Config
 from task.config.paths import state_root
@@ -21,6 +22,11 @@ class KeptSync:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._done: set[tuple[int, int]] = set()  # inode and time of each file that is there and synced
+
+    @classmethod
+    def of(cls, config: Config, run: str) -> Self:
+        """Return that of the run of this id."""
+        return cls(folder_of(state_root(config), config.run_name, run))
 
     def sync(self) -> None:
         """Sync all files that are new, and the folder.

@@ -10,15 +10,10 @@ from torch import nn
 
 from client_app.data.node import Node, open_node
 from client_app.work import kept_model
-from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
-from server_app.run.checkpoint import Checkpoint
-from strategies.engine.recovery import VOID
-from strategies.rules.cfl import CFLState, home
-from strategies.rules.several import model_in
+from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
+from server_app.takeout.last_order import evaluation_order, last_order
 from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm, evaluation_of
-from task.catalogue.record import PROTOTYPES
-from task.catalogue.several import model_name
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.datasets import spec_of
@@ -138,7 +133,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
             f"{config.algorithm}, with {len(entry.down)}. Its run folder has them"
         )
     node = _open(config, kept.node, card)
-    order = _order(kept.round, arrays, entry, client, kept.run, kept.void)
+    order = evaluation_order(kept.round, arrays, entry, client, kept.run, kept.void)
     return _own_of(node, card, config, entry, order)
 
 
@@ -191,54 +186,8 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             "nodes; there: bouquet predict --kit KIT, if keep-models = true in [policy] of its kit.toml"
         )
     node = _open(config, {}, card)
-    checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
-    void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
-    gone = tuple(int(r) for r in void)
-    order = _order(_last(folder), arrays, entry, client, str(record["id"]), gone)
-    held = checkpoint[0].arrays if checkpoint else {}
-    if entry.models:
-        order = replace(order, arrays=_several(entry, held, path))
-    for routed in (r.name for r in entry.down if r.to == "each"):
-        order = replace(order, per_client={routed: {client: {client: _of_cluster(held, client, path)}}})
+    order = last_order(path.parent, _last(folder), arrays, entry, client, str(record["id"]))
     return _own_of(node, card, config, entry, order)
-
-
-def _several(entry: Algorithm, held: Arrays, path: Path) -> dict[str, Arrays]:
-    """Return a run's global models, where it has several, from its checkpoint.
-
-    Raises:
-        StateError: It has none.
-    """
-    prefixes = {r.name: f"models/{r.name}/" for r in entry.down}
-    found = {
-        name: {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
-        for name, prefix in prefixes.items()
-    }
-    if not all(found.values()):
-        raise StateError(
-            f"{path.parent / CHECKPOINT}: expected the run's {len(found)} global models, of which "
-            f"{entry.name} makes a client's; got none. Run it again, and leave its folder as it is"
-        )
-    return found
-
-
-def _of_cluster(held: Arrays, client: str, path: Path) -> Arrays:
-    """Return the model of a client's cluster from the checkpoint of a run of `strategies.rules.cfl`.
-
-    Raises:
-        StateError: It has none.
-    """
-    arrays, models, members = (
-        {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
-        for prefix in ("arrays/", "models/", "members/")
-    )
-    if not models:
-        raise StateError(
-            f"{path.parent / CHECKPOINT}: expected the run's clusters, of which one has client {client}; got "
-            "none. Run it again, and leave its folder as it is"
-        )
-    state = CFLState(arrays, models, members)
-    return model_in(state, model_name(home(state, client)))
 
 
 def _personal(config: Config, client: str) -> Algorithm:
@@ -258,15 +207,6 @@ def _open(config: Config, node_config: Mapping[str, Any], card: ModelCard) -> No
     if card.moments and node.dataset.preparation:
         node = replace(node, dataset=with_moments(node.dataset, card.moments))
     return node
-
-
-def _order(
-    server_round: int, arrays: Arrays, entry: Algorithm, client: str, run: str, void: tuple[int, ...]
-) -> wire.TrainOrder:
-    """Return what the client would be asked to evaluate after a round."""
-    tables = [r.name for r in entry.down if r.layout == PROTOTYPES]
-    given = dict.fromkeys(tables or [wire.ARRAYS], arrays) if entry.down else {}
-    return wire.TrainOrder(server_round, given, clients=(client,), epochs=(0,), run=run, void=void)
 
 
 def _own_of(

@@ -17,7 +17,7 @@ from client_app.stages.kept_model import keep_model
 from server_app.cli.main import app
 from server_app.deploy.kits.kit import NodeKit, read_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.node.serve import Options, node_config
+from server_app.deploy.node.options import Options, node_config
 from server_app.takeout.model import take_kept
 from server_app.takeout.predict import own_examples, predict
 from strategies import STRATEGIES

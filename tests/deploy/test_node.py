@@ -43,9 +43,10 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import own_data as owndata
 from server_app.deploy.node import serve as node
 from server_app.deploy.node.message_loop import MessageLoop
+from server_app.deploy.node.options import Options, check, node_config, read_partition
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Found
-from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
+from server_app.deploy.node.serve import run_node
 from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 

@@ -34,7 +34,8 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import serve as links
 from server_app.deploy.link.serve import run_link
 from server_app.deploy.node import serve as nodes
-from server_app.deploy.node.serve import Options, run_node
+from server_app.deploy.node.options import Options
+from server_app.deploy.node.serve import run_node
 from task.encryption.ckks import KEY_FILE, PUBLIC_FILE, Key, id_of
 from task.errors import BouquetError, ConfigError
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message, MetricRecord
 
-from server_app import app as server
 from server_app.results import report
 from server_app.run import terminal
 from strategies import FedAvg
@@ -121,7 +120,7 @@ def test_a_report_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     def fails(path: Path) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(server, "write_report", fails)
+    monkeypatch.setattr("server_app.run.finish.write_report", fails)
     assert "report.html is missing" in found(folder, leave)
 
 

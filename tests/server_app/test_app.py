@@ -73,7 +73,7 @@ def test_what_fails_after_the_last_round_costs_neither_result_nor_model(
     def breaks(*_: Any) -> Any:
         raise ZeroDivisionError("from what clients sent")
 
-    monkeypatch.setattr(f"server_app.app.{part}", breaks)
+    monkeypatch.setattr(f"server_app.run.finish.{part}", breaks)
     folder = go(tmp_path)
     assert (folder / "model.safetensors").exists()
     result = json.loads((folder / "result.json").read_text())

@@ -36,7 +36,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module", autouse=True)
 def _no_plots() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "write_report", lambda path: None)
+        patch.setattr("server_app.run.finish.write_report", lambda path: None)
         patch.setattr(server, "closing_table", lambda summary, path: None)
         yield
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from client_app.app import make_app
+from server_app.app import prepare, run
 from server_app.extras.trackers import (
     TRACKERS,
     TrackedRun,
@@ -25,6 +27,7 @@ from server_app.results.folder import RunFolder
 from task.config.read import as_run_config
 from task.errors import ConfigError
 from task.resolve.read import read_config
+from tests.support.grid import LocalGrid
 
 ROWS = [
     {"round": 0, "accuracy": 0.1, "loss": 2.0, "skipped": False, "seconds": {"total": 0.5}},
@@ -65,6 +68,18 @@ def record(folder: RunFolder, name: str, *, resumed: bool = False) -> None:
         trackers.round(row)
     trackers.finish(RESULT, folder.path)
     trackers.close(failed=False)
+
+
+def test_a_run_without_the_key_does_without_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "server_app.extras.trackers", None)  # an import of it raises
+    keys = {"runs-dir": str(tmp_path), "dataset": "digits", "num-server-rounds": 1, "progress": "none"}
+    prepare(keys)
+    grid = LocalGrid(make_app(keys), [{}])
+    assert (run(grid, read_config(keys)) / "result.json").exists()
+    with pytest.raises(ImportError):
+        prepare({**keys, "tracker": "mlflow"})
 
 
 def test_numbers_of_a_row() -> None:

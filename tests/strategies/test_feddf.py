@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import open_node
-from server_app.run.opening import distiller
+from server_app.run.public_examples import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState
 from task.config.knobs import Config

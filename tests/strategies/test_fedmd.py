@@ -15,7 +15,7 @@ from client_app.data.node import open_node
 from client_app.solvers.fedmd import FedMDSolver, distance
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import program_of
-from server_app.run.opening import check_public
+from server_app.run.public_examples import check_public
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update
 from task.config.knobs import Config

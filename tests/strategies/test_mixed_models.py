@@ -167,10 +167,9 @@ def test_results_by_model_by_hand() -> None:
 
 def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path) -> None:
     """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
-    from dataclasses import replace
-
     from client_app.work import kept_model
-    from server_app.takeout.model import _order, _own_of
+    from server_app.takeout.last_order import evaluation_order
+    from server_app.takeout.model import _own_of
     from task.catalogue.entry import evaluation_of
     from task.resolve.model_card import card_of
 
@@ -178,7 +177,7 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     played, given = play(keys), read_config(keys)
     client = next(name for name, model in dealt(keys).items() if model == "2nn")
     node, entry = open_node(given, {}), evaluation_of(ALGORITHMS["fedproto"])
-    order = replace(_order(2, played.arrays(2), entry, client, "", ()), run=played.strategy.engine.run_id)
+    order = evaluation_order(2, played.arrays(2), entry, client, played.strategy.engine.run_id, ())
     assert set(order.arrays) == {"prototypes"}
     taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order)
     whole = card_of(given, (4,), 3, node.dataset)

@@ -16,7 +16,7 @@ from flwr.app import Message
 
 from client_app.app import make_app
 from server_app.app import run as run_server
-from server_app.run.opening import distiller
+from server_app.run.public_examples import distiller
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn

@@ -14,7 +14,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import client_app.app
-from server_app.run.opening import distiller
+from server_app.run.public_examples import distiller
 from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
