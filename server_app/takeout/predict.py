@@ -11,6 +11,7 @@ import torch
 
 from server_app.takeout.examples import Input, of_dataset, target_names
 from server_app.takeout.model import TakenModel
+from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.skew import load_dealt
@@ -140,7 +141,7 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
         data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
     else:
         config = taken.config
-        if taken.card.kind == "":
+        if spec_of(config.data.dataset).own and not config.data.data_path:
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
         data = load_dealt(config)[0].at(
             config.server.num_server_rounds if taken.round is None else taken.round

@@ -20,6 +20,7 @@ from server_app.cli import exits
 from server_app.deploy.host.app_integrity import CONTENT, difference, installed
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
+from server_app.deploy.link.jobs import FAILED
 from server_app.deploy.node.identity import Identities
 from task.errors import NodesError, RefusedError
 from tests.faults.case import Rig, case
@@ -88,8 +89,8 @@ def through(rig: Rig) -> str:
         (fed.kits / kit / "code" / "helper.py").write_text("import shutil\n")
     name = rig.submit(1, model="helper:shutil.rmtree").name
     reason = fed.until(lambda: fed.job(name).reason, 240, "the refusal")
-    fed.jobs.ask_to_stop(name)
     assert 'through module "shutil"' in reason, reason
+    assert (fed.job(name).state, fed.job(name).attempts) == (FAILED, 1)
     return reason[:110]
 
 
