@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.refusals import refused_for_good, too_few_replies
+from strategies.engine.refusals import refused_for_good, short_again, too_few_replies
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import RoundContext
 from strategies.engine.stage import Leave
@@ -103,6 +103,7 @@ class Loop:
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
         self._unused: dict[str, RejectedReply] = {}  # by client, its last reply that was not used
+        self._short: set[str] = set()  # clients whose nodes lacked memory in two rounds
 
     def run(self) -> Result:
         """Do the rounds that are left.
@@ -196,6 +197,7 @@ class Loop:
             log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
+            self._short |= short_again(self._unused, log.quarantined)
             self._unused |= {line.client: line for line in log.quarantined}
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
@@ -216,7 +218,7 @@ class Loop:
         """Return the error of a run in which no round has trained so far; None if a later one may yet."""
         last = server_round == self.num_rounds
         least, names = max(self.server.min_replies, 1), self.rounds.registry.names
-        lasting = refused_for_good(self._unused, names, least, before_end=not last)
+        lasting = refused_for_good(self._unused, names, least, before_end=not last, short=self._short)
         if not (last or lasting):
             return None
         begin = max(self._begin, 1)
