@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.features import FEATURES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -230,3 +231,24 @@ def test_within_task_only_the_wire_and_the_flower_room_import_flower() -> None:
     for path in (ROOT / "task").rglob("*.py"):
         if path.parent.name not in ("wire", "flower"):
             assert not {n for n in imported(path) if n.split(".")[0] == "flwr"}, path
+
+
+# Strings that equal an algorithm's name, and what they are.
+NO_ALGORITHM = {
+    ("task/config/knobs.py", "fedavg"): "the default of the key",
+    ("task/datasets/facts.py", "median"): "a statistic",
+    ("task/vertical/proofs.py", "vertical-logistic"): "a part of what is signed",
+}
+
+
+def test_only_catalogue_rules_and_solvers_name_algorithms() -> None:
+    """What algorithms differ in is a field or property of their entries (`task.catalogue.entry`)."""
+    known = ("task/catalogue/", "strategies/rules/", "client_app/solvers/")
+    found = {
+        (where, node.value)
+        for path in modules()
+        if not (where := path.relative_to(ROOT).as_posix()).startswith(known)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in ALGORITHMS
+    }
+    assert found == NO_ALGORITHM.keys()

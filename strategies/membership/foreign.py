@@ -22,8 +22,6 @@ from task.errors import ConfigError
 from task.wire import messages as wire
 from task.wire.registration import Registration
 
-PLAIN_SOLVERS = ("sgd", "fedprox")
-
 
 def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
@@ -44,12 +42,12 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
-    if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
+    if by_client or not models or entry.phases or not entry.traits.plain:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if SELECTIONS[config.server.selection].needs_losses:
         return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
-    if entry.solver == "fedprox" and config.fedprox.adaptive:
+    if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
         return "cannot tell the loss by which fedprox.adaptive changes mu"
     return ""
 
