@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from strategies import rules
 from strategies.engine.brought import own_rule
 from strategies.engine.rule import Rule
-from strategies.engine.strategy import Strategy
+from strategies.strategy import Strategy
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.references import is_reference

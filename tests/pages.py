@@ -177,7 +177,7 @@ def anchor(title: str) -> str:
 
 def page() -> str:
     """Return style and script of report.html, made of the monitor's files: a bundle ships neither."""
-    files = ROOT / "server_app" / "deploy" / "monitor" / "static"
+    files = ROOT / "server_app" / "extras" / "monitor" / "static"
     parts = ["words", "elements", "common", "run", "report"]  # each after those that it imports
     script = "\n".join((files / f"{part}.js").read_text("utf-8") for part in parts)
     script = re.sub(r"^import [^;]*;\n", "", script, flags=re.M)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import open_node
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import NUM_EXAMPLES, Algorithm

@@ -34,6 +34,8 @@ import numpy as np
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
+from client_app.stages.merge import FoldPlan
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
 from task.catalogue.entry import Algorithm
@@ -201,3 +203,17 @@ def _settled(left: Held) -> np.ndarray:
 def _flat(arrays: Arrays) -> np.ndarray:
     """Return all numbers of some arrays as one vector, a copy."""
     return np.concatenate([a.reshape(-1) for a in arrays.values()])
+
+
+class CodingNode(NodeStage):
+    """Reads and writes the records that travel as codes."""
+
+    name = "coding"
+
+    def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
+        """Have codes forwarded, where each client is answered for."""
+        contract, trainable = self.asked.contract, node.parts().trainable
+        own = order.received if contract.parted else None
+        plan.coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)
+        if plan.coder and plan.named:
+            plan.contract = plan.coder.forwarding(len(order.clients))

@@ -7,15 +7,13 @@ import numpy as np
 from flwr.app import RecordDict
 
 from client_app.data.node import Node
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
-from task.config.paths import cache_dir
-from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, RefusedError
 from task.numerics.moments import ColumnMoments, sums_of
 from task.wire import messages as wire
-from task.wire.places import read_places
 
 
 def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
@@ -50,20 +48,6 @@ def _check_counts(node: Node, client: str, counts: np.ndarray) -> None:
         )
 
 
-def in_order(node: Node, content: RecordDict) -> Node:
-    """Return the node with its data read by name, in the order that a message asks for.
-
-    Raises:
-        WireError: The order is none.
-        DataError: It is not one of this node's data.
-    """
-    order = read_places(content)
-    if order is None:
-        return node
-    folder = cache_dir(node.config.data)
-    return replace(node, dataset=read_by_name(node.dataset, order, folder))
-
-
 def with_columns(node: Node, content: RecordDict) -> Node:
     """Return the node with its table prepared by the moments that a message brings.
 
@@ -79,3 +63,13 @@ def with_columns(node: Node, content: RecordDict) -> Node:
         return node
     moments = ColumnMoments(arrays["count"], arrays["mean"], arrays["std"])
     return replace(node, dataset=replace(node.dataset, preparation=preparation.with_moments(moments)))
+
+
+class ColumnsNode(NodeStage):
+    """Reads a node's table by name, prepared with all clients' moments."""
+
+    name = "columns"
+
+    def node(self, node: Node) -> Node:
+        """Return the node with its table prepared."""
+        return with_columns(node, self.asked.content)

@@ -6,6 +6,8 @@ from functools import partial
 from flwr.app import ArrayRecord, RecordDict
 
 from client_app.data.node import Node
+from client_app.stages.merge import FoldPlan
+from client_app.stages.node_stage import Asked, NodeStage
 from task.catalogue.entry import Algorithm
 from task.encryption import ckks
 from task.encryption.sums import TOTAL, Ciphertexts, Sealing
@@ -21,7 +23,7 @@ def opened(node: Node, content: RecordDict) -> RecordDict:
         WireError: It is of another key.
     """
     record = wire.records_of(content, ArrayRecord).get(wire.ARRAYS)
-    if not node.config.server.he or record is None or ckks.CIPHERTEXT not in record:
+    if record is None or ckks.CIPHERTEXT not in record:
         return content
     return RecordDict({**content, wire.ARRAYS: wire.pack_arrays(node.key().open(wire.read_arrays(record)))})
 
@@ -32,15 +34,36 @@ def ciphertexts_of(
     """Return what encrypts a node's sums.
 
     Raises:
-        RefusedError: The owner of the node allows no run without encryption.
         ConfigError: The node has no key.
         WireError: The order does not say by what the clients' weights are divided.
     """
-    if node.owner.encrypted and not node.config.server.he:
-        raise RefusedError('policy: he = true; expected a run with "he" = true; got false')
     if not entry.encrypted:
         return Ciphertexts
     total = order.scalars.get(TOTAL, 0.0)
     if not 1 <= total < 2**53 or total % 1:
         raise WireError(f"training message: expected {TOTAL!r}, a whole number; got {total:g}", TOTAL)
     return partial(Sealing, key=node.key(), total=int(total))
+
+
+class EncryptionNode(NodeStage):
+    """Opens models, and encrypts the sums of the clients."""
+
+    name = "encryption"
+
+    @classmethod
+    def absent(cls, asked: Asked) -> None:
+        """Refuse a run without encryption where the owner allows no other.
+
+        Raises:
+            RefusedError: Naming the run-config key.
+        """
+        if asked.node.owner.encrypted:
+            raise RefusedError('policy: he = true; expected a run with "he" = true; got false')
+
+    def content(self, node: Node, content: RecordDict) -> RecordDict:
+        """Return a message with its model in clear."""
+        return opened(node, content)
+
+    def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
+        """Have sums encrypted."""
+        plan.ciphertexts = ciphertexts_of(node, self.asked.contract, order)

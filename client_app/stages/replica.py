@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from client_app.data.node import Node, OneClient
 from client_app.memory.memory import store_of
 from client_app.memory.state import StateStore
+from client_app.stages.node_stage import NodeStage
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.client_state import REPLICA
@@ -58,3 +59,13 @@ def _keep(store: StateStore, name: str, run: str, model: NamedArrays) -> None:
         save_file(dict(model), temp)
         with freeing_later(path, wait=store.durable):
             os.replace(temp, path)
+
+
+class ReplicaNode(NodeStage):
+    """Makes the model whole that came as codes."""
+
+    name = "replica"
+
+    def content(self, node: Node, content: RecordDict) -> RecordDict:
+        """Return a message with its model whole."""
+        return with_model(node, content)

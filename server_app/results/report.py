@@ -90,8 +90,9 @@ def write_report(run: Path) -> list[Path]:
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
     seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "", keys)
-    plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
-    plots += [*contributions(seen.contribution), *labels(config.get("data") or {})]
+    card = config.get("data") or {}
+    plots += [*confusion(rounds, card), *over_clients(clients, participation(rounds, seen.times))]
+    plots += [*contributions(seen.contribution), *labels(card)]
     plots += samples(folder.path / SAMPLES)
     written = []
     for plot in plots:
@@ -156,7 +157,7 @@ def _run(
         "problems": [],
         "warnings": [],
         "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
-        "classes": by_class(rounds),
+        "classes": by_class(rounds, config.get("data") or {}),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
         "repeat": "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),

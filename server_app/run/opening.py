@@ -23,8 +23,9 @@ from server_app.run.remarks import remarks
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from server_app.run.server_model import ServerModel, server_model
 from strategies import strategy_of
-from strategies.engine.columns_phase import learn_columns
-from strategies.engine.strategy import Strategy
+from strategies.stages.columns import ColumnsStage
+from strategies.stages.mixed_models import set_family
+from strategies.strategy import Strategy
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import natural_task
@@ -79,11 +80,14 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     runs = dataset is not None or entry.vertical
     check_model(config, shape, classes, task.name, dataset, runs=runs)
     check_augment(config, shape)
-    moments = learn_columns(engine, entry, grid, known_moments(resumed) if resumed else None)
+    if columns := engine.find(ColumnsStage):
+        columns.learn(grid, known_moments(resumed) if resumed else None)
+    moments = columns.moments if columns else None
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
     model = server_model(config, task, dataset, registry, shape, classes, runs=runs, resumed=resumed)
-    engine.family, engine.distil = model.family, model.distiller
+    set_family(engine, model.family)
+    engine.distil = model.distiller
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)

@@ -15,9 +15,9 @@ from server_app.run.ledger import Ledger
 from server_app.run.progress import Progress
 from server_app.run.transcript import Transcript
 from strategies.engine.arrival_log import ArrivalLog
-from strategies.engine.evidence import RoundEvidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
+from strategies.stages.transcript import RoundEvidence
 from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays

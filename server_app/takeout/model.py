@@ -43,7 +43,7 @@ class TakenModel:
     def notes(self) -> list[str]:
         """Lines about what the user may not expect of the model."""
         name, entry = self.config.algorithm, contract_of(self.config)
-        if self.client and name == "ensemble":
+        if self.client and entry.ensemble:
             return [f"this is the ensemble's member {self.client}, not the vote of all members"]
         if entry.personal and not self.client and "client" not in self.card.taken:
             return [f"this is the server's model; the models of {name} are the clients' own: --client NAME"]

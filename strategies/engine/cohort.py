@@ -8,8 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from strategies.engine.fold import Folded
-from strategies.engine.privacy import Privacy
 from strategies.engine.rule import TRAIN, Phase, RoundContext, Rule
+from strategies.engine.stage import ServerStage
 from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import (
@@ -88,10 +88,10 @@ class Cohorts:
         entry: Algorithm,
         rule: Rule,
         registry: ClientRegistry,
-        privacy: Privacy | None = None,
+        stages: Sequence[ServerStage] = (),
     ) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
-        self.privacy = privacy  # draws the cohorts in place of the policy, which is uniform
+        self.stages = stages  # one may draw the cohorts in place of the policy
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seeds.train)
         # The most bytes that clients moved in the last round that trained, over those of the contract's
@@ -113,8 +113,10 @@ class Cohorts:
         if candidates:
             phase = context.phase(CANDIDATES, state, candidates)
             losses = {client: row[LOSS.name] for client, row in run(phase).metrics.items()}
-        private = self.privacy
-        drawn = private.cohort(pool.names) if private else self.rule.drawn(state)
+        by_stages = (stage.draw(pool.names) for stage in self.stages)
+        drawn = next((names for names in by_stages if names is not None), None)
+        if drawn is None:
+            drawn = self.rule.drawn(state)
         if drawn is None:
             drawn = self.selector.select(pool, candidates, losses)
         if self.entry.pooled == "once":

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
-from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
@@ -42,7 +42,7 @@ class Folded:
     own_down: dict[str, int] = field(default_factory=dict)
     own_up: dict[str, int] = field(default_factory=dict)
     most_up: float = 0
-    evidence: Evidence | None = None  # of what anyone can check the sums by
+    left: dict[str, Any] = field(default_factory=dict)  # what stages keep of the phase, by their names
     untested: list[str] = field(default_factory=list)  # clients that had no examples to measure on
 
     def set_apart(self, work: str) -> list[RejectedReply]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strategies.engine.cohort import RoundPlan
-from strategies.engine.evidence import RoundEvidence
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
+from strategies.engine.stage import Leave
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.metrics import weighted_mean
 from task.wire import messages as wire
@@ -78,7 +78,7 @@ class RoundLog:
     quarantined: list[wire.RejectedReply] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
-    evidence: RoundEvidence | None = None
+    leaves: list[Leave] = field(default_factory=list)  # write down what the round leaves
 
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""

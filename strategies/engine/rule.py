@@ -8,7 +8,7 @@ clients, and gets back what their replies reduce to:
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 
-`strategies.engine.phases` runs the phases; `strategies.engine.strategy.Strategy` is the Flower strategy
+`strategies.engine.phases` runs the phases; `strategies.strategy.Strategy` is the Flower strategy
 around both.
 """
 
@@ -161,8 +161,9 @@ class RoundContext:
     def _models(self, state: Any) -> SubModels:
         if self.family is None:
             raise ConfigError(
-                f'run-config key "{self.rule.config.part_key}": expected `strategy.engine.family`, which '
-                "says what parts of the model there are (task.resolve.contract.family_of); got none"
+                f'run-config key "{self.rule.config.part_key}": expected a family of models, which '
+                "says what parts of the model there are (task.resolve.contract.family_of, and "
+                "strategies.stages.mixed_models.set_family); got none"
             )
         return SubModels(self.family, self.round, state.arrays)
 

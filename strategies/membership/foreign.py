@@ -3,7 +3,7 @@
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
   own convention. Any other algorithm would silently lose its client half.
-* A loop that is not `strategies.engine.strategy.Strategy.start`, such as that of Flower's wrappers for
+* A loop that is not `strategies.strategy.Strategy.start`, such as that of Flower's wrappers for
   differential privacy, works on the replies: it clips or weighs models. It must get one model from each node,
   not merged sums of several clients, and nothing may go round it.
 """
@@ -21,8 +21,6 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.wire import messages as wire
 from task.wire.registration import Registration
-
-PLAIN_SOLVERS = ("sgd", "fedprox")
 
 
 def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
@@ -44,12 +42,12 @@ def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
-    if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
+    if by_client or not models or entry.phases or not entry.traits.plain:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if SELECTIONS[config.server.selection].needs_losses:
         return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
-    if entry.solver == "fedprox" and config.fedprox.adaptive:
+    if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
         return "cannot tell the loss by which fedprox.adaptive changes mu"
     return ""
 

@@ -120,12 +120,14 @@ _GLOBAL = (
     Algorithm(
         "fedadagrad", "FedAdagrad", _REDDI,
         about="FedAvg whose mean update is a gradient for Adagrad on the server.",
+        reads=("fedopt.", "fedopt.adagrad-beta1"),
         neutral={"fedopt.server-lr": 2e9, "fedopt.tau": 1e9, "fedopt.adagrad-beta1": 0.0},
     ),
     # v stays at tau^2 and sqrt(v) + tau at 1.
     Algorithm(
         "fedadam", "FedAdam", _REDDI,
         about="FedAvg whose mean update is a gradient for Adam on the server.",
+        reads=("fedopt.", "fedopt.beta1", "fedopt.beta2"),
         neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
     Algorithm(
@@ -250,6 +252,7 @@ _GLOBAL = (
     Algorithm(
         "fedsgd", "FedSGD", MCMAHAN,
         about="Clients send one full gradient, and the server takes one step.",
+        by_steps="fedavg",
         solver="fedsgd",
         sgd_only=_NO_STEP,
         unclipped=_NO_STEP,
@@ -327,6 +330,7 @@ _GLOBAL = (
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         group="fair",
         about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
+        reads=("qffl.",),
         solver="qfedavg",
         sgd_only="1 / eta stands for the Lipschitz constant of a gradient step",
         unclipped="1 / eta stands for the Lipschitz constant of a gradient step",
@@ -345,6 +349,8 @@ _GLOBAL = (
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
         group="fair",
         about="As q-FedAvg, with one full gradient a client instead of local training.",
+        by_steps="qfedavg",
+        reads=("qffl.",),
         solver="qfedsgd",
         sgd_only=_NO_STEP,
         unclipped=_NO_STEP,
@@ -399,6 +405,7 @@ _GLOBAL = (
     Algorithm(
         "fedyogi", "FedYogi", _REDDI,
         about="FedAvg whose mean update is a gradient for Yogi on the server.",
+        reads=("fedopt.", "fedopt.beta1", "fedopt.beta2"),
         neutral={"fedopt.server-lr": 1.0, "fedopt.tau": 0.5, "fedopt.beta1": 0.0, "fedopt.beta2": 1 - 2**-53},
     ),
 )  # fmt: skip

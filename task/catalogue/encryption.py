@@ -5,8 +5,6 @@ from dataclasses import replace
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_DOWN, MODEL_UP
 
-MEANS = ("fedavg", "fedprox")  # rules that take the mean for the next model, and do nothing more with it
-
 
 def why_not_added(entry: Algorithm) -> str:
     """Return why adding ciphertexts is not all that an algorithm's server needs; "" = it is."""
@@ -19,7 +17,7 @@ def why_not_added(entry: Algorithm) -> str:
     up = tuple(replace(r, of=MODEL_UP.of) for r in entry.up)
     if up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases:
         return "its clients get or send more than models, or something else, with which the server computes"
-    if entry.rule not in MEANS:
+    if not entry.takes_mean:
         return "its server computes with the mean, and ciphertexts can only be added"
     return ""
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from task.catalogue.papers import Paper, paper
-from task.catalogue.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
+from task.catalogue.record import CLIENTS, COLUMNS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
+from task.catalogue.solvers import SOLVER_TRAITS, SolverTraits
 
 Private = Literal["", "head", "body", "norm", "twin", "all"]
 # What a user wants of an algorithm, and the heading of those that give it.
@@ -41,6 +42,15 @@ LI_PROX = paper("1812.06127", "Algorithm 2")
 
 
 @dataclass(frozen=True)
+class Variant:
+    """What another value of one of an algorithm's own keys changes in its entry."""
+
+    key: str
+    value: bool | int | float | str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """One algorithm; the defaults are FedAvg's, so that an entry says only what differs."""
 
@@ -70,6 +80,10 @@ class Algorithm:
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
+    # Its own run-config keys: sections, whose names end in a dot, and keys of a shared section that only some
+    # of its algorithms read. The section of the name of the algorithm if an entry gives none.
+    reads: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
     # Run-config keys at whose values the algorithm is FedAvg.
     neutral: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     # Whether `neutral` holds only among clients with equally many examples, the rule not using n_k.
@@ -93,6 +107,10 @@ class Algorithm:
     distils: str = ""
     # Whether clients read features, the inputs of the model's last linear layer.
     features: bool = False
+    classes: str = ""  # why targets must be class numbers; "" = any go
+    fixed_model: bool = False  # whether the algorithm says itself what the model is
+    ensemble: bool = False  # whether a client's own model is but one of those that vote
+    by_steps: str = ""  # of an algorithm whose clients send gradients, the one whose clients take the step
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False
     # Whether what happens in a round follows from ``num-server-rounds``, not from the rounds before alone.
@@ -123,10 +141,11 @@ class Algorithm:
     vertical: bool = False
 
     def __post_init__(self) -> None:
-        """Name the rule and the group, and let nobody change the mappings."""
+        """Name the rule, the group and the section, and let nobody change the mappings."""
         group = "own" if self.personal else "robust" if self.withstands else "global"
         object.__setattr__(self, "rule", self.rule or self.name)
         object.__setattr__(self, "group", self.group or group)
+        object.__setattr__(self, "reads", self.reads or (f"{self.name}.",))
         object.__setattr__(self, "phases", MappingProxyType(dict(self.phases)))
         object.__setattr__(self, "neutral", MappingProxyType(dict(self.neutral)))
 
@@ -134,6 +153,41 @@ class Algorithm:
     def verb(self) -> Literal["train", "evaluate"]:
         """The kind of Flower's message that asks for it."""
         return "train" if self.work in _TRAINING else "evaluate"
+
+    @property
+    def traits(self) -> SolverTraits:
+        """What its clients' steps allow; those of a user's own solver allow nothing."""
+        return SOLVER_TRAITS.get(self.solver, SolverTraits())
+
+    @property
+    def takes_mean(self) -> bool:
+        """Whether its server takes the mean for the next model, and does nothing more with it."""
+        return self.rule in ("fedavg", "fedprox")
+
+    @property
+    def sends_gradient(self) -> bool:
+        """Whether its clients send gradients at the received model and take no step."""
+        return bool(self.up) and all(r.of in ("all", "batch") for r in self.up)
+
+    @property
+    def sends_whole_gradient(self) -> bool:
+        """Whether these are over all examples, in no batches."""
+        return bool(self.up) and all(r.of == "all" for r in self.up)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its server says how many local steps clients take."""
+        return any(s.name == "local-steps" for s in self.down_scalars)
+
+    @property
+    def scales_columns(self) -> bool:
+        """Whether its clients scale steps by feature, for which the first layer must be linear in them."""
+        return any(r.layout == COLUMNS for r in self.down)
+
+    def owns(self, key: str) -> bool:
+        """Return whether a run-config key is one of the algorithm's own."""
+        section, dot, _ = key.partition(".")
+        return key in self.reads or section + dot in self.reads
 
     @property
     def parted(self) -> bool:

@@ -1,7 +1,7 @@
 """The contract of the phase that measures how unlike the clients' gradients are: ``gradient-dissimilarity``.
 
 All clients that are online send the full gradient of the global model on their training examples, of which
-the server keeps the mean, and its squared norm; `strategies.engine.dissimilarity` has what follows of them.
+the server keeps the mean, and its squared norm; `strategies.stages.dissimilarity` has what follows of them.
 """
 
 from typing import Final

@@ -58,6 +58,7 @@ LOCAL_STEPS = (
     Algorithm(
         "fedlc", "FedLC", paper("2209.00189", "equation 8"),
         about="Calibrates each client's logits by how many examples of a class it has.",
+        classes="FedLC calibrates the logits of classes",
         rule="fedavg", solver="fedlc",
         neutral={"fedlc.tau": 0.0},
         biased="the calibrated loss has another optimum",
@@ -65,12 +66,14 @@ LOCAL_STEPS = (
     Algorithm(
         "fedntd", "FedNTD", paper("2106.03097"),
         about="Distils what the global model says of the classes other than the true one.",
+        classes="FedNTD distils the classes other than the true one",
         rule="fedavg", solver="fedntd",
         neutral={"fedntd.beta": 0.0},
     ),
     Algorithm(
         "mime", "Mime", _MIME,
         about="Local steps by the server's momentum and gradients corrected to those of all clients.",
+        reads=("mime.",),
         differs=_BY_EXAMPLES,
         solver="mime",
         sgd_only=_MIXED,
@@ -87,6 +90,7 @@ LOCAL_STEPS = (
     Algorithm(
         "mimelite", "MimeLite", _MIME,
         about="Local steps by the server's momentum, which stands still while clients train.",
+        reads=("mime.",),
         differs=_BY_EXAMPLES,
         solver="mimelite",
         sgd_only=_MIXED,

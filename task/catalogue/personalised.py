@@ -11,7 +11,7 @@ FedAvg's; Ditto's authors draw clients by n_k and take the plain mean: ``selecti
 from dataclasses import replace
 from functools import partial
 
-from task.catalogue.entry import MCMAHAN, Algorithm
+from task.catalogue.entry import MCMAHAN, Algorithm, Variant
 from task.catalogue.papers import paper
 from task.catalogue.record import (
     CLIENTS,
@@ -99,6 +99,7 @@ PERSONAL = (
     _averaged(
         "ditto", "Ditto", paper("2012.04221"),
         about="FedAvg, and for each client a model of its own that is pulled towards the global one.",
+        reads=("ditto.", "personal.epochs"),
         solver="ditto",
         keeps=(_WHOLE,),
         newcomer="v_k = w^t, the global model of its first round",
@@ -109,6 +110,10 @@ PERSONAL = (
         paper("1612.01474", "section 2.4, mean of the members' probabilities"),
         group="baseline",
         about="Each client trains alone, on its own or its site's data; the models vote by mean probability.",
+        ensemble=True,
+        classes="the members of an ensemble vote with probabilities of classes",
+        # A batch of members would hold the data M times.
+        variants=(Variant("ensemble.of", "site", {"pooled": "each", "batched": False}),),
         solver="ensemble",
         down=(),
         up=(_EACH_MODEL_UP,),
@@ -141,6 +146,7 @@ PERSONAL = (
     _averaged(
         "fedbabu", "FedBABU", paper("2106.06042"),
         about="Trains the body alone, under one random head for all, and fine-tunes both before it is used.",
+        reads=("fedbabu.", "personal.epochs"),
         solver="fedbabu",
         private="head",
         newcomer="the run's initial head over the round's body, fine-tuned like everybody's; nothing is kept",
@@ -178,6 +184,7 @@ PERSONAL = (
     _own(
         "fedem", "FedEM", paper("2108.10252"),
         about="Each client's model is a mixture of a few that all train together, by weights of its own.",
+        classes="the components of FedEM vote with probabilities of classes",
         solver="fedem",
         models="fedem.components",
         down=several(_COMPONENT, 3),
@@ -209,6 +216,7 @@ PERSONAL = (
     _own(
         "fedmd", "FedMD", paper("1910.03581"),
         about="Clients of any models agree on the logits of public examples, and each keeps its own model.",
+        classes="FedMD averages scores of classes",
         solver="fedmd",
         down=(Record("consensus", LOGITS, "f~, mean logits of the public examples, and of how many"),),
         up=(
@@ -235,6 +243,7 @@ PERSONAL = (
     _own(
         "fedproto", "FedProto", paper("2105.00243"),
         about="Clients share class prototypes, mean features, and keep their models, which may be unlike.",
+        classes="FedProto averages features by class",
         solver="fedproto",
         features=True,
         down=(_PROTOTYPES_DOWN,),
@@ -254,6 +263,11 @@ PERSONAL = (
     _averaged(
         "fedphp", "FedPHP", paper("10.1007/978-3-030-86486-6_36"),
         about="Each client keeps a running mean of its own models, which teaches its next one.",
+        classes="FedPHP learns probabilities of classes",
+        variants=(
+            Variant("fedphp.transfer", "kd", {"features": False}),
+            Variant("fedphp.transfer", "mmd", {"classes": ""}),
+        ),
         solver="fedphp",
         features=True,
         keeps=(
@@ -267,6 +281,7 @@ PERSONAL = (
     _averaged(
         "fedrep", "FedRep", paper("2102.07089"),
         about="Trains the client's own last layers first, then the shared ones, of which the mean is taken.",
+        reads=("fedrep.", "personal.epochs"),
         solver="fedrep",
         keeps=(_PRIVATE,),
         weight="uniform",
@@ -278,6 +293,7 @@ PERSONAL = (
     _averaged(
         "fedrod", "FedRoD", paper("2107.00778"),
         about="A balanced loss for a generic model, and for each client a head of its own on top of it.",
+        classes="FedRoD balances classes",
         solver="fedrod",
         features=True,
         keeps=(Record("head", FREE, "h_P, the client's own linear head"),),
@@ -295,6 +311,7 @@ PERSONAL = (
     _averaged(
         "fine-tune", "FedAvg, fine-tuned", paper("1910.10252", "section 3"),
         about="FedAvg, whose model each client trains on its own data before it uses it.",
+        reads=("fine-tune.", "personal.epochs"),
         solver="fine-tune",
         newcomer="the global model, fine-tuned like everybody's; nothing is kept",
         neutral={"fine-tune.mu": 0.0},
@@ -319,6 +336,7 @@ PERSONAL = (
     _averaged(
         "knn-per", "kNN-Per", paper("2111.09360"),
         about="FedAvg's model votes with the nearest training examples of the client, in its own features.",
+        classes="the neighbours of kNN-Per vote for classes",
         solver="knn-per",
         features=True,
         newcomer="the global model, with the client's own training examples; nothing is kept",
@@ -347,6 +365,8 @@ PERSONAL = (
     Algorithm(
         "moon", "MOON", paper("2103.16257"),
         about="A contrastive loss pulls local features to the global model's, away from earlier local ones.",
+        classes="MOON is derived for a classifier, whose features it contrasts",
+        variants=(Variant("moon.mu", 0.0, {"features": False}),),
         rule="fedavg",
         solver="moon",
         features=True,

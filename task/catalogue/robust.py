@@ -21,6 +21,7 @@ ROBUST = (
     _robust(
         "bulyan", "Bulyan", paper("1802.07927", "section 4"),
         about="Picks clients by Krum, then averages, number by number, the values nearest to the median.",
+        reads=("robust.",),
         withstands=(4, 3),
         neutral={"robust.byzantine": 0.0},
         settles=False,
@@ -29,6 +30,7 @@ ROBUST = (
     _robust(
         "centered-clipping", "Centered clipping", paper("2012.10333", "Algorithm 2"),
         about="Moves from the last update towards the clients' by steps of a limited length.",
+        reads=("robust.", "centered-clipping."),
         withstands=(2, 1),
         neutral={"centered-clipping.radius": 1e30, "robust.byzantine": 0.0},
         biased="it cuts the updates of clients far from the others",
@@ -36,6 +38,7 @@ ROBUST = (
     _robust(
         "dnc", "DnC", paper("10.14722/ndss.2021.24498", "Algorithm 2"),
         about="Leaves out clients that stand out along the direction in which all differ most.",
+        reads=("robust.", "dnc."),
         withstands=(2, 1),
         neutral={"robust.byzantine": 0.0},
         biased="it leaves out clients far from the others",
@@ -57,6 +60,7 @@ ROBUST = (
     _robust(
         "geometric-median", "Geometric median (RFA)", paper("1912.13445", "Algorithm 2"),
         about="Takes the point with the smallest sum of distances to the clients' models.",
+        reads=("robust.", "robust.nu", "robust.iterations", "robust.weighted"),
         withstands=(2, 1),
         neutral={"robust.nu": 1e9, "robust.byzantine": 0.0},
         biased="it minimises distances, not their squares",
@@ -64,6 +68,7 @@ ROBUST = (
     _robust(
         "krum", "Krum", _BLANCHARD,
         about="Takes the one client's model that is nearest to its neighbours.",
+        reads=("robust.",),
         withstands=(2, 3),
         no_neutral="it takes the model of one client among at least three",
         settles=False,
@@ -72,6 +77,7 @@ ROBUST = (
     _robust(
         "median", "Coordinate median", _YIN,
         about="Takes the median of the clients' models, number by number.",
+        reads=("robust.",),
         withstands=(2, 1),
         neutral={"fraction-train": 0.0},
         biased="the median of gradients is not their mean",
@@ -79,6 +85,7 @@ ROBUST = (
     _robust(
         "meamed", "Mean around the median", paper("1802.10116", "Definition 4"),
         about="Averages, number by number, the clients' values nearest to the median.",
+        reads=("robust.",),
         withstands=(2, 1),
         neutral={"robust.byzantine": 0.0},
         biased="it leaves out numbers far from the others, and does not use n_k",
@@ -86,6 +93,7 @@ ROBUST = (
     _robust(
         "multi-krum", "Multi-Krum", _BLANCHARD,
         about="Averages the clients' models that are nearest to their neighbours.",
+        reads=("robust.", "robust.m"),
         withstands=(2, 3),
         neutral={"robust.byzantine": 0.0, "robust.m": 1_000_000},
         biased="it leaves out clients far from the others",
@@ -93,6 +101,7 @@ ROBUST = (
     _robust(
         "trimmed-mean", "Trimmed mean", _YIN,
         about="Averages the clients' models, number by number, without the largest and the smallest values.",
+        reads=("robust.", "robust.trim"),
         withstands=(2, 1),
         neutral={"robust.trim": 0.0},
         biased="it leaves out numbers far from the others, and does not use n_k",

@@ -126,6 +126,16 @@ VERTICAL = (
     Algorithm(
         "splitnn", "SplitNN", _SPLITNN,
         about="Parties with other columns of the same people train one model that is cut between them.",
+        reads=(
+            "vertical.",
+            "vertical.cut",
+            "vertical.hidden",
+            "vertical.window",
+            "vertical.local",
+            "vertical.defence",
+            "vertical.noise",
+            "vertical.nopeek",
+        ),
         group="vertical",
         work="label",
         measuring="score",
@@ -148,6 +158,8 @@ VERTICAL = (
     Algorithm(
         "vertical-logistic", "Vertical logistic regression", _HARDY,
         about="Parties with other columns of the same people train a logistic regression on ciphertexts.",
+        reads=("vertical.", "vertical.key-bits"),
+        fixed_model=True,
         group="vertical",
         work="finish",
         measuring="tally",

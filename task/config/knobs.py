@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from task.catalogue.brought import algorithm_of
+from task.catalogue.entry import Algorithm
 from task.config.algorithm_sections import (
     AdamConfig,
     AdaptiveTauConfig,
@@ -89,6 +90,7 @@ from task.config.sections import (
     StructuredConfig,
     SyntheticConfig,
     TrainConfig,
+    Value,
     knob,
 )
 
@@ -206,6 +208,22 @@ class Config:
     def __getstate__(self) -> dict[str, object]:
         """Leave out the hash, which is another one in another process."""
         return {key: value for key, value in vars(self).items() if key != "_hash"}
+
+    def value(self, key: str) -> Value:
+        """Return what the run has of one run-config key of a section of its own, such as "fedprox.mu"."""
+        section, _, name = key.replace("-", "_").partition(".")
+        held = getattr(self, section)
+        found: Value = getattr(held, name) if hasattr(held, name) else getattr(held, f"{name}_")
+        return found
+
+    @property
+    def entry(self) -> Algorithm:
+        """The entry of the run's algorithm, in the variant that its keys ask for."""
+        entry = algorithm_of(self.algorithm)
+        for variant in entry.variants:
+            if self.value(variant.key) == variant.value:
+                entry = replace(entry, **variant.changes)
+        return entry
 
     @property
     def seeds(self) -> Seeds:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from task.catalogue.brought import algorithm_of
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset, spec_of
 from task.datasets.base import Owners, Rows
@@ -126,7 +127,8 @@ def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:
             f'"{config.data.dataset}"; got {source.input_shape} of "{name}"'
         )
     rows = public_rows(source, config)
-    if not (config.algorithm == "fedmd" and config.fedmd.pretrain_epochs):
+    labels = algorithm_of(config.algorithm).owns("fedmd.pretrain-epochs") and config.fedmd.pretrain_epochs
+    if not labels:
         return PublicExamples(source.inputs(rows))
     if dataset is not None and source.num_classes != dataset.num_classes:
         raise ConfigError(

@@ -129,22 +129,15 @@ def _no_base(entry: Algorithm) -> str:
 
 def _structured(entry: Algorithm) -> str:
     more = entry.keeps or entry.phases or entry.private or entry.personal
-    if entry.solver not in ("sgd", "fedexp", "fedprox") or more:
+    if not entry.traits.restricted or more:
         return "its clients do more than steps from the received model, which no restriction is defined for"
     whole = "its rule compares whole models, of which a restriction leaves most as they were"
     return "" if entry.up == (MODEL_UP,) else whole
 
 
-# Solvers whose steps go along the gradient of a loss on one batch, with linear terms at most.
-_UPHILL = (
-    "ditto", "fedacg", "fedcm", "feddc", "feddyn", "fedexp", "fedlc", "fednova", "fedntd", "fedprox",
-    "fedrep", "fine-tune", "loss-before", "mimelite", "moon", "qfedavg", "scaffold", "sgd",
-)  # fmt: skip
-
-
 def _sharp(entry: Algorithm) -> str:
     why = "its clients do not step along the gradient of a loss on one batch, or it is not verified with them"
-    return "" if entry.solver in _UPHILL else why
+    return "" if entry.traits.uphill else why
 
 
 def _ring(entry: Algorithm) -> str:

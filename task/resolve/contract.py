@@ -42,20 +42,12 @@ if TYPE_CHECKING:  # torch costs seconds
 
 def entry_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, as the algorithm's own keys change it."""
-    entry = algorithm_of(config.algorithm)
-    if entry.solver == "ensemble" and config.ensemble.of == "site":
-        return replace(entry, pooled="each", batched=False)  # a batch of members would hold the data M times
+    entry = config.entry
     if entry.models:
-        return with_models(entry, _number(config, entry.models))
-    if entry.distils and not _number(config, entry.distils):
+        return with_models(entry, int(config.value(entry.models)))
+    if entry.distils and not config.value(entry.distils):
         return replace(entry, distils="")
     return entry
-
-
-def _number(config: Config, key: str) -> int:
-    """Return the value of an algorithm's own run-config key."""
-    section, _, name = key.replace("-", "_").partition(".")
-    return int(getattr(getattr(config, section), name))
 
 
 def contract_of(config: Config) -> Algorithm:
@@ -147,23 +139,20 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
 def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
     """Refuse statistics that training moves, where clients send gradients and nobody learns them."""
     if buffers and entry.up and all(r.layout == PARAMETERS for r in entry.up):
-        trains = {"fedsgd": "fedavg", "qfedsgd": "qfedavg"}.get(entry.solver)
+        other = f', or algorithm = "{entry.by_steps}" with batch-size = 0 and local-epochs = 1'
+        other = other if entry.by_steps else ""
         raise ConfigError(
             f'run-config key "model": the clients of {entry.title} send a gradient and no buffers such as '
             f"{buffers[0]!r}, so that the model would be measured with those of round 0; expected a model "
             "without batch normalisation"
-            + (f', or algorithm = "{trains}" with batch-size = 0 and local-epochs = 1' if trains else "")
-            + f"; got {model!r}"
+            f"{other}; got {model!r}"
         )
 
 
 def reads_features(config: Config) -> str:
     """Return the title of the run's algorithm if its clients read features; "" = they do not."""
     entry = entry_of(config)
-    off = (entry.solver == "moon" and not config.moon.mu) or (
-        entry.solver == "fedphp" and config.fedphp.transfer != "mmd"
-    )
-    return entry.title if entry.features and not off else ""
+    return entry.title if entry.features else ""
 
 
 def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
@@ -348,5 +337,5 @@ def check_model(
         rows=rows,
         runs=runs,
     )
-    if entry.solver == "fsvrg-sparse":
+    if entry.scales_columns:
         check_linear(config.model, model_of(config, shape, classes), shape)

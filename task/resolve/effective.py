@@ -1,11 +1,11 @@
 """Which run-config keys a run reads; a key that was set and that nothing reads is refused.
 
-A key that no line below names is read by every run. The section of an algorithm's own knobs (``fedprox.mu``)
-is read with that algorithm and needs no line. Flower hands over the run config with all defaults filled in,
-so a key counts as set if its value is not the default.
+A key that no line below names is read by every run. An algorithm's own keys (``fedprox.mu``) are read with
+that algorithm and need no line: the catalogue has them (`Algorithm.reads`). Flower hands over the run config
+with all defaults filled in, so a key counts as set if its value is not the default.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,8 @@ class When:
         return f"{words}, or {self.other}" if self.other else words
 
 
-def _algorithm(*names: str) -> When:
-    return When("algorithm", names)
+def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
+    return tuple(sorted(name for name, entry in ALGORITHMS.items() if holds(entry)))
 
 
 def _selection(name: str) -> When:
@@ -64,43 +64,42 @@ def _is_bounded(entry: Algorithm) -> bool:
 
 
 _OWN_DATA = When("dataset", tuple(sorted(name for name, spec in DATASETS.items() if spec.own)))
-_VERTICAL = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.vertical))
-_PUBLIC = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.reads_public))
+_VERTICAL = _those(lambda entry: entry.vertical)
 _AVERAGED = When("algorithm", _VERTICAL, but=True)
 _UPDATES = When(
     "algorithm",
-    tuple(sorted(a for a, e in ALGORITHMS.items() if not _is_bounded(e))),
+    _those(lambda entry: not _is_bounded(entry)),
     but=True,
     why="whose clients send nothing, or sums that no norm of a change bounds",
 )
-_MANY = When("algorithm", tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.pooled)), but=True)
-_ASYNCHRONOUS = tuple(sorted(a for a, entry in ALGORITHMS.items() if entry.asynchronous))
+_MANY = When("algorithm", _those(lambda entry: entry.pooled), but=True)
+_ASYNCHRONOUS = _those(lambda entry: entry.asynchronous)
 _WAITING = When("algorithm", _ASYNCHRONOUS, but=True)
+_FREE_MODEL = When("algorithm", _those(lambda entry: entry.fixed_model), but=True)
 _VIRTUAL = When("order-of-arrival", ("virtual",))
-_HEAD = _algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.private == "head"))
+_HEAD = When("algorithm", _those(lambda entry: entry.private == "head"))
 _TABLE = When("dataset", TABLES)
 _TEXTS = tuple(name for name, spec in DATASETS.items() if spec.text)
 _IMAGES = When("dataset", tuple(sorted((*_TEXTS, "breast-cancer", "csv", "synthetic"))), but=True)
-_MOMENTS = _algorithm("fedadam", "fedyogi")
-_MEDIAN = _algorithm("geometric-median")
 _MODEL_COST = When("adaptive-tau.resource", ("model",))
 _OORT = ("penalty", "exploration", "exploration-decay", "exploration-min", "cut-off", "clip",
          "pace", "pacer-step", "pacer-window")  # fmt: skip
-_ONE_GRADIENT = ("fedsgd", "qfedsgd", "signsgd")
+_ONE_GRADIENT = _those(lambda entry: entry.sends_gradient)
+_WHOLE_GRADIENT = _those(lambda entry: entry.sends_whole_gradient)
+_COUNTED = _those(lambda entry: entry.counts_steps)
 _STEPS = When("algorithm", _ONE_GRADIENT, but=True)
 _SGD = When("optimizer", ("sgd",))
 # What parties of one model have no use for: all of them take part in every step.
 _NOT_VERTICAL = (
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
 )  # fmt: skip
-_SPLIT = ("cut", "hidden", "window", "local", "defence", "nopeek")
 _KINDS = tuple(k for k in AttackConfig.__dataclass_fields__["kind"].metadata["choices"] if k != "none")
 _SCALED = ("sign-flip", "scale", "inner-product", "distributed-backdoor", "model-replacement")
 
 # Slow clients do fewer epochs, but one at least: they do the same work where it is one, or not in epochs.
 _DROPPED = When("drop-stragglers")
 _SLOW = (
-    When("algorithm", (*_ONE_GRADIENT, "adaptive-tau"), but=True, other=_DROPPED),
+    When("algorithm", (*_ONE_GRADIENT, *_COUNTED), but=True, other=_DROPPED),
     When("local-epochs", (1,), but=True, other=_DROPPED),
 )
 _DRIFTS = When("drift.kind", ("none",), but=True)
@@ -110,11 +109,7 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     # whole sections, whose name ends in a dot
     "synthetic.": (When("dataset", ("synthetic",)),),
     "adam.": (When("optimizer", OPTIMIZERS[1:]),),
-    "fedopt.": (_algorithm("fedadagrad", "fedadam", "fedyogi"),),
-    "qffl.": (_algorithm("qfedavg", "qfedsgd"),),
-    "robust.": (_algorithm(*sorted(a for a, entry in ALGORITHMS.items() if entry.withstands)),),
-    "mime.": (_algorithm("mime", "mimelite"),),
-    "fedala.": (When("algorithm", ("fedala",), other=When("ala", (True,))),),
+    "fedala.": (When("algorithm", _those(lambda entry: "ala" in entry.stages), other=When("ala", (True,))),),
     # single keys; all conditions must hold, those of the section too
     "initial-model-strict": (When("initial-model"),),
     "data-path": (_OWN_DATA,),
@@ -132,27 +127,24 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "missing": (_TABLE,),
     "missing-indicator": (_TABLE, When("missing", ("mean", "zero"))),
     "standardise": (_TABLE, _AVERAGED),
-    "batch-size": (When("algorithm", ("fedsgd", "qfedsgd"), but=True, other=When("batch-size", (0,))),),
+    "batch-size": (When("algorithm", _WHOLE_GRADIENT, but=True, other=When("batch-size", (0,))),),
     "local-epochs": (
         When("local-steps", (0,)),
-        When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),
+        When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, *_COUNTED), but=True),
     ),
-    "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, "adaptive-tau"), but=True),),
+    "local-steps": (When("algorithm", (*_ONE_GRADIENT, *_VERTICAL, *_COUNTED), but=True),),
     **dict.fromkeys(_NOT_VERTICAL, (_AVERAGED,)),
     "max-update-norm": (_AVERAGED, _UPDATES),
     "enough-replies": (_AVERAGED, _WAITING),
     "stragglers": (_AVERAGED, _WAITING, _MANY, When("local-steps", (0,)), *_SLOW),
     "devices.": (_VIRTUAL,),
     "devices.uplink": (_AVERAGED, _WAITING),
-    "order-of-arrival": (_algorithm(*_ASYNCHRONOUS),),
-    "vertical.": (_algorithm(*_VERTICAL),),
-    **dict.fromkeys((f"vertical.{name}" for name in _SPLIT), (_algorithm("splitnn"),)),
-    "vertical.noise": (_algorithm("splitnn"), When("vertical.defence", ("gaussian",))),
-    "vertical.key-bits": (_algorithm("vertical-logistic"),),
+    "order-of-arrival": (When("algorithm", _ASYNCHRONOUS),),
+    "vertical.noise": (When("vertical.defence", ("gaussian",)),),
     # Which has but one, and whose kinds may be several.
-    "model": (When("algorithm", ("vertical-logistic",), but=True), When("models.levels", ("",))),
+    "model": (_FREE_MODEL, When("models.levels", ("",))),
     "models.": (_AVERAGED,),
-    "public.": (_algorithm(*_PUBLIC),),
+    "public.": (When("algorithm", _those(lambda entry: entry.reads_public)),),
     "lr-decay": (When("lr-schedule", ("cosine",), but=True),),
     "lr-step": (When("lr-schedule", ("step",)),),
     "augment": (_STEPS, _AVERAGED),
@@ -189,9 +181,6 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "contribution.tolerance": (When("contribution.measure", ("shapley",)),),
     "sam.form": (When("sam.rho"),),
     "structured.keep": (When("structured.kind", ("low-rank", "mask")),),
-    "fedopt.adagrad-beta1": (_algorithm("fedadagrad"),),
-    "fedopt.beta1": (_MOMENTS,),
-    "fedopt.beta2": (_MOMENTS,),
     "dropout-width": (When("width.levels", ("",)),),
     "models.shares": (When("models.levels"),),
     "width.shares": (When("width.levels"),),
@@ -199,15 +188,9 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
     "personal.layers": (_HEAD, When("private-layers", ("",))),
     "private-layers": (_HEAD,),
     "personal.epochs": (
-        _algorithm("ditto", "fedbabu", "fedrep", "fine-tune"),
         When("local-steps", (0,)),
         When("fedbabu.tune", ("none",), but=True),
     ),
-    "robust.trim": (_algorithm("trimmed-mean"),),
-    "robust.m": (_algorithm("multi-krum"),),
-    "robust.nu": (_MEDIAN,),
-    "robust.iterations": (_MEDIAN,),
-    "robust.weighted": (_MEDIAN,),
     "fedphp.temperature": (When("fedphp.transfer", ("kd",)),),
     "d-psgd.degree": (When("d-psgd.route", ("regular",)),),
     "fedasync.poly-a": (When("fedasync.staleness", ("polynomial",)),),
@@ -230,9 +213,14 @@ READ_WHEN: dict[str, tuple[When, ...]] = {
 def conditions(key: str) -> tuple[When, ...]:
     """Return what must hold of a run so that it reads a key; nothing = every run does."""
     section, dot, _ = key.partition(".")
-    own: tuple[When, ...] = (_algorithm(section),) if dot and section in ALGORITHMS else ()
-    whole = READ_WHEN.get(f"{section}.", own) if dot else ()
-    return (*whole, *READ_WHEN.get(key, ()))
+    whole = READ_WHEN.get(f"{section}.", _owned(f"{section}.")) if dot else ()
+    return (*whole, *_owned(key), *READ_WHEN.get(key, ()))
+
+
+def _owned(key: str) -> tuple[When, ...]:
+    """Return the condition on the algorithm of a key, or of a section, that is one of algorithms' own."""
+    owners = _those(lambda entry: key in entry.reads)
+    return (When("algorithm", owners),) if owners else ()
 
 
 def reads_only(key: str, algorithm: str) -> bool:

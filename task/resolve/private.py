@@ -6,6 +6,7 @@ would leave a client, or make one client's update depend on who the others are, 
 
 from collections.abc import Sequence
 
+from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, SHARED
 from task.config.knobs import Config
@@ -40,16 +41,13 @@ def why_not_central(entry: Algorithm) -> str:
     return ""
 
 
-STEPS_ALONE = ("sgd", "fedprox", "feddyn", "scaffold")  # solvers whose examples count in their steps alone
-
-
 def why_not_local(entry: Algorithm) -> str:
     """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
     if entry.repeats:
         return "its clients train several times in a round, and a round is accounted for once"
-    if entry.phases or entry.solver not in STEPS_ALONE:
+    if entry.phases or not entry.traits.steps_alone:
         return "its clients use their examples in other ways than in steps along the gradients of batches"
     if entry.private == "norm":
         return "batch normalisation lets each example change the gradients of the others"
@@ -113,10 +111,11 @@ def check_private(config: Config) -> None:
 
 def _check_local(config: Config) -> None:
     train, server, data = config.train, config.server, config.data
-    mixes = train.ala or (config.algorithm == "scaffold" and config.scaffold.option == "I")
+    owns = algorithm_of(config.algorithm).owns
     for key, expected, got, on, why in (
         ("ala", "false", "true", train.ala, "its weights are learnt from the examples without noise"),
-        ("scaffold.option", '"II"', "I", mixes, "a full gradient would go up without noise"),
+        ("scaffold.option", '"II"', "I", owns("scaffold.option") and config.scaffold.option == "I",
+         "a full gradient would go up without noise"),
         ("selection", '"uniform"', server.selection, server.selection in ("oort", "power-of-choice"),
          "losses over the examples are not protected"),
         ("heldout-clients", "0", server.heldout_clients, server.heldout_clients > 0,
@@ -125,7 +124,7 @@ def _check_local(config: Config) -> None:
          "gradients of single examples are not computed in 16 bits"),
         (config.part_key, config.part_whole, config.part_levels, config.parted,
          "it was not verified with parts of a model"),
-        ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
+        ("fedprox.adaptive", "false", "true", owns("fedprox.adaptive") and config.fedprox.adaptive,
          "mu would follow losses over the examples, which are not protected"),
         ("standardise", "false", "true", data.standardise, "means of columns are not protected"),
         ("missing", '"zero"', data.missing, data.missing == "mean", "means of columns are not protected"),
@@ -137,6 +136,7 @@ def _check_local(config: Config) -> None:
 
 def _check_central(config: Config) -> None:
     server, data = config.server, config.data
+    owns = algorithm_of(config.algorithm).owns
     nodes, dp = config.dp.distributed, config.dp
     for key, expected, got, on, why in (
         ("dp.noise-by", '"server"', "nodes", nodes and not server.secagg,
@@ -169,7 +169,7 @@ def _check_central(config: Config) -> None:
          "updates go up as the integers that noise is added to"),
         (config.part_key, config.part_whole, config.part_levels, config.parted,
          "how many clients train a unit depends on who takes part"),
-        ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
+        ("fedprox.adaptive", "false", "true", owns("fedprox.adaptive") and config.fedprox.adaptive,
          "mu would follow the clients' losses, which are not protected"),
         ("standardise", "false", "true", data.standardise, "means of the clients' columns are not protected"),
         ("missing", '"zero"', data.missing, data.missing == "mean",

@@ -92,12 +92,12 @@ def check_names(config: Config) -> None:
     _check_structured(config)
     _check_schedule(config)
     _check_measured(config)
-    if config.algorithm == "fsvrg-sparse":
+    if algorithm_of(config.algorithm).scales_columns:
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear and not is_reference(config.model):
             raise ConfigError(
-                f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
-                f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
+                f'run-config key "model": {config.algorithm} scales the columns of a first layer that is '
+                f"linear in the features; expected one of {', '.join(linear)}; got {config.model!r}"
             )
     no_tests = config.data.local_test_fraction == 0 and config.data.partition != "natural"
     if config.server.heldout_clients > 0 and no_tests:
@@ -134,7 +134,9 @@ def _check_tables(config: Config) -> None:
 def _check_graph(config: Config) -> None:
     """Refuse a number of clients that has no graph of the route."""
     knobs, clients = config.d_psgd, _clients(config)
-    if config.algorithm == "d-psgd" and clients and (why := why_not(knobs.route, clients, knobs.degree)):
+    if not clients or not _rule_reads(config, "d-psgd.route"):
+        return
+    if why := why_not(knobs.route, clients, knobs.degree):
         raise ConfigError(
             f'run-config key "num-clients": {why}; or choose another "d-psgd.route"; got {clients}'
         )
@@ -149,10 +151,15 @@ def _check_edges(config: Config) -> None:
         raise ConfigError(
             f'run-config key "hierfavg.pattern": expected a regular expression; got {knobs.pattern!r}: {err}'
         ) from None
-    if config.algorithm == "hierfavg" and not knobs.pattern and 0 < clients < knobs.edges:
+    if _rule_reads(config, "hierfavg.edges") and not knobs.pattern and 0 < clients < knobs.edges:
         raise ConfigError(
             f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
         )
+
+
+def _rule_reads(config: Config, key: str) -> bool:
+    """Return whether a key is one of the rule's own; a rule that a user brings is known to read none."""
+    return not is_reference(config.algorithm) and algorithm_of(config.algorithm).owns(key)
 
 
 def _clients(config: Config) -> int:

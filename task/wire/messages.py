@@ -377,7 +377,12 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 
 def clients_of(request: Message) -> list[str]:
     """Return the clients that a message is for; empty if it names none."""
-    return list(cast("list[str]", config_of(request.content).get("clients", [])))
+    return clients_in(request.content)
+
+
+def clients_in(content: RecordDict) -> list[str]:
+    """Return the clients that a message's content names."""
+    return list(cast("list[str]", config_of(content).get("clients", [])))
 
 
 def payload_bytes(content: RecordDict) -> int:

@@ -11,9 +11,12 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import WORK, Outcome, answer, train_clients
+from client_app.answer import answer
 from client_app.data.node import Node, open_node
+from client_app.stages.stage import Outcome
 from client_app.training.programs import Perceptron
+from client_app.work import train_clients
+from client_app.works import WORK
 from task.catalogue.entry import Algorithm, evaluation_of
 from task.config.read import as_run_config
 from task.errors import FieldError, WireError

@@ -14,7 +14,7 @@ import torch
 
 from client_app.data.node import open_node
 from client_app.data.open_data import _pool, open_data
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from client_app.memory.memory import store_of
 from task.errors import ConfigError, DataError
 from task.resolve.read import read_config

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import open_node
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask, full_gradient, train

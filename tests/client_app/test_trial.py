@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from client_app.data.node import Node, open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from client_app.trial import try_out
 from task.errors import ConfigError
 from task.numerics.arrays import sha256

@@ -19,7 +19,7 @@ import pytest
 from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
-from client_app.stages import clipping
+from client_app.stages import privacy as clipping
 from server_app.cli.main import app
 from server_app.extras.audit.epsilon import judge
 from server_app.extras.audit.statistics import (
@@ -29,7 +29,7 @@ from server_app.extras.audit.statistics import (
     p_value,
     two_gaussians,
 )
-from strategies.engine import privacy
+from strategies.stages import privacy
 from task.errors import ConfigError
 from task.numerics.seeds import NOISE, rng_for
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in

@@ -14,9 +14,9 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from strategies.engine.privacy import Privacy
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from strategies.stages.privacy import Privacy
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
@@ -480,7 +480,7 @@ def test_models_with_buffers_are_refused(owners: Path) -> None:
 
 def test_a_client_that_lacks_the_bound_says_so(owners: Path) -> None:
     """A server that is not ours would get updates that nobody clipped."""
-    from client_app.app import answer
+    from client_app.answer import answer
     from client_app.data.node import open_node
 
     keys = keys_of(owners)

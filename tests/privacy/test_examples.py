@@ -17,7 +17,7 @@ from client_app.memory.ledger import SECRET as SECRET_FILE
 from client_app.memory.ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
-from strategies.engine.example_privacy import ExamplePrivacy
+from strategies.stages.example_privacy import ExamplePrivacy
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
@@ -230,7 +230,7 @@ def test_no_other_steps_have_the_noise_of_a_run_of_the_same_name(
         drawn.append(made := purposes(secret, *purpose))
         return made
 
-    monkeypatch.setattr("client_app.stages.examples.derived", spy)
+    monkeypatch.setattr("client_app.stages.example_privacy.derived", spy)
     first = Ledger()
     same = {"num_server_rounds": 1, "run_name": "one"}
     play(keys_of(owners, **same), journal=first)

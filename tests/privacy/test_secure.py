@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from strategies.engine.privacy import Privacy
+from strategies.stages.privacy import Privacy
 from task.errors import ConfigError
 from task.privacy.accounting import epsilon, joined
 from task.privacy.grid import CLIP, GRID, exponent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -159,10 +160,29 @@ def test_pictures_in_csv_of_a_deployed_run_need_examples(tmp_path: Path) -> None
     """Where only nodes have data, an npz file may hold pictures or numbers; a guess would scale wrongly."""
     card = ModelCard({"dataset": "npz", "model": "mlp"}, (1, 8, 8), 10)
     taken = TakenModel(card, build_model("mlp", (1, 8, 8), 10, 1).eval(), card.config)
-    with pytest.raises(ConfigError, match="--data: expected some examples"):
+    with pytest.raises(ConfigError, match="--data: expected examples to compare"):
         export(taken, "torchscript", tmp_path / "m", None)
     pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 8), np.uint8)
     np.savez(tmp_path / "x.npz", x=pictures)
     examples = read_examples(tmp_path / "x.npz", card)
     assert (examples.data.mean, examples.data.std) == ((0.5,), (0.5,))
     assert export(taken, "torchscript", tmp_path / "m", examples).difference <= 1e-5
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_graphs_name_their_inputs_and_outputs(form: str, int8: bool, tmp_path: Path) -> None:
+    """Without them nobody knows which column of x is which, nor which probability is whose."""
+    columns, classes = ("age", "job:category(clerk|nurse)", "outcome"), ("well", "ill")
+    card = ModelCard({"model": "logistic"}, (3,), 2, "features", classes=classes, columns=columns)
+    taken = TakenModel(card, build_model("logistic", (3,), 2, 1, "features").eval(), card.config)
+    path = tmp_path / "m"
+    export(taken, form, path, None, int8=int8)
+    said = {"inputs": "", "outputs": "", "bouquet": ""}
+    if form == "onnx":
+        said = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map
+    else:
+        torch.jit.load(str(path), _extra_files=said)
+    assert json.loads(said["inputs"]) == ["age", "job=clerk", "job=nurse"]
+    assert json.loads(said["outputs"]) == ["well", "ill"]
+    assert json.loads(said["bouquet"])["columns"] == list(columns)

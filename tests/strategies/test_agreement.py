@@ -14,7 +14,7 @@ from PIL import Image
 
 from client_app.app import make_app
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from server_app.app import run as run_server
 from server_app.results.folder import RunFolder
 from strategies.engine.registration_phase import RegistrationPhase

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import open_node
 from client_app.stages.replica import with_model
 from strategies import FedAvg
-from strategies.engine.download import Download
-from strategies.engine.lost_replies import LostReplies
+from strategies.stages.coding import LostReplies
+from strategies.stages.replica import Download
 from task.catalogue.record import Record
 from task.codecs import CODECS
 from task.config.paths import state_root

@@ -14,7 +14,7 @@ from flwr.app import Message
 from client_app.data.node import open_node
 from client_app.memory.state import StateStore
 from client_app.stages.coding import Coding
-from strategies.engine.download import Download
+from strategies.stages.replica import Download
 from task.catalogue.stages import LAST_CODE
 from task.codecs import CODECS, codec_of
 from task.config.paths import state_root

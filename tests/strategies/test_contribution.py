@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from strategies.engine.contribution import Values, leave_one_out, shapley
+from strategies.stages.contribution import Values, leave_one_out, shapley
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.resolve.composition import check_composition

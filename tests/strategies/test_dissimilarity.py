@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server_app.results.plots import by_round
-from strategies.engine.dissimilarity import spread
+from strategies.stages.dissimilarity import spread
 from task.errors import ConfigError
 from task.resolve.composition import check_composition
 from task.resolve.read import read_config

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import open_node
 from strategies import FedAvg
 from task.config.knobs import Config

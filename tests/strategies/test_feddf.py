@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from server_app.run.public_examples import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState

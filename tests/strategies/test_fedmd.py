@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from client_app.solvers.fedmd import FedMDSolver, distance
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import program_of

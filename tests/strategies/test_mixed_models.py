@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from server_app.run.evaluate import by_model
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError

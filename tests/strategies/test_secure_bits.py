@@ -130,7 +130,7 @@ def test_a_node_that_counts_more_than_was_registered_voids_the_round(
     owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Larger weights than the grid was made for could have wrapped the sum."""
-    from strategies.engine.sum_grid import SumGrid
+    from strategies.channels.sum_grid import SumGrid
 
     monkeypatch.setattr(SumGrid, "_weight", lambda self, contract, asked: sum(TEN.values()) - 1)
     rows = play(keys_of(owners, 32, num_server_rounds=1), nodes=3).rows

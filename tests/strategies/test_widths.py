@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from task.errors import ConfigError, WireError
 from task.numerics import seeds
 from task.numerics.arrays import sha256

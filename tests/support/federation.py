@@ -20,6 +20,7 @@ from server_app.run.public_examples import distiller
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn
+from strategies.stages.mixed_models import set_family
 from task.catalogue.brought import algorithm_of
 from task.config.read import as_run_config
 from task.datasets import natural_task
@@ -165,7 +166,7 @@ def play(
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     registry = strategy.registry
-    strategy.engine.family = family_of(model, config, shape, registry.width, registry.model)
+    set_family(strategy.engine, family_of(model, config, shape, registry.width, registry.model))
     if contract_of(config).distils:
         strategy.engine.distil = distiller(config, model, load_dealt(config)[0], shape)
     keep = journal or Keep()

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.app import answer
+from client_app.answer import answer
 from client_app.data.node import Node
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of

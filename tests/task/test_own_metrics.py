@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from client_app.data.node import open_node
-from client_app.data.registering import registration_of
+from client_app.data.registration import registration_of
 from task.errors import ConfigError
 from task.references import code_of, references_in
 from task.resolve.read import read_config

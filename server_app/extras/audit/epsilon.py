@@ -34,6 +34,7 @@ import numpy as np
 from server_app.extras.audit.statistics import LEVEL, lower_bound, one_run_bound, two_gaussians
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.initial_model import initial_model
+from task.catalogue.brought import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.errors import ConfigError
@@ -44,7 +45,6 @@ from task.resolve.model_card import read_model
 from task.wire.messages import ARRAYS
 
 LEAST_NUMBERS, LEAST_CANARIES = 1000, 50
-SUMS_UP = ("fedavg", "fedprox")  # whose model is the first one plus all releases
 TOLERANCE = 0.02  # of weight and noise, beside four standard errors
 ENOUGH_ROUNDS = 5  # for cohorts to be told apart by their sizes
 
@@ -128,7 +128,8 @@ def judge(
     checks["one-run"] = one_run_bound(scores[0], inside.tolist(), dp.delta)
     for check in checks.values():
         check |= {"promised": promised, "holds": check["at_least"] <= promised}
-    if config.algorithm in SUMS_UP:
+    entry = algorithm_of(config.algorithm)
+    if entry.takes_mean and entry.traits.plain and not entry.personal:  # w_T is w_0 plus all releases
         checks |= _parameters(config, rows[0], along[0][inside], math.sqrt(squared_norm(apart)), size)
     if config.server.fraction_train < 1 and len(rows[0]) >= ENOUGH_ROUNDS:
         same = [row["asked"] for row in rows[0]] == [row["asked"] for row in rows[1]]

@@ -10,7 +10,7 @@ from server_app.deploy.kits.kit import CONFIG, read_node_kit
 from server_app.extras.verify.chain import Chain, Row
 from server_app.extras.verify.findings import Findings
 from server_app.extras.verify.signatures import name_of, phases
-from strategies.engine.evidence import seal
+from strategies.stages.transcript import seal
 from task.errors import DataError
 from task.privacy.ledger import Releases
 from task.storage.client_state import receipts_of

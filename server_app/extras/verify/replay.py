@@ -16,14 +16,15 @@ from server_app.extras.verify.sums import Summed, read_replies
 from server_app.run.transcript import INITIAL
 from strategies import strategy_of
 from strategies.engine.cohort import plan_round
-from strategies.engine.evidence import state_digest
-from strategies.engine.expected import coder_for
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
 from strategies.membership.known_clients import KnownClients
+from strategies.stages import stages_of
+from strategies.stages.columns import ColumnsStage
+from strategies.stages.transcript import state_digest
 from task.catalogue.columns import COLUMNS, SQUARES, SUMS
 from task.config.knobs import Config
 from task.config.read import read_checked
@@ -48,7 +49,7 @@ class ReplayEngine(PhaseEngine):
     def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
         names = SimpleNamespace(names=(), known=KnownClients())
         super().__init__(config, cast(Any, names))
-        self.accounts = self.privacy = None  # noise is in the published sums
+        self.use([s for s in stages_of(self, contract_of(config)) if s.replayed])
         self.chain, self.findings, self.run_id, self._names = chain, findings, chain.run, names
         self._lines: Iterator[Row] = iter(())
 
@@ -92,7 +93,7 @@ class ReplayEngine(PhaseEngine):
             raise DiffersError(
                 f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
             )
-        coder, like = coder_for(self, phase), self.like
+        coder, like = self.coder(phase), self.like
         summed = Summed(self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, coder)
         folded = Folded(read_replies(summed, self.findings), [], {}, 0)
         self.done.append((phase, folded))
@@ -106,7 +107,7 @@ class ReplayEngine(PhaseEngine):
         """Return the replies with what the round has cost, as the transcript says."""
         return replace(reduced, **self._spent)
 
-    def note_lost(self, *, used: bool) -> None:
+    def note_used(self, *, used: bool) -> None:
         """Do nothing: nobody waits."""
 
 
@@ -233,7 +234,8 @@ def _check_columns(
         )
         return
     engine.begin_line({**line, "cohort": line["phases"][0]["asked"]}, engine.model)
-    engine.columns = len(said["mean"])
+    if columns := engine.find(ColumnsStage):
+        columns.count = len(said["mean"])
     folded = engine.run(Phase(COLUMNS, contract, tuple(line["phases"][0]["asked"])), cast(Grid, None))
     arrays = folded.reduced.arrays if folded.reduced else {}
     made = moments_of(arrays[SUMS.name], arrays.get(SQUARES.name)).as_dict() if arrays else {}

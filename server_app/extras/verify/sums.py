@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 from server_app.extras.verify.chain import Row
 from server_app.extras.verify.findings import Findings
 from server_app.run.transcript import UPLOADS
-from strategies.engine.evidence import PLAIN
 from strategies.engine.fold import Fold
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
+from strategies.stages.transcript import PLAIN
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.errors import BouquetError

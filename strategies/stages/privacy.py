@@ -28,24 +28,32 @@ sum independent noise and a line of its own.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strategies.channels.sum_grid import as_sent
+from strategies.engine.channel import Opened
+from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal
 from strategies.engine.rule import Phase
+from strategies.engine.stage import ServerStage
 from strategies.engine.state import AggregatedReplies
-from strategies.engine.sum_grid import as_sent
 from task.catalogue.entry import Algorithm
 from task.catalogue.stages import UNCLIPPED
 from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy.accounting import accountant, epsilon, joined, noise_for
-from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, exponent
+from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
+from task.resolve.contract import contract_of
 from task.secagg.grid import EXACT, MOST
+from task.wire.norms import NormBound
+
+if TYPE_CHECKING:
+    from strategies.engine.phases import PhaseEngine
 
 BOUND = "dp/clip"  # name in a checkpoint
 STEP = 0.2  # eta_C of adaptive clipping
@@ -351,3 +359,67 @@ class Privacy:
 
 def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
     return {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
+
+
+class ClientPrivacyStage(ServerStage):
+    """Adds noise to what the clients of each phase come to, and keeps the run's accounts."""
+
+    name = "privacy"
+    hides = True
+    replayed = False  # the noise is in the published sums
+
+    def __init__(self, engine: "PhaseEngine") -> None:
+        super().__init__(engine)
+        self.accounts = Privacy(engine.config, contract_of(engine.config))
+
+    def begin(self) -> None:
+        """Count the clients that the run has known."""
+        if self.engine.round:
+            self.accounts.begin(self.engine.journal, self.engine.round, len(self.engine.registry.known))
+
+    def draw(self, names: Sequence[str]) -> Sequence[str]:
+        """Draw the round's cohort by coins that nobody can foresee."""
+        return self.accounts.cohort(names)
+
+    def before_send(self, phase: Phase) -> Phase:
+        """Send C and the grid."""
+        if not phase.contract.noised:
+            return phase
+        return replace(phase, scalars={**phase.scalars, **self.accounts.scalars()})
+
+    def bound(self, phase: Phase) -> NormBound | None:
+        """Return the bound that clipped records keep."""
+        return bound_of(phase.contract, phase.scalars)
+
+    def may_open(self, opened: Opened) -> bool:
+        """Pay for a sum that has the nodes' noise; another sum of the round would have to be paid for."""
+        if not (self.accounts.by_nodes and opened.phase.contract.noised):
+            return True
+        if self.accounts.released(opened.phase):
+            return False
+        self.accounts.pay(opened.phase, opened.attempt)
+        return True
+
+    def after_fold(self, opened: Opened, folded: Folded) -> None:
+        """Put noised sums in the place of the replies."""
+        engine, phase = self.engine, opened.phase
+        if phase.contract.noised:
+            came = folded.reduced or engine.nobody()
+            folded.reduced = self.accounts.release(phase, came, engine.like(phase.contract), engine.model)
+
+    def finished(self) -> bool:
+        """Return whether the next round would exceed ``dp.max-epsilon``."""
+        return self.accounts.finished()
+
+    def row(self) -> dict[str, Any]:
+        """Return what a round's row says: epsilon so far and after one more round, and the round's C."""
+        return self.accounts.row()
+
+    def dump(self) -> Arrays:
+        """Return C, for a checkpoint."""
+        return self.accounts.dump()
+
+    def load(self, arrays: NamedArrays, done: int) -> None:
+        """Take up C, and read what the run has released."""
+        self.accounts.load(arrays)
+        self.accounts.open(self.engine.journal, done)

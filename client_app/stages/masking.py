@@ -1,4 +1,4 @@
-"""A node's side of a secure round (`task.secagg`): what it answers at each stage, and where it remembers.
+"""How a node masks its sums in a secure round (`task.secagg`), and where it remembers what it has begun.
 
 What it remembers between stages lies in Flower's ``Context.state``: of a deployed node in the memory of the
 process that keeps its connection, of a simulation in the driver's. It is never written to a disk, and a node
@@ -14,7 +14,7 @@ from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import session_terms
-from task.errors import RefusedError, SecureAggregationError, WireError
+from task.errors import SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.grid import exponent
 from task.privacy.noise import Stream
@@ -22,10 +22,8 @@ from task.privacy.noise_ledger import NoiseLedger
 from task.privacy.shares import deviation, multiplier, share, with_share
 from task.resolve.contract import contract_of
 from task.secagg import node as steps
-from task.secagg import shamir
-from task.secagg.identity import AUTHORITY, REQUIRED, UNVERIFIED, check_proofs, identity_in
 from task.secagg.node import RoundMemory
-from task.secagg.protocol import PublicKeys, Roster, Rules, Session
+from task.secagg.protocol import Rules, Session
 from task.wire import messages as wire
 from task.wire import secure
 from task.wire.shared import shared_digest
@@ -43,65 +41,6 @@ def rules_of(config: Config) -> Rules:
     if not config.server.secagg:
         raise SecureAggregationError('run-config key "secagg": expected true; got false')
     return Rules(config.server.secagg_min_nodes, config.server.secagg_threshold)
-
-
-def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
-    """Return a round's keys with the proof that they are this node's, if it can prove anything."""
-    mine = identity_in(context.node_config)
-    return mine.prove(session, keys) if mine else keys
-
-
-def _check_roster(context: Context, session: Session, roster: Roster, *, simulation: bool) -> None:
-    """Refuse a roster with nodes that the server may have invented.
-
-    Raises:
-        SecureAggregationError: A node's proof is not valid, or this node cannot check any.
-    """
-    config = context.node_config
-    if simulation or config.get(UNVERIFIED) is True:
-        return
-    authority = str(config.get(AUTHORITY, ""))
-    if not authority:
-        raise SecureAggregationError(
-            "expected the certificate of the federation's authority, to tell nodes from ones that a server "
-            "invents; got none. Run the node from a kit (bouquet node KIT), or let its owner do without: "
-            f"{UNVERIFIED} = true in its --node-config"
-        )
-    check_proofs(authority.encode(), context.run_id, session, roster)
-
-
-def answer_stage(
-    stage: str, content: RecordDict, config: Config, context: Context, *, simulation: bool
-) -> RecordDict:
-    """Answer one of the stages that are queries of their own; in a `simulation` all nodes are one user's.
-
-    Raises:
-        SecureAggregationError: It is not as the protocol has it.
-    """
-    rules, state = rules_of(config), _load(context)
-    order = secure.record_in(content)
-    if order is None:
-        raise SecureAggregationError(f"expected a record {secure.SECAGG!r}; got none")
-    session = _session(order, context)
-    if stage == secure.KEYS:
-        state, keys = steps.give_keys(state, session)
-        keys = _proved(context, session, keys)
-        fields: dict[str, object] = {"sealing": keys.sealing, "masking": keys.masking, "proof": keys.proof}
-    elif stage == secure.SHARES:
-        roster = secure.roster_in(order)
-        _check_roster(context, session, roster, simulation=simulation)
-        state, sealed = steps.give_shares(state, session, rules, roster)
-        fields = {"to": list(sealed), "sealed": list(sealed.values())}
-    else:
-        roster, senders = secure.roster_in(order), secure.texts(order, "senders")
-        sealed = secure.by_name(order, "from", "sealed")
-        alive = secure.texts(order, "alive")
-        once = config.dp.distributed
-        state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed, once=once)
-        raw = [share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares.values()]
-        fields = {"of": list(shares), "shares": raw}
-    _save(context, state)
-    return RecordDict({secure.SECAGG: ConfigRecord(fields)})  # type: ignore[arg-type]
 
 
 class Masking:
@@ -128,7 +67,7 @@ class Masking:
             )
         self.rules, self.context, self.config = rules_of(config), context, config
         self.ledger = ledger
-        self.session, self.roster = _session(order, context), secure.roster_in(order)
+        self.session, self.roster = session_of(order, context), secure.roster_in(order)
         self.senders = secure.texts(order, "senders")
         if self.session.phase != kind:
             raise SecureAggregationError(f"expected a session of {kind!r}; got {self.session.phase[:80]!r}")
@@ -171,13 +110,15 @@ class Masking:
         """Return the node's sums masked; arguments as of `task.wire.secure.vector_of`."""
         if not rows:
             return secure.failed_content(failed)
-        state = _load(self.context)
+        state = load_memory(self.context)
         self._charge(entry, state)
         if self.config.dp.distributed and entry.noised:
             partials = self._noised(partials, steps.noise_key(state, self.session, self.roster))
         bits = secure.bits_of(entry, self.config.server.secagg_bits)
         vector = secure.vector_of(entry, partials, rows, weights, max(len(self.senders), 1), bits)
-        _save(self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector))
+        save_memory(
+            self.context, steps.mask(state, self.session, self.rules, self.roster, self.senders, vector)
+        )
         return secure.masked_content(vector, failed)
 
     def _charge(self, entry: Algorithm, state: RoundMemory) -> None:
@@ -202,25 +143,7 @@ class Masking:
         return {name: {"high": with_share(partials[name]["high"], std, noise)} for name in sorted(partials)}
 
 
-def masking_of(
-    content: RecordDict, kind: str, config: Config, context: Context, ledger: NoiseLedger | None = None
-) -> Masking | None:
-    """Return what masks the answer to a message; None if the run has no secure aggregation.
-
-    `ledger` is the node's; in a simulation, where all nodes are one user's, the server's is the only one.
-
-    Raises:
-        RefusedError: The owner of the node allows no run without it.
-        SecureAggregationError: The message is one of a secure round, and the run has none.
-    """
-    if context.node_config.get(REQUIRED) is True and not config.server.secagg:
-        raise RefusedError('policy: secagg = true; expected a run with "secagg" = true; got false')
-    if not config.server.secagg and secure.record_in(content) is None:
-        return None
-    return Masking(content, kind, config, context, ledger)
-
-
-def _session(order: ConfigRecord, context: Context) -> Session:
+def session_of(order: ConfigRecord, context: Context) -> Session:
     """Return the session that an order names, of the one run that a run of Flower's belongs to.
 
     So a server does not get a second sum of a round by giving the run another name.
@@ -242,10 +165,12 @@ def _runs(context: Context) -> dict[str, str]:
     return {k: str(v) for k, v in kept.items()} if isinstance(kept, ConfigRecord) else {}
 
 
-def _load(context: Context) -> RoundMemory:
+def load_memory(context: Context) -> RoundMemory:
+    """Return what a node remembers of a round."""
     kept = context.state.get(secure.SECAGG)
     return RoundMemory.load(dict(kept) if isinstance(kept, ConfigRecord) else {})  # type: ignore[arg-type]
 
 
-def _save(context: Context, state: RoundMemory) -> None:
+def save_memory(context: Context, state: RoundMemory) -> None:
+    """Remember the state of a round."""
     context.state[secure.SECAGG] = ConfigRecord(state.dump())  # type: ignore[arg-type]

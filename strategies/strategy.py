@@ -21,32 +21,26 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from strategies.engine import held_out
-from strategies.engine.arguments import with_knobs
+from strategies.engine.arguments import configured
+from strategies.engine.channel import Opened
 from strategies.engine.cohort import Cohorts, RoundPlan
-from strategies.engine.columns_phase import learn_columns
-from strategies.engine.evidence import RoundEvidence, round_evidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop, measuring
-from strategies.engine.phases import Extra, Opened, PhaseEngine
+from strategies.engine.phases import Extra, PhaseEngine
 from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
+from strategies.engine.stage import Leave, RoundEnd
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
-from strategies.membership.agreement import Agreement
-from strategies.membership.client_registry import ClientRegistry
-from strategies.membership.foreign import check_loop, check_plain, lost_on_foreign_clients, merges
-from task.catalogue.brought import algorithm_of
-from task.catalogue.entry import SUMS, Algorithm
+from strategies.membership.client_registry import registry_of
+from strategies.membership.foreign import check_loop, check_plain, merges
+from strategies.stages import stages_of
+from task.catalogue.entry import SUMS
 from task.config.knobs import Config
-from task.config.read import as_run_config, defaults
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import presumed_trainable
-from task.population import listed
-from task.resolve.contract import contract_of
-from task.resolve.effective import check_read
 from task.resolve.schedule import learning_rate
 from task.text import logger
 from task.wire import messages as wire
@@ -79,23 +73,14 @@ class Strategy(FlowerStrategy):
             cls.rule_type, cls.algorithm, cls.update = rule, rule.algorithm, staticmethod(rule.update)
 
     def __init__(self, config: Config | None = None, **knobs: Any) -> None:
-        algorithm = self.rule_type.algorithm
-        self.config = with_knobs(config or Config(algorithm=algorithm), knobs)
-        server = self.config.server
-        mine = algorithm_of(self.config.algorithm).rule == algorithm_of(algorithm).rule
-        named = self.config if mine else replace(self.config, algorithm=algorithm)
-        check_read(as_run_config(named), defaults())
-        self.entry: Algorithm = contract_of(named)
+        self.config, self.entry = configured(self.rule_type.algorithm, config, knobs)
         self.rule = self.rule_type(self.config)
-        self.registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
-        self.registry.follow(self.config)
-        self.registry.membership.only = listed(server.nodes)
-        self.registry.membership.agreement = Agreement(apart=self.entry.vertical)
-        self.registry.membership.lost_on_foreign = lost_on_foreign_clients(self.entry, self.config)
+        self.registry = registry_of(self.config, self.entry)
         # Without a config the clients may do other work than the default keys say.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
-        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry, self.engine.privacy)
+        self.engine.use(stages_of(self.engine, self.entry))
+        self.cohorts = Cohorts(self.config, self.entry, self.rule, self.registry, self.engine.stages)
         self.state: ServerState | None = None
         self.last_metrics: dict[str, Number] = {}
         self._plan = RoundPlan((), {}, ())
@@ -167,9 +152,13 @@ class Strategy(FlowerStrategy):
         engine, clients = self.engine, self.registry
         measure = measuring(self._evaluate_fn, self.config.server, server_round)
         known = clients.names, engine.trainable, clients.num_examples, measure, clients.most_examples
-        more = engine.family, engine.journal.remark, engine.distil, engine.arrivals
-        everyone = clients.known.names
-        return RoundContext(self.rule, self.entry, server_round, lr, (), *known, *more, known=everyone)
+        context = RoundContext(
+            self.rule, self.entry, server_round, lr, (), *known, remark=engine.journal.remark,
+            distil=engine.distil, known=clients.known.names,
+        )  # fmt: skip
+        for stage in engine.stages:
+            context = replace(context, **stage.offers())
+        return context
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -308,37 +297,40 @@ class Strategy(FlowerStrategy):
         self.registry.membership.count_whole_nodes(False)
         self._in_start, self._evaluate_fn = True, evaluate_fn
         try:
-            learn_columns(engine, self.entry, grid)
+            for stage in engine.stages:
+                stage.learn(grid)
             open_rule(self.rule, self.context, engine, grid)
             what = engine.journal, grid, num_rounds, *configs, evaluate_fn, overlap, engine.measures
             return Loop(self, self.config.server, *what).run()
         finally:
             self._in_start = False
-            engine.close_orders()
+            for stage in engine.stages:
+                stage.close()
 
     def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Train in a round and book it; return the clients' metrics, None if it was skipped."""
         self._register(grid, log.round)
         log.clock.lap("roll-call")
         self.configure_train(log.round, self.record(), config, grid)
-        log.clock.lap("train" if self.engine.arrivals else "select")
+        log.clock.lap("train" if self.context(log.round).arrivals else "select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
-        log.evidence = self.evidence()
+        log.leaves = self.leaves()
         done, bytes_down = self.engine.settle()
         log.book(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
-        if self.config.server.secagg and metrics is not None:
+        if log.values["train_loss"] is None and metrics is not None:  # no client's own is known
             log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
         log.clock.lap("train")
         return metrics
 
-    def evidence(self) -> RoundEvidence | None:
-        """Return what the round leaves for its transcript, before its phases are settled."""
+    def leaves(self) -> list[Leave]:
+        """Return what writes down what the round leaves, before its phases are settled."""
         assert self.state is not None
-        return round_evidence(self.engine, self._round, self._plan, self.state, self.rolled_back)
+        end = RoundEnd(self._round, self._plan, self.state, self.rolled_back)
+        return [leave for stage in self.engine.stages if (leave := stage.leaves(end))]
 
     def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Evaluate at the clients, if it is due, and book it; return their metrics."""
@@ -352,16 +344,15 @@ class Strategy(FlowerStrategy):
         return seen
 
     def finished(self) -> bool:
-        """Return whether the rule has nothing more to do, or the run may release nothing more."""
+        """Return whether the rule has nothing more to do, or a feature ends the run."""
         assert self.state is not None
-        accounts = self.engine.accounts
-        return self.rule.finished(self.state) or bool(accounts and accounts.finished())
+        return self.rule.finished(self.state) or any(stage.finished() for stage in self.engine.stages)
 
     def snapshot(self, server_round: int) -> Snapshot:
         """Return everything that the next round depends on."""
         assert self.state is not None
         known = self.registry.dump(examples=self.rule.counts_examples)
-        memory = self.cohorts.dump() | self.engine.dump() | held_out.dump(self.registry) | known
+        memory = self.cohorts.dump() | self.engine.dump() | known
         good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
         return Snapshot.of(server_round, self.state, memory, good)
 
@@ -369,7 +360,6 @@ class Strategy(FlowerStrategy):
         """Go back to a snapshot."""
         assert self.state is not None
         self.cohorts.load(snapshot.arrays)
-        held_out.load(self.registry, snapshot.arrays)
         self.registry.known.load(snapshot.arrays)
         self.engine.load(snapshot.arrays, snapshot.round)
         good, form = snapshot.good, type(self.state)
@@ -379,7 +369,7 @@ class Strategy(FlowerStrategy):
     def _register(self, grid: Grid, server_round: int) -> None:
         """Register the clients that are online; wait if they are too few for the round."""
         self.engine.register(grid, server_round, self.config.server.min_replies)
-        held_out.draw(self.config, self.registry)
+        self.engine.enrolled()
         self.engine.journal.participants(self.registry.participants(), self.registry.left_out())
 
     def _replies(self, grid: Grid) -> Iterable[Message]:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
-from client_app.data.node import Node
+from client_app.stages.node_stage import Asked, NodeStage
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import terms
@@ -30,15 +30,15 @@ from task.wire.secure import DIVERGED, FAILED, SECAGG
 KEPT = "transcript"  # name in Flower's ``Context.state``: the key of a node without a certificate
 
 
-def commit(node: Node, context: Context, phase: str, message: Message, answer: RecordDict) -> None:
+def commit(asked: Asked, context: Context, answer: RecordDict) -> None:
     """Sign the answer to a message of a phase and keep a receipt, if the run's transcript covers the phase.
 
     Raises:
         WireError: The message does not say which attempt it is.
     """
-    if not commitments.covers(node.config.server.transcript, phase):
+    node, order, kind = asked.node, asked.content, asked.kind
+    if not commitments.covers(node.config.server.transcript, asked.phase):
         return
-    order, kind = message.content, message.metadata.message_type
     attempt = str(wire.entry_of(order, commitments.ATTEMPT) or "")
     if not attempt:
         raise WireError(
@@ -48,7 +48,7 @@ def commit(node: Node, context: Context, phase: str, message: Message, answer: R
     number = int(str(wire.entry_of(order, "server-round") or 0))
     statement = Statement(
         str(wire.entry_of(order, "run") or ""), terms(as_run_config(node.config)), number, kind, attempt,
-        tuple(wire.clients_of(message)), epochs_in(order), scalars_in(order), _received(order),
+        tuple(wire.clients_in(order)), epochs_in(order), scalars_in(order), _received(order),
         commitments.digest(answer),
     )  # fmt: skip
     key, endorsement = _key(context)
@@ -91,3 +91,15 @@ def _key(context: Context) -> tuple[Ed25519PrivateKey, Endorsement | None]:
     key = Ed25519PrivateKey.generate()
     context.state[KEPT] = ConfigRecord({"key": key.private_bytes_raw()})
     return key, None
+
+
+class TranscriptNode(NodeStage):
+    """Signs the answers that the transcript covers."""
+
+    name = "transcript"
+
+    def answered(self, content: RecordDict) -> None:
+        """Sign the answer and keep a receipt."""
+        asked = self.asked
+        if asked.context is not None:
+            commit(asked, asked.context, content)

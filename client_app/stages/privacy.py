@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from client_app.data.node import Node
+from client_app.stages.merge import FoldPlan
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome, Stage, changed
 from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
-from task.privacy.grid import BIT, CLIP, GRID, clipped
+from task.privacy.grid import BIT, CLIP, GRID, bound_of, clipped
 from task.privacy.grid import exponent as grid_of
 from task.privacy.shares import deviation
 from task.resolve.contract import contract_of
@@ -45,3 +48,13 @@ class Clipping(Stage):
             (one,) = self.node.forms().like(UNCLIPPED.layout)
             sent[UNCLIPPED.name] = {one: np.array([BIT if within else -BIT], np.int32)}
         return wire.ClientUpdate(sent, {wire.NUM_EXAMPLES: 1})
+
+
+class PrivacyNode(NodeStage):
+    """Checks what the clients have clipped."""
+
+    name = "privacy"
+
+    def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
+        """Have each upload keep the bound of the order."""
+        plan.bound = bound_of(self.asked.contract, order.scalars) or plan.bound

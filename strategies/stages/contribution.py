@@ -22,7 +22,8 @@ from itertools import permutations
 import numpy as np
 
 from strategies.engine.fold import Folded
-from strategies.engine.rule import Phase, RoundContext
+from strategies.engine.rule import TRAIN, Phase, RoundContext
+from strategies.engine.stage import ServerStage
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.record import MODEL_DOWN, MODEL_UP
 from task.numerics.arrays import Arrays, NamedArrays
@@ -110,3 +111,14 @@ def valued(folded: Folded, phase: Phase, context: RoundContext) -> AggregatedRep
         return replies
     mean = mean_of(stack, range(clients), replies.counts)
     return replace(replies, arrays={**replies.arrays, MODEL_UP.name: mean})
+
+
+class ContributionStage(ServerStage):
+    """Measures what each client of a round contributes."""
+
+    name = "contribution"
+    replayed = False  # a transcript has the sums, and no client's model
+
+    def for_rule(self, phase: Phase, folded: Folded, context: RoundContext) -> AggregatedReplies | None:
+        """Return the replies to a training as the catalogue reduces them."""
+        return valued(folded, phase, context) if phase.name == TRAIN else None

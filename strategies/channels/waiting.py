@@ -10,7 +10,7 @@ come. So a resumed run goes on where it was, and a replay is nothing but a resum
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from strategies.engine.arrival_log import ArrivalLog, Line
+from strategies.engine.channel import Channel, Opened
 from strategies.engine.exchange import Exchange
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AtWork:
     """A client at work."""
 
     start: Start
@@ -49,7 +50,7 @@ class RealArrivals:
     def __init__(self, engine: PhaseEngine, grid: Grid) -> None:
         self.engine, self.grid = engine, grid
         self.log: ArrivalLog = engine.journal.arrivals()
-        self.orders: dict[str, Asked] = {}
+        self.orders: dict[str, AtWork] = {}
         self._exchange: Exchange | None = None
         self._step: RealOrder | None = None  # whose updates the fold is to have
 
@@ -80,14 +81,15 @@ class RealArrivals:
         engine, phase = self.engine, order(starts)
         nodes = [asked.request.metadata.dst_node_id for asked in self.orders.values() if not asked.reply]
         pairs = engine.registry.assign_each(phase.to, nodes)
-        requests = engine.messages(phase, [(node, [client]) for client, node in pairs.items()])
+        requests = engine.messages(Opened(phase), [(node, [client]) for client, node in pairs.items()])
         engine.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
         if self._exchange is None:
-            self._exchange = Exchange(self.grid, (), engine.timeout_s, engine.terms(phase, 1, lasting=True))
+            terms = Channel(engine).terms(phase, 1, lasting=True)
+            self._exchange = Exchange(self.grid, (), engine.timeout_s, terms)
         now = time.monotonic()
         for request in requests:
             (client,) = wire.clients_of(request)
-            self.orders[client] = Asked(starts[client], request, now)
+            self.orders[client] = AtWork(starts[client], request, now)
         self._exchange.terms.server_round = engine.round
         self._exchange.send(requests, engine.timeout_s)
 
@@ -136,6 +138,26 @@ class Waited:
     requests: list[Message]
     replies: list[Message]
     judge: Callable[[Folded], None]  # called with what the gate made of them, before the step is taken
+
+
+class WaitingChannel(Channel):
+    """The exchange of a server step, whose clients were asked in earlier rounds and have arrived."""
+
+    def __init__(self, engine: PhaseEngine, waited: Waited) -> None:
+        super().__init__(engine)
+        self.waited = waited
+
+    def open(self, opened: Opened) -> None:
+        """Take the messages that were sent."""
+        opened.requests, opened.terms = self.waited.requests, self.terms(opened.phase, 1)
+
+    def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
+        """Return the replies that have come."""
+        return iter(self.waited.replies)
+
+    def judge(self, opened: Opened, folded: Folded) -> None:
+        """Write down whose updates the step takes."""
+        self.waited.judge(folded)
 
 
 @dataclass

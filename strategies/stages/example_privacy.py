@@ -5,20 +5,26 @@ two clients, so that the run's epsilon is that of the client that has spent most
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strategies.engine.channel import Opened
+from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal
+from strategies.engine.stage import ServerStage
 from task.catalogue.stages import DP_SAMPLING, DP_STEPS
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.accounting import accountant, epsilon
 
+if TYPE_CHECKING:
+    from strategies.engine.phases import PhaseEngine
+
 SPENT = "dp/steps"  # name in a checkpoint
 
 
-class ExamplePrivacy:
+class ExampleAccounts:
     """The accounts of one run."""
 
     def __init__(self, config: Config) -> None:
@@ -74,3 +80,41 @@ class ExamplePrivacy:
         """Take up what `dump` returned."""
         rows = arrays.get(SPENT, np.zeros((0, 3))).tolist()
         self._steps = {q: (int(n), int(more)) for q, n, more in rows}
+
+
+class ExamplePrivacyStage(ServerStage):
+    """Counts what the clients have spent, and ends the run before it is too much."""
+
+    name = "example_privacy"
+    replayed = False
+
+    def __init__(self, engine: "PhaseEngine") -> None:
+        super().__init__(engine)
+        self.accounts = ExampleAccounts(engine.config)
+
+    def begin(self) -> None:
+        """Begin a round."""
+        if self.engine.round:
+            self.accounts.begin(self.engine.journal, self.engine.round, len(self.engine.registry.known))
+
+    def after_fold(self, opened: Opened, folded: Folded) -> None:
+        """Take in how many steps each client has taken."""
+        if opened.phase.contract.work == "train":
+            self.accounts.observe(folded.metrics)
+
+    def finished(self) -> bool:
+        """Return whether the next round would exceed ``dp.max-epsilon``."""
+        return self.accounts.finished()
+
+    def row(self) -> dict[str, Any]:
+        """Return what a round's row says: epsilon so far, and after one more round."""
+        return self.accounts.row()
+
+    def dump(self) -> Arrays:
+        """Return the steps, for a checkpoint."""
+        return self.accounts.dump()
+
+    def load(self, arrays: NamedArrays, done: int) -> None:
+        """Take up what `dump` returned."""
+        self.accounts.load(arrays)
+        self.accounts.open(self.engine.journal, done)

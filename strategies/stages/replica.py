@@ -14,16 +14,24 @@ its copy says so, and is sent the whole model.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
 
+from strategies.engine.channel import Opened
+from strategies.engine.fold import Folded
+from strategies.engine.stage import Outgoing, ServerStage
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.numerics.held import dense
 from task.wire import messages as wire
-from task.wire.replica import Step, Steps, codable
+from task.wire.replica import BASE, MODEL, Step, Steps, codable, steps_record
+
+if TYPE_CHECKING:
+    from strategies.engine.phases import PhaseEngine
 
 RESIDUAL, OWNER, NEWEST = "download/residual/", "download/owner", "download/newest"
 MOST_STEPS = 1000  # codes that are held for nodes that were away
@@ -106,3 +114,59 @@ class Download:
         self.owner = arrays[OWNER].tobytes().decode() if OWNER in arrays else ""
         self.newest = int(arrays.get(NEWEST, 0))
         self.residual = {n.removeprefix(RESIDUAL): a for n, a in arrays.items() if n.startswith(RESIDUAL)}
+
+
+class ReplicaStage(ServerStage):
+    """Sends codes of the model to nodes that have an earlier one."""
+
+    name = "replica"
+
+    def __init__(self, engine: "PhaseEngine") -> None:
+        super().__init__(engine)
+        self.download = Download(engine.config)
+
+    def coded(self, arrays: Arrays) -> Arrays:
+        """Return the model that clients will have when a rule has made this one."""
+        engine = self.engine
+        return self.download.coded(engine.model, arrays, engine.trainable, engine.round)
+
+    def attach(self, opened: Opened, out: Outgoing) -> None:
+        """Put codes in the place of the model, if the node can go on from them."""
+        engine = self.engine
+        if opened.phase.records.get(wire.ARRAYS) is not engine.model:
+            return
+        if engine.registry.membership.claims[out.node].registration.foreign:  # its app reads no codes
+            return
+        steps = self.download.steps_for(out.node, engine.model)
+        out.entries[MODEL] = steps.model
+        if steps.base:
+            out.entries[BASE] = steps.base
+            out.records[wire.ARRAYS] = steps_record(steps, engine.model, engine.trainable)
+
+    def whole(self, content: RecordDict) -> RecordDict:
+        """Return an order's content with the model whole, for a node that cannot go on from another one."""
+        config = wire.records_of(content, ConfigRecord)[wire.CONFIG]
+        if BASE not in config:
+            return content
+        rest = ConfigRecord({k: v for k, v in config.items() if k != BASE})
+        arrays = self.engine.record(self.engine.model)
+        return RecordDict({**content, wire.ARRAYS: arrays, wire.CONFIG: rest})
+
+    def bytes_down(self, model: Arrays) -> int:
+        """Return the bytes of a model on its way down to a device that has the one before it."""
+        return self.download.bytes_of(model, self.engine.trainable)
+
+    def after_fold(self, opened: Opened, folded: Folded) -> None:
+        """Take note of the models that nodes have: those that answered well have what they were sent."""
+        for m in opened.requests:
+            if model := wire.entry_of(m.content, MODEL):
+                node = m.metadata.dst_node_id
+                self.download.known[node] = str(model) if node in opened.reached else ""
+
+    def dump(self) -> Arrays:
+        """Return what the next round depends on, for a checkpoint."""
+        return self.download.dump()
+
+    def load(self, arrays: NamedArrays, done: int) -> None:
+        """Take up what `dump` returned; nodes get the whole model next."""
+        self.download.load(arrays)

@@ -17,24 +17,12 @@ import math
 
 from flwr.serverapp import Grid
 
-from strategies.engine.phases import PhaseEngine
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import RoundContext
+from strategies.engine.stage import ServerStage
 from strategies.engine.state import ServerState
 from task.catalogue.gradients import DISSIMILARITY, GRADIENTS, SQUARE, VARIANCE
 from task.numerics.arrays import NamedArrays, squared_norm
-
-
-def measure(
-    engine: PhaseEngine, grid: Grid, state: ServerState, context: RoundContext, log: RoundLog
-) -> None:
-    """Ask all clients for their gradients, and book what follows; nothing if none replied well."""
-    replies = engine.run(context.phase(GRADIENTS, state, context.names), grid).reduced
-    log.book(*engine.settle())
-    if replies is not None:
-        found = spread(replies.needed(SQUARE.name), replies.arrays["gradient"])
-        log.values["metrics"] = {**log.values["metrics"], **found}
-    log.clock.lap("gradients")
 
 
 def spread(square: float, mean: NamedArrays) -> dict[str, float]:
@@ -48,3 +36,19 @@ def spread(square: float, mean: NamedArrays) -> dict[str, float]:
     whole = squared_norm(mean)
     found = {VARIANCE: max(square - whole, 0.0)}  # below 0 by rounding only
     return found | ({DISSIMILARITY: max(math.sqrt(square / whole), 1.0)} if whole else {})
+
+
+class DissimilarityStage(ServerStage):
+    """Measures how unlike the clients' gradients are after each round that is evaluated."""
+
+    name = "dissimilarity"
+    replayed = False
+
+    def after_round(self, grid: Grid, state: ServerState, context: RoundContext, log: RoundLog) -> None:
+        """Ask all clients for their gradients, and book what follows; nothing if none replied well."""
+        replies = self.engine.run(context.phase(GRADIENTS, state, context.names), grid).reduced
+        log.book(*self.engine.settle())
+        if replies is not None:
+            found = spread(replies.needed(SQUARE.name), replies.arrays["gradient"])
+            log.values["metrics"] = {**log.values["metrics"], **found}
+        log.clock.lap("gradients")

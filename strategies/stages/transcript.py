@@ -6,29 +6,26 @@ is refused: so that what is published can be checked whoever the nodes are.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 
-from strategies.engine.state import dump_state
+from strategies.engine.channel import Opened
+from strategies.engine.fold import Folded
+from strategies.engine.rule import Phase
+from strategies.engine.stage import Leave, Outgoing, RoundEnd, ServerStage
+from strategies.engine.state import AggregatedReplies, ServerState, dump_state
 from task.config.read import as_run_config
 from task.config.run_name import terms
 from task.errors import BouquetError, FieldError
 from task.numerics.arrays import Arrays, sha256
 from task.wire import commitments
 from task.wire import messages as wire
-from task.wire.commitments import Commitment, Statement
-
-if TYPE_CHECKING:
-    from strategies.engine.cohort import RoundPlan
-    from strategies.engine.fold import Folded
-    from strategies.engine.phases import PhaseEngine
-    from strategies.engine.rule import Phase
-    from strategies.engine.rule_round import RuleRound
-    from strategies.engine.state import AggregatedReplies, ServerState
+from task.wire.commitments import ATTEMPT, Commitment, Statement
+from task.wire.entries import scalars_in
 
 
 @dataclass
@@ -47,19 +44,19 @@ class CommittedUpload:
 class Evidence:
     """What one phase leaves."""
 
-    phase: "Phase"
+    phase: Phase
     run: str
     terms: str  # SHA-256 of the run's keys
     round: int
     full: bool = False  # whether uploads are kept
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known here
     sealed: int = 0  # nodes online, among which those that answered are hidden; 0 = they are named
-    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+    attempt: str = ""  # of the phase
     sent: Mapping[str, float] = field(default_factory=dict)  # numbers of its orders
     uploads: list[CommittedUpload] = field(default_factory=list)
     sums: Arrays = field(default_factory=dict)
     masks: Mapping[str, Any] = field(default_factory=dict)  # what opens a sum of masked uploads
-    folded: "Folded | None" = None
+    folded: Folded | None = None
 
     @cached_property
     def model(self) -> str:
@@ -93,7 +90,7 @@ class Evidence:
         kept = content if self.full else None
         self.uploads.append(CommittedUpload(node, asked, epochs, statement.upload, commitment, kept))
 
-    def close(self, folded: "Folded") -> None:
+    def close(self, folded: Folded) -> None:
         """Take what the phase came to; where noise was added, no other sums than with it."""
         self.folded = folded
         if self.sealed:
@@ -143,7 +140,7 @@ def seal(signature: bytes) -> str:
 PLAIN = ("round", "lr", "trainable", "population", "seconds", "bytes", "asked", "names", "expected", "reduce")
 
 
-def replies_record(replies: "AggregatedReplies | None", *, hidden: bool = False) -> dict[str, Any] | None:
+def replies_record(replies: AggregatedReplies | None, *, hidden: bool = False) -> dict[str, Any] | None:
     """Return what a rule was given beside arrays; if `hidden`, nothing of who took part or how many."""
     if replies is None:
         return None
@@ -174,57 +171,73 @@ class RoundEvidence:
     hidden: bool = False  # whether who took part must not show
 
 
-def evidence_for(engine: "PhaseEngine", phase: "Phase") -> Evidence | None:
-    """Return what is to be gathered of a phase; None if the run has no transcript or needs none of it."""
-    mode = engine.config.server.transcript
-    if not commitments.covers(mode, phase.name):
-        return None
-    online = len(engine.registry.membership.present()) if engine.privacy else 0
-    mine = terms(as_run_config(engine.config))
-    return Evidence(
-        phase, engine.run_id, mine, engine.round, mode == "full", engine.journal.authority, online
-    )
-
-
-def witness(engine: "PhaseEngine", evidence: Evidence | None) -> Callable[[Message, Sequence[str]], None]:
-    """Return what takes the commitment out of a reply to a phase, given the clients that were asked."""
-
-    def take(reply: Message, clients: Sequence[str]) -> None:
-        if evidence is not None:
-            node = engine.registry.membership.present().get(reply.metadata.src_node_id)
-            evidence.take(node.name if node else "", clients, reply.content)
-
-    return take
-
-
-def round_evidence(
-    engine: "PhaseEngine", done: "RuleRound | None", plan: "RoundPlan", state: "ServerState", back: int | None
-) -> RoundEvidence | None:
-    """Return what a round leaves that is done and not yet settled; None if the run has no transcript.
-
-    `state` is the rule's after it; `back` the round that the run went back to.
-    """
-    if engine.config.server.transcript == "none":
-        return None
-    if done is None:  # round 0
-        phases, digest = phases_of(engine.done), state_digest(state)
-        return RoundEvidence(0, "begun", phases, trainable=engine.trainable, state=digest)
-    outcome = "rolled-back" if back is not None else "skipped" if done.result is None else "updated"
-    names = ("population", "seconds", "bytes", "asked") if done.spent else ()
-    spent = {name: getattr(done.spent, name) for name in names}
-    return RoundEvidence(
-        engine.round, outcome, phases_of(engine.done), done.why if outcome == "skipped" else "", back,
-        plan.cohort, plan.groups, engine.lr, spent, engine.trainable,
-        state_digest(state), engine.privacy is not None,
-    )  # fmt: skip
-
-
-def phases_of(done: Iterable[tuple["Phase", "Folded"]]) -> tuple[Evidence, ...]:
-    """Return what phases leave."""
-    return tuple(folded.evidence for _, folded in done if folded.evidence)
-
-
-def state_digest(state: "ServerState") -> str:
+def state_digest(state: ServerState) -> str:
     """Return the SHA-256 of a rule's state."""
     arrays, numbers = dump_state(state)
     return hashlib.sha256(f"{sha256(arrays)} {sorted(numbers.items())!r}".encode()).hexdigest()
+
+
+class TranscriptStage(ServerStage):
+    """Gathers what each round leaves for anyone to check it by."""
+
+    name = "transcript"
+    replayed = False
+
+    def opened(self, opened: Opened) -> None:
+        """Begin to gather what a phase leaves, if the transcript needs it."""
+        engine, phase = self.engine, opened.phase
+        mode = engine.config.server.transcript
+        if not commitments.covers(mode, phase.name):
+            return
+        hidden = any(stage.hides for stage in engine.stages)
+        online = len(engine.registry.membership.present()) if hidden else 0
+        mine, authority = terms(as_run_config(engine.config)), engine.journal.authority
+        opened.of[self.name] = Evidence(
+            phase, engine.run_id, mine, engine.round, mode == "full", authority, online, opened.attempt
+        )
+
+    def attach(self, opened: Opened, out: Outgoing) -> None:
+        """Ask for a commitment."""
+        if self.name in opened.of:
+            out.entries[ATTEMPT] = opened.attempt
+
+    def written(self, opened: Opened, content: RecordDict) -> None:
+        """Take note of the numbers of the orders."""
+        if evidence := opened.of.get(self.name):
+            evidence.sent = scalars_in(content)
+
+    def check_reply(self, opened: Opened, node: str, clients: Sequence[str], content: RecordDict) -> None:
+        """Take the commitment out of a reply.
+
+        Raises:
+            FieldError: There is none, or it is not one to this reply.
+        """
+        if evidence := opened.of.get(self.name):
+            evidence.take(node, clients, content)
+
+    def after_fold(self, opened: Opened, folded: Folded) -> None:
+        """Take what the phase came to."""
+        if evidence := opened.of.get(self.name):
+            evidence.sums = opened.sums()
+            evidence.masks = opened.masks if evidence.full else {}
+            evidence.close(folded)
+            folded.left[self.name] = evidence
+
+    def leaves(self, end: RoundEnd) -> Leave:
+        """Return what publishes what a round leaves that is done and not yet settled."""
+        engine, done = self.engine, end.round
+        found = (folded.left.get(self.name) for _, folded in engine.done)
+        phases, digest = tuple(evidence for evidence in found if evidence), state_digest(end.state)
+        if done is None:  # round 0
+            left = RoundEvidence(0, "begun", phases, trainable=engine.trainable, state=digest)
+        else:
+            back, plan = end.back, end.plan
+            outcome = "rolled-back" if back is not None else "skipped" if done.result is None else "updated"
+            names = ("population", "seconds", "bytes", "asked") if done.spent else ()
+            spent = {name: getattr(done.spent, name) for name in names}
+            hidden = any(stage.hides for stage in engine.stages)
+            left = RoundEvidence(
+                engine.round, outcome, phases, done.why if outcome == "skipped" else "", back,
+                plan.cohort, plan.groups, engine.lr, spent, engine.trainable, digest, hidden,
+            )  # fmt: skip
+        return lambda journal, model: journal.transcribe(left, model)

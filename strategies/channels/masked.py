@@ -11,15 +11,16 @@ names that they are enrolled under, or their ids.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.engine.evidence import Evidence
+from strategies.channels.sum_grid import SumGrid
+from strategies.engine.channel import Channel, Opened
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.fold import Folded
 from strategies.engine.reply_size import check_size
@@ -41,26 +42,59 @@ from task.wire.shared import shared_digest
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
-    from strategies.engine.rule import Phase
 
 T = TypeVar("T")
+NAME = "masked"
 HEAD_BYTES = 1 << 20  # of an answer beside its numbers
+
+
+class MaskedChannel(Channel):
+    """The exchange of a phase in which the server learns one sum over nodes."""
+
+    def __init__(self, engine: PhaseEngine, sum_grid: SumGrid) -> None:
+        super().__init__(engine)
+        self.sum_grid = sum_grid
+
+    def open(self, opened: Opened) -> None:
+        """Write the messages of the first stage."""
+        opened.of[NAME] = secure = SecurePhase(self.engine, opened, self.sum_grid)
+        opened.requests = secure.begin()
+        opened.terms = Terms(self.engine.registry.membership, self.engine.round)
+
+    def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
+        """Run all stages; there are no replies to hand on."""
+        return _run_by(opened).run(grid)
+
+    def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
+        """Return what the phase comes to."""
+        for _ in replies:
+            pass
+        secure = _run_by(opened)
+        folded = secure.folded()
+        self.engine.bytes_down += secure.bytes_down
+        folded.own_down = self.bytes_to_each(opened.phase)
+        return folded
+
+
+def _run_by(opened: Opened) -> SecurePhase:
+    found: SecurePhase = opened.of[NAME]
+    return found
 
 
 class SecurePhase:
     """One phase of the engine, run by the protocol."""
 
-    def __init__(self, engine: PhaseEngine, phase: Phase, evidence: Evidence | None = None) -> None:
-        self.engine, self.phase, self.evidence = engine, phase, evidence
+    def __init__(self, engine: PhaseEngine, opened: Opened, sum_grid: SumGrid) -> None:
+        self.engine, self.opened, self.sum_grid = engine, opened, sum_grid
+        self.phase = phase = opened.phase
         self.contract = secure.as_summed(phase.contract)
         self.like = engine.like(self.contract)
         server = engine.config.server
         self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)
-        attempt = evidence.attempt if evidence else secrets.token_hex(16)
         spread = engine.spread(phase) if phase.to else {}
         server_round = phase.round or engine.round
-        session = Session(engine.run_id, server_round, phase.kind, attempt, self._order(spread))
+        session = Session(engine.run_id, server_round, phase.kind, opened.attempt, self._order(spread))
         self.server = Aggregation(session, rules)
         self.clients: dict[str, list[str]] = {}  # by node
         self._ids: dict[str, int] = {}
@@ -76,12 +110,11 @@ class SecurePhase:
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
         self._before = False  # whether what it comes to was released before the run went on
         self._cannot = "the phase was not run"
-        self._requests: list[Message] = []  # those of the stage in which numbers go up
 
     def _order(self, spread: Mapping[int, list[str]]) -> str:
         """Return the SHA-256 of what the phase asks of all nodes alike; "" if it asks none."""
         engine = self.engine
-        for message in engine.messages(self.phase, list(spread.items())[:1], self.evidence):
+        for message in engine.messages(self.opened, list(spread.items())[:1]):
             keys = session_terms(as_run_config(engine.config))
             return shared_digest(engine.whole(message.content), self.phase.kind, keys)
         return ""
@@ -127,12 +160,9 @@ class SecurePhase:
         self._ask(grid, self._masked_orders(senders, secure.order_record(session, **about)), self._take)
         server.check_alive()
 
-        privacy = self.engine.privacy
-        if privacy and privacy.by_nodes and self.phase.contract.noised:
-            if privacy.released(self.phase):  # another sum of the round would have to be paid for
-                self._before = True
-                return
-            privacy.pay(self.phase, session.attempt)
+        if not all(stage.may_open(self.opened) for stage in self.engine.stages):
+            self._before = True
+            return
 
         def unmask(name: str) -> Mapping[str, object]:
             inbox = server.shares_for(name)
@@ -141,13 +171,11 @@ class SecurePhase:
 
         alive = server.alive
         shares = self._ask(grid, self._orders(secure.UNMASK, alive, unmask), self._read_unmask)
-        opened = server.take_unmask(shares)
-        if self.evidence:
-            self.evidence.sums = secure.vector_arrays(opened)
-            public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
-            masks = {"keys": public, "senders": list(senders), "shares": shares, "order": session.order}
-            self.evidence.masks = masks if self.evidence.full else {}
-        found, sums = secure.partials_of(self.contract, self.like, opened)
+        vector = server.take_unmask(shares)
+        public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
+        masks = {"keys": public, "senders": list(senders), "shares": shares, "order": session.order}
+        self.opened.sums, self.opened.masks = partial(secure.vector_arrays, vector), masks
+        found, sums = secure.partials_of(self.contract, self.like, vector)
         clients = sum(len(self.clients[n]) - len(self._failed[n]) for n in alive)
         if (sums.nodes, sums.clients) != (len(alive), clients):
             raise SecureAggregationError(
@@ -172,10 +200,10 @@ class SecurePhase:
 
     def _masked_orders(self, senders: Collection[str], record: ConfigRecord) -> list[Message]:
         by_node = {self._ids[name]: self.clients[name] for name in senders}
-        made = self.engine.messages(self.phase, by_node.items(), self.evidence)
+        made = self.engine.messages(self.opened, by_node.items())
         for message in made:
             message.content[secure.SECAGG] = record
-        self._requests = made
+        self.opened.requests = made
         return made
 
     def _ask(self, grid: Grid, messages: list[Message], read: Callable[[str, Message], T]) -> dict[str, T]:
@@ -249,8 +277,8 @@ class SecurePhase:
 
     def _take(self, name: str, reply: Message) -> None:
         clients = self.clients[name]
-        if self.evidence:
-            self.evidence.take(name, clients, reply.content)
+        for stage in self.engine.stages:
+            stage.check_reply(self.opened, name, clients, reply.content)
         if secure.adds_nothing(reply.content):
             self._failed[name] = secure.read_failed(reply.content, clients, self.engine.round)
             return
@@ -281,13 +309,12 @@ class SecurePhase:
         reduced = self._reduced(tuple(counted), rejected) if self._result and counted else None
         metrics: dict[str, dict[str, float]] = {c: {} for c in counted} if reduced else {}
         rejected.sort(key=lambda q: (q.client, q.field))
-        self.engine.note_models(self._requests, {self._ids[n] for n in alive})
+        self.opened.reached = {self._ids[n] for n in alive}
         bits, count, _ = self.form
         size = count * bits // 8
         own_up = dict.fromkeys(metrics, size)
         return Folded(
-            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size,
-            evidence=self.evidence,
+            reduced, rejected, metrics, self.bytes_up, self._up, self._down, own_up=own_up, most_up=size
         )  # fmt: skip
 
     def _reduced(self, clients: tuple[str, ...], rejected: list[RejectedReply]) -> AggregatedReplies | None:
@@ -300,7 +327,7 @@ class SecurePhase:
                 arrays, clients, np.array([sums.examples], np.int64), {}, engine.round, engine.lr,
                 engine.trainable, reduce=ways, sums=sums.scalars, weights=np.array([sums.weight], np.int64),
             )  # fmt: skip
-            return engine.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made
+            return self.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made
         except FieldError as err:  # of nobody in particular
             rejected += [RejectedReply(c, engine.round, err.field, err.expected, err.got) for c in clients]
             return None

@@ -6,9 +6,7 @@ from client_app.data.node import Node, OneClient, app_version
 from client_app.solvers import solver_of
 from task.config.read import as_run_config
 from task.datasets.base import compared
-from task.datasets.columns import unscaled
 from task.datasets.description import described, meaning_of
-from task.datasets.facts import as_text, facts_of, spread
 from task.datasets.public import CODE
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
@@ -18,7 +16,6 @@ from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import check_levels, check_model, contract_of, levels_of
 from task.tasks.base import check_fits
-from task.text import logger
 from task.wire.registration import Registration
 
 
@@ -46,25 +43,6 @@ def registration_of(node: Node) -> Registration:
         code=_code(node), width=node.width, model=node.named, meaning=meaning_of(data),
         names=described(data) if node.owner.names else None,
     )  # fmt: skip
-
-
-def log_for_owner(node: Node, *, changed: bool) -> None:
-    """Say in the node's own log, which stays with its owner, what the run reads of its data and what is odd.
-
-    `changed` says whether they are others than it registered last.
-    """
-    data, sizes = node.dataset, node.clients.num_train()
-    if changed:
-        known = {"description": data.description, "source": data.source, "clients": len(sizes)}
-        for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
-            logger.info("%s", line)
-    if not isinstance(node.clients, OneClient):
-        return
-    for sentence in data.notes:
-        logger.warning("%s", sentence)
-    by_party = contract_of(node.config).vertical and node.config.vertical.standardise
-    if not by_party and (warning := unscaled(data, node.config.data)):
-        logger.warning("%s", warning)
 
 
 def _try_work(node: Node) -> None:

@@ -1,0 +1,7 @@
+"""Asynchronous runs in the order in which updates really arrive."""
+
+from task.features.feature import Feature
+
+FEATURE = Feature(
+    "arrivals", lambda config, contract: contract.asynchronous and config.server.order_of_arrival == "real"
+)
