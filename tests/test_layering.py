@@ -25,7 +25,7 @@ MAY_IMPORT = {
 EXCEPTIONS = {
     # These start the client's half; the rest of the server does not know it.
     ("server_app/engines/simulate.py", "client_app"),
-    ("server_app/deploy/node/serve.py", "client_app"),
+    ("server_app/deploy/node/run_node.py", "client_app"),
     # What a client's own model is, only its half knows.
     ("server_app/takeout/model.py", "client_app"),
 }

@@ -23,7 +23,7 @@ from task.resolve.contract import entry_of
 from task.resolve.measurements import check_measurements
 from task.resolve.pairs import check_pairs
 from task.resolve.private import why_not_central, why_not_local
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 
 _PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
 

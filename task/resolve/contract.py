@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.columns import COLUMNS, columns_phase
 from task.catalogue.encryption import with_encryption
 from task.catalogue.entry import Algorithm
@@ -16,6 +15,7 @@ from task.catalogue.selections import SELECTIONS, with_selection
 from task.catalogue.several import with_models
 from task.catalogue.stages import with_stages
 from task.catalogue.sub_models import with_sub_models
+from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
@@ -31,7 +31,7 @@ from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.private import check_covered
-from task.secagg.grid import EXACT, check_rounded
+from task.secagg.fixed_point import EXACT, check_rounded
 from task.tasks import TASKS, metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds

@@ -6,7 +6,7 @@ from task.catalogue.selections import SELECTIONS
 from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 
 
 def check_pairs(config: Config) -> None:

@@ -6,13 +6,13 @@ would leave a client, or make one client's update depend on who the others are, 
 
 from collections.abc import Sequence
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, SHARED
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import ConfigError
-from task.privacy.grid import LEAST_NOISE
+from task.privacy.bounded_integers import LEAST_NOISE
 
 
 def why_not_central(entry: Algorithm) -> str:
