@@ -96,13 +96,6 @@ def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
     assert any(mixed)
 
 
-def test_in_a_stack_it_is_what_it_is_alone(tmp_path: Path) -> None:
-    stacked, alone = (played(tmp_path, stack=stack, learning_rate=0.1) for stack in (0, 1))
-    for t in range(4):
-        pair = (tuple(run.played.arrays(t).values()) for run in (stacked, alone))
-        assert far(*pair) < 1e-5  # type: ignore[arg-type]
-
-
 # ---------------------------------------------------------------------------------------- one client
 
 SIZES = [9, 8, 5]

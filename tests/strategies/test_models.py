@@ -20,7 +20,7 @@ from task.numerics.collect import Collect
 from tests.support.federation import Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by
-from tests.support.personal import Case, case_of, close, keys_of, told
+from tests.support.personal import close, keys_of
 from tests.support.rules import w
 
 RULES = ["apple", "ensemble", "fedamp", "fedfomo"]
@@ -84,22 +84,6 @@ def test_the_mean_is_rounded_once_from_float64() -> None:
 
 
 # ---------------------------------------------------------------------------------------- in runs
-
-
-def results(case: Case) -> Any:
-    """Return all results of a run: models, metrics, what the server and what the clients hold."""
-    last = case.played.keep.snapshots[-1]
-    kept = {f: kept_by(case.keys, case.played, f) for f in ("personal", "ratios")}
-    digests = {(f, c): sha256(a) for f, by in kept.items() for c, a in by.items()}
-    return told(case), sha256(last.arrays), last.numbers, digests
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
-    name: str, tmp_path: Path
-) -> None:
-    one, three = (results(case_of(tmp_path, name, nodes=nodes, **ACTIVE[name])) for nodes in (1, 3))
-    assert one == three
 
 
 @pytest.mark.parametrize("name", RULES)
