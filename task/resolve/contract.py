@@ -7,15 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from task.catalogue.brought import algorithm_of
-from task.catalogue.columns import COLUMNS, columns_phase
-from task.catalogue.encryption import with_encryption
 from task.catalogue.entry import Algorithm
-from task.catalogue.gradients import GRADIENTS, gradients_phase
-from task.catalogue.record import MODEL_UP, PARAMETERS, PROTOTYPES
+from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.selections import SELECTIONS, with_selection
 from task.catalogue.several import with_models
 from task.catalogue.stages import with_stages
-from task.catalogue.sub_models import with_sub_models
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.datasets import spec_of
@@ -23,6 +19,7 @@ from task.datasets.columns import readable
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
+from task.features import with_features
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
@@ -53,19 +50,7 @@ def entry_of(config: Config) -> Algorithm:
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its stages."""
     entry = with_selection(entry_of(config), config.server.selection)
-    if config.data.learns_columns and not entry.vertical:  # parties learn those of their own columns
-        phase = columns_phase(squares=config.data.standardise)
-        entry = replace(entry, phases={**entry.phases, COLUMNS: phase})
-    entry = with_stages(entry, stages_of(config))
-    if config.contribution.measure != "none":
-        up = (replace(r, reduce="collect") if r.name == MODEL_UP.name else r for r in entry.up)
-        entry = replace(entry, up=tuple(up))
-    if config.parted:
-        entry = with_sub_models(entry, measured=config.by_kind)
-    if config.server.gradient_dissimilarity:
-        entry = replace(entry, phases={**entry.phases, GRADIENTS: gradients_phase()})
-    if config.server.he:
-        entry = with_encryption(entry)
+    entry = with_features(config, with_stages(entry, stages_of(config)))
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
 
 
