@@ -5,6 +5,7 @@ A feature has the same file name here, in `strategies.stages` (its server half) 
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 
 from task.catalogue.entry import Algorithm
@@ -16,6 +17,13 @@ _FOUND = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__
 FEATURES: tuple[Feature, ...] = tuple(
     sorted((m.FEATURE for m in _FOUND if hasattr(m, "FEATURE")), key=lambda feature: feature.place)
 )
+
+
+def halves(room: str) -> tuple[type, ...]:
+    """Return the classes in the files of features in a room, such as `strategies.stages`."""
+    places = [f"{room}.{feature.name}" for feature in FEATURES]
+    modules = [import_module(place) for place in places if find_spec(place)]
+    return tuple(kind for module in modules for kind in vars(module).values() if isinstance(kind, type))
 
 
 def active(config: Config, contract: Algorithm) -> list[Feature]:
@@ -37,8 +45,8 @@ def check_features(config: Config, contract: Algorithm) -> None:
         ConfigError: Naming the key that turns the feature on, and why.
     """
     for feature in active(config, contract):
-        if why := feature.refuses(config):
+        if why := feature.refuses(config, contract):
             raise ConfigError(f'run-config key "{feature.key}": {why}')
 
 
-__all__ = ["FEATURES", "Feature", "active", "check_features", "with_features"]
+__all__ = ["FEATURES", "Feature", "active", "check_features", "halves", "with_features"]

@@ -21,4 +21,5 @@ class Feature:
     active: Callable[[Config, Algorithm], bool]  # whether a run has it, given its keys and contract so far
     adds: Callable[[Config, Algorithm], Algorithm] = nothing  # returns the contract with what it adds
     key: str = ""  # run-config key that turns it on, for errors
-    refuses: Callable[[Config], str] = lambda config: ""  # why it cannot be in a run of these keys
+    # Returns why it cannot be in a run of these keys and this contract; "" = it can.
+    refuses: Callable[[Config, Algorithm], str] = lambda config, contract: ""

@@ -13,11 +13,13 @@ from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
+from task.features import check_features
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.cohorts import asked_of, candidates_of
 from task.resolve.composition import OWN, check_composition
+from task.resolve.contract import contract_of
 from task.resolve.private import check_private
 from task.tasks import check_goal, check_goal_names
 
@@ -56,6 +58,7 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
+    check_features(config, contract_of(config))
     config.width.by_level()
     if config.server.selection == "power-of-choice" and (clients := _clients(config)):
         candidates_of(config, clients)
