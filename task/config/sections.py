@@ -184,6 +184,7 @@ class ServerConfig(Section):
         0.0, "share of the clients that never train and are measured at the end; 0 = none", low=0, below=1
     )
     evaluate_every: int = knob(1, "rounds between central evaluations; 0 = never", low=0)
+    norms: bool = knob(False, "write the norm of each client's update into clients.jsonl; changes no model")
     gradient_dissimilarity: bool = knob(
         False, "measure with each central evaluation how unlike the clients' gradients are; changes no model"
     )
