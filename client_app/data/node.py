@@ -43,17 +43,16 @@ from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.changing import check_own_data
-from task.resolve.contract import (
+from task.resolve.contract import contract_of, takes_public
+from task.resolve.run_model import (
     Parts,
     check_levels,
     check_model,
-    contract_of,
     family_of,
     initial_of,
     levels_of,
     model_of,
     parts_of,
-    takes_public,
 )
 from task.storage.files import write_once
 from task.tasks import task_of, with_task

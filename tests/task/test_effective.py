@@ -21,9 +21,10 @@ from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, knobs, read_recipe, recipes
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
-from task.resolve.contract import contract_of, initial_of, model_of, parts_of
+from task.resolve.contract import contract_of
 from task.resolve.effective import READ_WHEN, conditions, unmet
 from task.resolve.read import fuse, read_config
+from task.resolve.run_model import initial_of, model_of, parts_of
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
