@@ -274,6 +274,6 @@ def check_composition(config: Config) -> None:
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )
-    check_changing(config, entry)
+    check_changing(config)
     check_measurements(config, entry)
     check_pairs(config)
