@@ -90,9 +90,9 @@ from task.config.sections import (
     StructuredConfig,
     SyntheticConfig,
     TrainConfig,
-    Value,
     knob,
 )
+from task.config.when import Value, When, but_algorithms
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
@@ -110,13 +110,19 @@ class Config:
     """One run, checked."""
 
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
-    model: str = knob("mlp", "see `bouquet models`")
+    model: str = knob(
+        "mlp",
+        "see `bouquet models`",
+        when=(but_algorithms(lambda entry: entry.fixed_model), When("models.levels", ("",))),
+    )
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
     metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
     initial_model: str = knob(
         "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
     )
-    initial_model_strict: bool = knob(True, "refuse a file that does not fit whole; false names what did not")
+    initial_model_strict: bool = knob(
+        True, "refuse a file that does not fit whole; false names what did not", when=When("initial-model")
+    )
     seed: int = knob(1, "every random number of the run comes from it", low=0)
     model_seed: int = knob(-1, "the same of the initial parameters alone; -1 = seed", low=-1)
     data_seed: int = knob(-1, "of partition, splits, subsets, generated data; -1 = seed", low=-1)
@@ -245,9 +251,14 @@ class Config:
         return bool(self.models.levels) and bool(algorithm_of(self.algorithm).distils)
 
     @property
+    def narrow(self) -> bool:
+        """Whether clients train some of the units of each layer."""
+        return any(r < 1 for r, _ in self.widths)
+
+    @property
     def parted(self) -> bool:
         """Whether clients train parts of the model."""
-        return self.by_kind or any(r < 1 for r, _ in self.widths)
+        return self.by_kind or self.narrow
 
     @property
     def part_key(self) -> str:
