@@ -7,6 +7,7 @@ from task.config.knobs import Config
 from task.resolve.refusals import (
     ALA,
     ATTACK_INFORMED,
+    COARSE,
     CODEC_DOWN,
     CODEC_UP,
     DP_CENTRAL,
@@ -18,6 +19,7 @@ from task.resolve.refusals import (
     MEANS_FILLED,
     PARTS,
     SECURE,
+    SHARP,
     STANDARDISED,
     STRUCTURED,
     TRANSCRIPT,
@@ -27,7 +29,6 @@ from task.resolve.refusals import (
     policy_is,
     refuse,
 )
-from task.secagg.grid import EXACT
 
 
 def _codec(config: Config, *, biased: bool = False) -> bool:
@@ -36,7 +37,6 @@ def _codec(config: Config, *, biased: bool = False) -> bool:
 
 
 _LOSSES = policy_is(lambda policy: policy.needs_losses)
-_COARSE = Setting("secagg-bits", lambda c: c.server.secagg and c.server.secagg_bits < EXACT)
 _UNBOUNDED = Setting("max-update-norm", lambda c: not (c.server.max_update_norm or c.dp.central))
 _NOISY_NODES = Setting("dp.noise-by", lambda c: c.dp.distributed)
 _WHOLE = "a masked sum has every number whole, so that a code saves nothing"
@@ -45,7 +45,7 @@ _COLUMNS = "the sums of each client's columns go up in clear"
 
 PAIRS = (
     *pairs(
-        Setting("sam.rho", lambda c: c.sam.rho > 0, "0"),
+        SHARP,
         (DP_LOCAL, "the noise is for one gradient of an example in a step, and the ascent takes another"),
     ),
     *pairs(
@@ -81,7 +81,7 @@ PAIRS = (
         (ENOUGH, "a sum is opened once all nodes have answered or the time is up"),
     ),
     *pairs(
-        replace(_COARSE, fits=f"{EXACT}"),
+        COARSE,
         (_UNBOUNDED, "without a bound on updates a sum of so few bits could wrap"),
     ),
     *pairs(
@@ -109,7 +109,7 @@ PAIRS = (
         ),
         (algorithm_is(lambda entry: entry.distils), "it does not hold public examples"),
         (ENCRYPTED, "the models that the rule computes are ciphertexts"),
-        (_COARSE, "the sums of a coarser grid are not published"),
+        (COARSE, "the sums of a coarser grid are not published"),
         (_NOISY_NODES, "the sums that nodes noise are not published"),
     ),
 )
