@@ -1,85 +1,36 @@
-"""What one node hosts: its clients, their data and their kept state.
-
-A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
-clients of the run's partition. Of a partition a node can train every client, since it can load all of
-the data; nodes with one state folder therefore form a pool and stand in for each other.
-"""
+"""A node: its clients, their data and the models that they train."""
 
 import math
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from client_app.data.open_data import OneClient, open_data
 from client_app.data.owner import SIMULATION, Owner
-from client_app.solvers import solver_of
-from client_app.training.local_optimizer import check_optimizer
-from client_app.training.precision import check_precision
 from task.config.knobs import Config
 from task.config.paths import state_root
-from task.config.read import as_run_config
-from task.datasets import Dataset, Stamp, load_owned, spec_of, stamp_of
-from task.datasets.base import Owners, compared
-from task.datasets.condition import refuse_own
-from task.datasets.description import described, meaning_of
+from task.datasets import Dataset, spec_of, stamp_of
 from task.datasets.partition import Partition
-from task.datasets.public import CODE, PublicExamples, public_examples, without_public
-from task.datasets.skew import load_dealt
+from task.datasets.public import PublicExamples, public_examples
 from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
-from task.errors import ConfigError, DataError, local
+from task.errors import ConfigError
 from task.models.family import Kind, Kinds, SubModels, Widths
 from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
-from task.numerics.devices import training_device
-from task.numerics.kernels import check_kernels, kernels
-from task.portable import KERNELS
-from task.privacy.canaries import CLAIMED, canary_names
-from task.references import code_of, is_reference, references_in
-from task.resolve.changing import check_own_data
-from task.resolve.contract import contract_of, takes_public
-from task.resolve.run_model import (
-    Parts,
-    check_levels,
-    check_model,
-    family_of,
-    initial_of,
-    levels_of,
-    model_of,
-    parts_of,
-)
-from task.storage.files import write_once
-from task.tasks import task_of, with_task
-from task.tasks.base import Task, check_fits
-from task.wire import registration
+from task.resolve.contract import contract_of
+from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
+from task.tasks import task_of
+from task.tasks.base import Task
 from task.wire.layouts import Forms
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Shape = tuple[int, ...]
-
-
-class OneClient(Partition):
-    """The only client of a node that brings its own data: all rows are its own."""
-
-    def __init__(self, name: str, dataset: Dataset) -> None:
-        train, test = np.split(np.arange(len(dataset.y)), [dataset.num_train])
-        super().__init__(Owners.from_lists((name,), [train], [test]), {})
-
-    def index(self, name: str) -> int:
-        """Return 0, or refuse another client.
-
-        Raises:
-            DataError: This node does not host that client.
-        """
-        if name not in self.names:
-            raise DataError(f"client {name}: this node hosts {self.names[0]} only")
-        return 0
 
 
 @dataclass(frozen=True)
@@ -123,19 +74,6 @@ class Node:
     def task(self) -> Task:
         """What the run trains for."""
         return _task(self.config, self.dataset.task, self.dataset.num_classes)
-
-    def check_task(self) -> None:
-        """Refuse a model, a task or a loss that cannot be trained on the data of this node.
-
-        Raises:
-            ConfigError: Naming the key; before round 1.
-        """
-        # Nobody else has examples to try a user's model on; a party's is made for what it sends.
-        if isinstance(self.clients, OneClient) and not contract_of(self.config).vertical:
-            shape, classes = self.dataset.input_shape, self.dataset.num_classes
-            check_model(self.config, shape, classes, self.task.name, self.dataset)
-        if not self.task.plain or self.task.measures.own or is_reference(self.config.model):
-            check_fits(self.task, self.model(), self.dataset)
 
     def seen_by(self, client: str) -> Config:
         """Return the run as a client sees it; without a name, as one of the first level does."""
@@ -222,62 +160,6 @@ class Node:
             )
         return read_key(Path(self.owner.key))
 
-    def registration(self) -> registration.Registration:
-        """Return what this node says of itself."""
-        self.check_task()
-        entry = contract_of(self.config)
-        for part in (entry, *(p for p in entry.phases.values() if p.work == "train")):
-            solver_of(part.solver)  # a user's own may be none
-        if self.config.parted:
-            self.local_model()  # which the run's model may not have
-        self._check_level()
-        code = code_of(references_in(as_run_config(self.config)))
-        if self.config.server.he:
-            code[KEY_FILE] = self.key().id
-        if self.config.train.portable:
-            code[KERNELS] = kernels()
-        if public := self.public():
-            code[CODE] = public.sha256
-        if not isinstance(self.clients, OneClient):
-            code |= compared(self.dataset, self.config.data)
-        names, counts, data = self.clients.names, self.clients.num_train(), self.dataset
-        if canaries := canary_names(self.config):
-            if isinstance(self.clients, OneClient):
-                raise ConfigError(
-                    'run-config key "audit.canaries": expected 0 where nodes bring their own data, as '
-                    f"canaries are clients of a partition; got {len(canaries)}"
-                )
-            names = [*names, *canaries]
-            counts = np.concatenate([counts, np.full(len(canaries), CLAIMED)])
-        # Of a party's columns the others see embeddings only.
-        shape = (self.config.vertical.cut,) if entry.vertical else data.input_shape
-        return registration.Registration(
-            names, counts, self.pool, self.share, app_version(), shape, data.num_classes,
-            code=code, width=self.width, model=self.named, meaning=meaning_of(data),
-            names=described(data) if self.owner.names else None,
-        )  # fmt: skip
-
-    def _check_level(self) -> None:
-        """Refuse a width or a model that the run does not have, and models that do not fit its data.
-
-        Raises:
-            ConfigError: Naming what it has.
-        """
-        names = levels_of(self.config).values
-        if self.named and self.named not in names:
-            raise ConfigError(
-                f'node config "model": expected one of the run\'s, {", ".join(names)} (run-config key '
-                f'"models.levels"); got "{self.named}"'
-            )
-        check_levels(self.config, self.dataset.input_shape, self.dataset.num_classes, self.dataset)
-        levels = [r for r, _ in self.config.widths]
-        if self.width and self.width not in levels:
-            has = ", ".join(f"{r:g}" for r in levels)
-            raise ConfigError(
-                f'node config "width": expected one of the run\'s levels, {has} (run-config key '
-                f'"{self.config.part_key}"); got {self.width:g}'
-            )
-
 
 def open_node(
     config: Config, node_config: Mapping[str, bool | int | float | str], owner: Owner = SIMULATION
@@ -306,31 +188,10 @@ def open_node(
         )
     name, path = own.get("client-name", ""), own.get("data-path", "")
     stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
-    node = _open(config, name, path, share, stamp)
-    return replace(node, owner=owner, width=width, named=named)
-
-
-@lru_cache(maxsize=4)
-def _open(config: Config, name: str, path: str, share: tuple[int, int], stamp: Stamp) -> Node:
-    if config.train.portable:
-        check_kernels()
-    if config.train.threads:
-        torch.set_num_threads(config.train.threads)
-    device = training_device(config.train.device, portable=config.train.portable)
-    check_precision(config.train.precision, device)
-    if is_reference(config.train.optimizer):
-        check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
-    if name:
-        refuse_own(config, local(path))
-        check_own_data(config)
-        owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
-        config = with_task(config, owned.task)
-        return Node(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", share, device)
-    dataset, partition = load_dealt(config)
-    if takes_public(config):
-        partition = without_public(partition, dataset, config)
-    config = with_task(config, dataset.task)
-    return Node(config, dataset, partition, _pool(config), share, device)
+    found = open_data(config, name, path, stamp)
+    return Node(
+        found.config, found.dataset, found.clients, found.pool, share, found.device, owner, width, named
+    )
 
 
 @lru_cache(maxsize=16)
@@ -375,19 +236,12 @@ def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts,
     return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
 
 
-def _pool(config: Config) -> str:
-    """Return the id of the pool, a random word in the state folder.
-
-    So it is equal just where the folder is the same one, whatever machines and containers are called.
-    """
-    path = state_root(config) / "pool-id"
-    write_once(path, lambda: uuid.uuid4().hex.encode())
-    return path.read_text(encoding="utf-8").strip()
-
-
 def app_version() -> str:
     """Return the version of the installed app, or "" inside a bundle."""
     try:
         return version("bouquet")
     except PackageNotFoundError:
         return ""
+
+
+__all__ = ["Node", "OneClient", "app_version", "open_node"]

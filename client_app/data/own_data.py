@@ -16,7 +16,7 @@ from client_app.data.node import Node, OneClient
 from task.config.paths import state_root
 from task.datasets.description import meaning_of
 from task.errors import ConfigError, DataError
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.storage.client_state import safe_name
 from task.wire import messages as wire
 

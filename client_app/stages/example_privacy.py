@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from client_app.data.node import app_version
-from client_app.memory.ledger import SECRET, SUFFIX, StepLedger
+from client_app.memory.example_ledger import SECRET, SUFFIX, StepLedger
 from client_app.memory.memory import store_of
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
@@ -27,9 +27,9 @@ from task.config.run_name import all_terms
 from task.errors import FieldError, StateError, local
 from task.numerics.arrays import Arrays, sha256
 from task.privacy.accounting import epsilon
-from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import TakenSteps
+from task.privacy.releases import secret_in
 from task.references import code_of, references_in
 
 

@@ -16,7 +16,7 @@ from task.config.read import as_run_config
 from task.config.run_name import session_terms
 from task.errors import SecureAggregationError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
-from task.privacy.grid import exponent
+from task.privacy.bounded_integers import exponent
 from task.privacy.noise import Stream
 from task.privacy.noise_ledger import NoiseLedger
 from task.privacy.shares import deviation, multiplier, share, with_share

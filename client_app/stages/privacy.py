@@ -1,8 +1,9 @@
 """Clips what a client sends, for differential privacy at the level of clients; run-config keys ``dp.*``.
 
 Delta_k of all records together, the parameters' change from the received model or the record itself if that
-is a change, is scaled to an L2 norm of C at most and goes up as integers (`task.privacy.grid`). The bound and
-the grid come with the order. Nothing else of a client goes up: its example count says 1, and no loss.
+is a change, is scaled to an L2 norm of C at most and goes up as integers (`task.privacy.bounded_integers`).
+The bound and the grid come with the order. Nothing else of a client goes up: its example count says 1, and
+no loss.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,8 +16,8 @@ from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome, Stage, changed
 from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
-from task.privacy.grid import BIT, CLIP, GRID, bound_of, clipped
-from task.privacy.grid import exponent as grid_of
+from task.privacy.bounded_integers import BIT, CLIP, GRID, bound_of, clipped
+from task.privacy.bounded_integers import exponent as grid_of
 from task.privacy.shares import deviation
 from task.resolve.contract import contract_of
 from task.wire import messages as wire

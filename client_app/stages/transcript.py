@@ -17,7 +17,7 @@ from task.config.read import as_run_config
 from task.config.run_name import terms
 from task.errors import WireError
 from task.numerics.arrays import sha256
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.secagg.identity import Endorsement, identity_in
 from task.storage.client_state import receipts_of
 from task.wire import commitments

@@ -18,7 +18,7 @@ def run_link(
 ) -> None:
     """Run the SuperLink of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_link_kit
-    from server_app.deploy.link.serve import run_link as serve
+    from server_app.deploy.link.run_link import run_link as serve
 
     serve(read_link_kit(kit))
 
@@ -146,7 +146,7 @@ def node(
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
     from server_app.deploy.node.options import Options, read_partition
-    from server_app.deploy.node.serve import run_node
+    from server_app.deploy.node.run_node import run_node
 
     options = Options(
         data,

@@ -9,7 +9,7 @@ from typing import Any
 from server_app.engines.simulate import simulate
 from server_app.results.folder import CONFIG, RunFolder
 from server_app.results.lines import Row
-from server_app.run.arrivals import finished_order_of
+from server_app.run.arrival_file import finished_order_of
 from server_app.run.data_card import server_data
 from server_app.run.repeat import keys_of_run
 from task.catalogue.algorithms import ALGORITHMS

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.run.arrivals import check_deployed
+from server_app.run.arrival_file import check_deployed
 from server_app.run.confined import KIT, confined
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key

@@ -23,7 +23,7 @@ from server_app.results.headline import headline, short
 from server_app.results.summary import MEASURED, measured_on, measures_of, scalars_of
 from server_app.run.notebook import NotebookBar, in_notebook
 from server_app.run.terminal import Terminal
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.resolve.effective import models_in

@@ -7,11 +7,11 @@ from typing import Any
 
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
-from server_app.run.arrivals import FILE, order_of
+from server_app.run.arrival_file import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.confined import authority
 from server_app.run.kept import KeptSync
-from server_app.run.ledger import Ledger
+from server_app.run.privacy_ledger import Ledger
 from server_app.run.progress import Progress
 from server_app.run.transcript import Transcript
 from strategies.engine.arrival_log import ArrivalLog

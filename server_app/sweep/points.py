@@ -10,7 +10,7 @@ from typing import Any
 
 from server_app.results.groups import BARE, said
 from task import trust
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.options import SEVERAL, pairs_in, toml_value
 from task.config.read import as_run_config, read_recipe, scene_runs

@@ -12,8 +12,8 @@ from client_app.data.node import Node, open_node
 from client_app.work import kept_model
 from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.takeout.last_order import evaluation_order, last_order
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm, evaluation_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.datasets import spec_of

@@ -1,7 +1,7 @@
 """Sums on a declared grid, under ``secagg-bits = 64 | 32``: the grid of a phase, and the means of its sums.
 
-`task.secagg.grid` has the formulas. What a phase asks for decides its grid: by those asked, the sum of the
-weights that nodes registered for them, and ``max-update-norm``.
+`task.secagg.fixed_point` has the formulas. What a phase asks for decides its grid: by those asked, the sum of
+the weights that nodes registered for them, and ``max-update-norm``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays
-from task.secagg.grid import SUM_GRID, exponent
+from task.secagg.fixed_point import SUM_GRID, exponent
 from task.wire.layouts import base_of
 
 

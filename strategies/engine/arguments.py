@@ -3,8 +3,8 @@
 from dataclasses import fields, replace
 from typing import Any
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import as_run_config, defaults
 from task.config.sections import ServerConfig

@@ -45,11 +45,11 @@ from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy.accounting import accountant, epsilon, joined, noise_for
-from task.privacy.grid import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
+from task.privacy.bounded_integers import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
 from task.resolve.contract import contract_of
-from task.secagg.grid import EXACT, MOST
+from task.secagg.fixed_point import EXACT, MOST
 from task.wire.norms import NormBound
 
 if TYPE_CHECKING:

@@ -84,14 +84,14 @@ class Record:
     # Whether the parameters of an upward record travel as a code (`task.wire.coding`); the stage sets it.
     coded: bool = False
     code: str = ""  # the codec by which it always travels, whatever ``codec.up`` says; "" = that one
-    # Whether it travels as integers, the change from its base clipped to a norm (`task.privacy.grid`), which
-    # are summed before noise is added; the stage sets it.
+    # Whether it travels as integers, the change from its base clipped to a norm
+    # (`task.privacy.bounded_integers`), which are summed before noise is added; the stage sets it.
     clipped: bool = False
     # Whether a node sends the sum over its clients as a ciphertext (`task.encryption`), which the server adds
     # to the others' without opening it.
     encrypted: bool = False
     # Whether it travels as integers, the change from its base times the client's weight rounded to a grid
-    # (`task.secagg.grid`), which are summed as they are; the stage sets it.
+    # (`task.secagg.fixed_point`), which are summed as they are; the stage sets it.
     rounded: bool = False
     # Of an upward record with weights of its own, their array: ``counts`` are of the client's examples, and
     # ``clients`` is 1. A larger one would let a client outweigh the others.

@@ -9,8 +9,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.algorithm_sections import (
     AdamConfig,
     AdaptiveTauConfig,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset, spec_of
 from task.datasets.base import Owners, Rows

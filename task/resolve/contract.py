@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import SELECTIONS, with_selection
 from task.catalogue.several import with_models
 from task.catalogue.stages import with_stages
+from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import CODECS
 from task.config.knobs import Config
 from task.features import with_features
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 from task.tasks import metrics_of
 
 if TYPE_CHECKING:  # torch costs seconds

@@ -25,7 +25,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_checked
 from task.config.sections import Value

@@ -12,7 +12,7 @@ from task.catalogue.record import PARAMETERS, SHARED
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import ConfigError
-from task.privacy.grid import LEAST_NOISE
+from task.privacy.bounded_integers import LEAST_NOISE
 from task.resolve.refusals import (
     ALA,
     CODEC_UP,

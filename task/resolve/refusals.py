@@ -14,7 +14,7 @@ from task.catalogue.selections import SELECTIONS, Selection
 from task.config.attack_section import INFORMED
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 
 QUOTED = '"{}"'
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from task.catalogue.brought import algorithm_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.datasets.columns import readable
@@ -24,7 +24,7 @@ from task.population import listed
 from task.references import is_reference
 from task.resolve.contract import contract_of, entry_of
 from task.resolve.private import check_covered
-from task.secagg.grid import check_rounded
+from task.secagg.fixed_point import check_rounded
 from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds

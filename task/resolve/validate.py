@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 
 from task.catalogue.algorithms import ALGORITHMS
-from task.catalogue.brought import algorithm_of
 from task.catalogue.selections import SELECTIONS
+from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import codec_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config

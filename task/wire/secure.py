@@ -32,7 +32,7 @@ from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.terms import FINITE
-from task.secagg.grid import EXACT, MOST
+from task.secagg.fixed_point import EXACT, MOST
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.secagg.sums import ScalarSums, Sums
 from task.secagg.vector import (

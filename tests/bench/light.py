@@ -26,7 +26,7 @@ from server_app.deploy.host.tasks import NEWS, ORDER, READY, START, Answer, Task
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.options import Options, environment, node_config, site
-from server_app.deploy.node.serve import APP
+from server_app.deploy.node.run_node import APP
 from task.storage.files import make_folder
 
 

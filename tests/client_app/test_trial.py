@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from client_app.data.node import Node, open_node
+from client_app.data.registration import registration_of
 from client_app.trial import try_out
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
@@ -229,7 +230,7 @@ def test_ids_of_words_are_tried_as_they_are(tmp_path: Path) -> None:
     keys = {"dataset": "npz", "data-path": str(tmp_path / "ids.npz"), "model": "trial_own:Ids"}
     own = {"client-name": "anna", "data-path": str(tmp_path / "ids.npz")}
     node = open_node(read_config({"dataset": "npz", "model": "trial_own:Ids", "num-classes": 2}), own)
-    node.check_task()
+    registration_of(node)
     try_out(node)
     config = read_config({**keys, "num-clients": 2})
     node = open_node(config, {})

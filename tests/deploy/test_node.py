@@ -41,12 +41,12 @@ from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import own_data as owndata
-from server_app.deploy.node import serve as node
+from server_app.deploy.node import run_node as node
 from server_app.deploy.node.message_loop import MessageLoop
 from server_app.deploy.node.options import Options, check, node_config, read_partition
 from server_app.deploy.node.own_data import check_data
 from server_app.deploy.node.probe import Found
-from server_app.deploy.node.serve import run_node
+from server_app.deploy.node.run_node import run_node
 from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 

@@ -23,7 +23,7 @@ from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
 from server_app.deploy.link.jobs import RUNNING, Jobs
-from server_app.deploy.link.serve import StatusWriter
+from server_app.deploy.link.run_link import StatusWriter
 from server_app.deploy.link.status import (
     GREEN,
     RED,

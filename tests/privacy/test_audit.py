@@ -32,8 +32,8 @@ from server_app.extras.audit.statistics import (
 from strategies.stages import privacy
 from task.errors import ConfigError
 from task.numerics.seeds import NOISE, rng_for
+from task.privacy.bounded_integers import ClipBound
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in
-from task.privacy.grid import ClipBound
 from task.privacy.noise import Stream
 from task.resolve.read import read_config
 from task.wire import messages as wire

@@ -21,7 +21,7 @@ from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
 from task.privacy.accounting import epsilon, joined
-from task.privacy.grid import BIT, CLIP, GRID, clipped, exponent
+from task.privacy.bounded_integers import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.resolve.validate import check_names

@@ -10,7 +10,7 @@ import pytest
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.privacy.grid import WIDTH, ClipBound, clipped, exponent, square
+from task.privacy.bounded_integers import WIDTH, ClipBound, clipped, exponent, square
 from task.privacy.noise import Stream, coins, derived
 
 SIZE = 1_000_000

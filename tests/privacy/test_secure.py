@@ -12,7 +12,7 @@ from flwr.app import Message
 from strategies.stages.privacy import Privacy
 from task.errors import ConfigError
 from task.privacy.accounting import epsilon, joined
-from task.privacy.grid import CLIP, GRID, exponent
+from task.privacy.bounded_integers import CLIP, GRID, exponent
 from task.privacy.noise import Stream
 from task.privacy.shares import share
 from task.resolve.read import read_config

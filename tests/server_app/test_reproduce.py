@@ -36,6 +36,7 @@ from server_app.extras.reproduce.tables import PublishedTable, RunSeed, read_tab
 from server_app.extras.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
+from server_app.sweep import pool
 from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
 from task.resolve.read import read_config
@@ -129,8 +130,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         folder.finish(summarise(rows, [], config), {})
         return 0
 
-    monkeypatch.setattr(work, "one_run", run)
-    monkeypatch.setattr(work, "Forks", Instantly)
+    monkeypatch.setattr(pool, "one_run", run)
+    monkeypatch.setattr(pool, "Forks", Instantly)
     Instantly.most = 0
     return seen
 
@@ -282,7 +283,7 @@ def test_a_result_of_a_stopped_run_is_none_and_a_damaged_one_is_named(
 def test_a_failed_run_is_reported_and_the_others_go_on(
     tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = work.one_run
+    right = pool.one_run
 
     def fail(keys: dict[str, Any], nodes: int, log: Path) -> Any:
         if keys.get("batch-size") != 5:
@@ -290,7 +291,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
         log.write_text("error: no data\n")
         return 1
 
-    monkeypatch.setattr(work, "one_run", fail)
+    monkeypatch.setattr(pool, "one_run", fail)
     left = worked(tiny)
     assert list(left.failed.values()) == ["no data"]
     assert len(tried(started, 10)) == 6

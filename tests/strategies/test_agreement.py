@@ -14,6 +14,7 @@ from PIL import Image
 
 from client_app.app import make_app
 from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from server_app.app import run as run_server
 from server_app.results.folder import RunFolder
 from strategies.engine.registration_phase import RegistrationPhase
@@ -335,6 +336,6 @@ def test_what_the_server_hears_has_no_names(tmp_path: Path) -> None:
     node = open_node(
         read_config(config_of()), {"client-name": "ward-1", "data-path": str(wards(tmp_path)["ward-1"])}
     )
-    said = repr(node.registration())
+    said = repr(registration_of(node))
     assert not any(word in said for word in ("age", "bmi", "job", "clerk", "ill", "outcome"))
-    assert node.registration().meaning == meaning_of(node.dataset)
+    assert registration_of(node).meaning == meaning_of(node.dataset)

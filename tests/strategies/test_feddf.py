@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from server_app.run.public_examples import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState
@@ -216,7 +217,7 @@ def test_clients_neither_train_on_the_public_examples_nor_need_them(tmp_path: Pa
     node = open_node(keys, {})
     assert sum(len(node.clients.train(k)) for k in range(len(node.clients.names))) == 63 - 9
     assert node.public() is None
-    assert node.registration().code.keys() == {ROWS}
+    assert registration_of(node).code.keys() == {ROWS}
 
 
 # ------------------------------------------------------------------------------------------ refusals

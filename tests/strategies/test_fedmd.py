@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from client_app.solvers.fedmd import FedMDSolver, distance
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import program_of
@@ -192,7 +193,7 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     assert found is not None
     assert torch.equal(found.x, node.dataset.inputs(public))
     assert check_public(keys, node.dataset) == {CODE: found.sha256}
-    assert node.registration().code == {CODE: found.sha256, **compared(node.dataset, node.config.data)}
+    assert registration_of(node).code == {CODE: found.sha256, **compared(node.dataset, node.config.data)}
 
 
 def test_what_public_examples_leave_arrives_as_the_stream_says() -> None:
@@ -250,7 +251,7 @@ def test_public_examples_that_cannot_be_are_refused(
     keys: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        open_node(read_config(config(tmp_path, **keys)), {}).registration()
+        registration_of(open_node(read_config(config(tmp_path, **keys)), {}))
 
 
 def test_a_named_set_leaves_the_clients_data_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from server_app.run.evaluate import by_model
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
@@ -99,7 +100,7 @@ def test_a_node_without_data_of_its_own_has_no_model(tmp_path: Path) -> None:
 
 
 def test_a_registration_of_a_model_is_of_one_client(tmp_path: Path) -> None:
-    content = registration_content(open_node(read_config(config(tmp_path)), {}).registration())
+    content = registration_content(registration_of(open_node(read_config(config(tmp_path)), {})))
     assert read_registration(content).model == ""
     content.config_records["roll_call"]["model"] = "mlp"
     with pytest.raises(WireError, match="expected a model of one client; got 5"):

@@ -13,7 +13,7 @@ import pytest
 from task.errors import ConfigError, FieldError
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
-from task.secagg.grid import MOST, exponent, rounded
+from task.secagg.fixed_point import MOST, exponent, rounded
 from task.secagg.vector import Vector
 from task.wire import messages as wire
 from tests.strategies.test_secure import TEN, Losing, hashes, losing

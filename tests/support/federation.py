@@ -21,7 +21,7 @@ from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn
 from strategies.stages.mixed_models import set_family
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.read import as_run_config
 from task.datasets import natural_task
 from task.datasets.skew import load_dealt

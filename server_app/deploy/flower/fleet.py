@@ -29,8 +29,8 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
-from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery
+from server_app.deploy.flower.inbox import Inbox
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app

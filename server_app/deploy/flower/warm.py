@@ -211,7 +211,7 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
 
 
 def main() -> None:
-    """Start from the command line; see `server_app.deploy.link.serve`."""
+    """Start from the command line; see `server_app.deploy.link.run_link`."""
     if sys.argv[1:] == ["--portable"]:  # a fork that has replaced itself
         task, turn = read_task()
         server_task(AcquiredTask(*task), installed(), turn)

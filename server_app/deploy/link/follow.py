@@ -14,7 +14,7 @@ from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.datasets import spec_of

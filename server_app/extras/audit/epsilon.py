@@ -34,7 +34,7 @@ import numpy as np
 from server_app.extras.audit.statistics import LEVEL, lower_bound, one_run_bound, two_gaussians
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.initial_model import initial_model
-from task.catalogue.brought import algorithm_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.errors import ConfigError

@@ -12,7 +12,7 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import dense
-from task.privacy.grid import GRID
+from task.privacy.bounded_integers import GRID
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
 from task.wire.coding import CODE, coder_of

@@ -12,20 +12,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server_app.deploy.host.forks import Forks
 from server_app.extras.reproduce.plan import Standing, Wanted, enough, standing
 from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, record_of, results_of
 from server_app.extras.reproduce.tables import Cell, PublishedTable
 from server_app.results.folder import ROUNDS, RunFolder
 from server_app.results.lines import last_rows
 from server_app.run.run_lock import is_held
-from server_app.sweep.scheduler import one_run, why_failed
-from task.storage.files import make_folder
+from server_app.sweep.pool import PooledRun, RunPool
 from task.storage.locks import HeldError, is_locked, locked
 
 LOOK_S = 0.5
 CHECKPOINT_S = 60.0  # between two checkpoints of a run, about
-LOGS = "logs"
 CLAIMS = ".claims"
 
 
@@ -43,7 +40,6 @@ class Remaining:
 class _CellRun:
     table: PublishedTable
     run: Wanted
-    log: Path
     claim: ExitStack  # holds the lock that keeps other processes off the run
 
 
@@ -100,64 +96,55 @@ class TableQueue:
 
     def work(self, budget_s: float) -> Remaining:
         """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""
-        began, forks = time.monotonic(), Forks()
-        running: dict[int, _CellRun] = {}  # by process id
+        began = time.monotonic()
+        pool: RunPool[_CellRun] = RunPool(self.runs_dir, self.nodes)
         try:
-            while True:
-                self.collect()
-                found = self.standings()
-                ready = [
-                    (table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed
-                ]
-                free = [(table, run) for table, run in ready if not self._is_taken(run)]
-                spent = time.monotonic() - began
-                fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
-                for table, run in fit[: self.jobs - len(running)]:
-                    self._start(forks, running, table, run)
-                if not (fit or running):
-                    return Remaining([at for _, at in found], self.failed, len(ready) - len(free), bool(free))
-                self._one_has_ended(forks, running)
+            with pool:
+                while True:
+                    self.collect()
+                    found = self.standings()
+                    ready = [
+                        (table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed
+                    ]
+                    free = [(table, run) for table, run in ready if not self._is_taken(run)]
+                    spent = time.monotonic() - began
+                    fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
+                    for table, run in fit[: self.jobs - len(pool.running)]:
+                        self._start(pool, table, run)
+                    if not (fit or pool.running):
+                        busy = len(ready) - len(free)
+                        return Remaining([at for _, at in found], self.failed, busy, bool(free))
+                    self._one_has_ended(pool)
         finally:
-            for pid in forks.pids:
-                forks.kill(pid)
-            while forks.pids:
-                forks.wait(LOOK_S)
-            for forked in running.values():
-                forked.claim.close()
+            for pooled in pool.running:
+                pooled.of.claim.close()
 
-    def _start(self, forks: Forks, running: dict[int, _CellRun], table: PublishedTable, run: Wanted) -> None:
+    def _start(self, pool: RunPool[_CellRun], table: PublishedTable, run: Wanted) -> None:
         """Start one run, unless another process has just taken or finished it."""
         path = self.runs_dir / run.folder
         with ExitStack() as claim:
             if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
                 return
-            resumed = RunFolder(path).begun()
             every = max(1, round(CHECKPOINT_S / run.round_seconds))
             # A run that was killed may be beyond a limit that has fallen since.
             rounds = max(run.rounds, _last_round(path))
-            keys = {
-                **run.keys, "num-server-rounds": rounds, "run-name": run.folder, "progress": "none",
-                "runs-dir": str(self.runs_dir), "checkpoint-every": every, "resume": resumed,
-            }  # fmt: skip
-            log = self.runs_dir / LOGS / f"{run.folder}.log"
-            make_folder(log.parent)
-            self._began(table.name, run, resumed)
-            pid = forks.fork(lambda: one_run(keys, self.nodes, log))
-            running[pid] = _CellRun(table, run, log, claim.pop_all())
+            self._began(table.name, run, RunFolder(path).begun())
+            keys = {**run.keys, "num-server-rounds": rounds, "checkpoint-every": every}
+            pool.start(_CellRun(table, run, claim.pop_all()), run.folder, keys)
 
-    def _one_has_ended(self, forks: Forks, running: dict[int, _CellRun]) -> None:
+    def _one_has_ended(self, pool: RunPool[_CellRun]) -> None:
         """Wait until a run has ended, if there is one, and record what has."""
-        ended: list[tuple[int, int]] = []
-        while running and not ended:
-            ended = forks.wait(LOOK_S)
-            self._looked([(r.run, _last_round(self.runs_dir / r.run.folder)) for r in running.values()])
-        for pid, code in ended:
-            forked = running.pop(pid)
-            table, run = forked.table, forked.run
-            with forked.claim:
+        ended: list[tuple[PooledRun[_CellRun], int]] = []
+        while pool.running and not ended:
+            ended = pool.ended(LOOK_S)
+            at_work = [*pool.running, *(pooled for pooled, _ in ended)]
+            self._looked([(each.of.run, _last_round(each.folder.path)) for each in at_work])
+        for pooled, code in ended:
+            table, run = pooled.of.table, pooled.of.run
+            with pooled.of.claim:
                 record = self._finished(table, run)
                 if code or record is None:
-                    self.failed[run.folder] = why = why_failed(code, forked.log)
+                    self.failed[run.folder] = why = pooled.why_failed(code)
                     self._ended(table.name, run, why)
                 else:
                     self._record(table, run, record)

@@ -11,11 +11,11 @@ from server_app.extras.verify.receipts import check_receipts, own_of
 from server_app.extras.verify.replay import replay
 from server_app.extras.verify.signatures import check_signatures
 from server_app.results.folder import MODEL, RunFolder
-from server_app.run.ledger import FOLDER as PRIVACY
+from server_app.run.privacy_ledger import FOLDER as PRIVACY
 from server_app.run.transcript import line_digest
 from task.errors import DataError
 from task.numerics.arrays import sha256
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 
 PUBLISHED = "models in rounds.jsonl and model.safetensors"
 

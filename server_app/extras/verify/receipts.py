@@ -12,7 +12,7 @@ from server_app.extras.verify.findings import Findings
 from server_app.extras.verify.signatures import name_of, phases
 from strategies.stages.transcript import seal
 from task.errors import DataError
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.storage.client_state import receipts_of
 
 COUNTED = "uploads of the node that were counted once, by its receipts"

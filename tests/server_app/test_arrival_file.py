@@ -10,7 +10,7 @@ import pytest
 from server_app.engines.replay import replay
 from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
-from server_app.run.arrivals import FILE, check_deployed, finished_order_of, order_of
+from server_app.run.arrival_file import FILE, check_deployed, finished_order_of, order_of
 from task.errors import ConfigError, StateError
 from task.resolve.read import read_config
 from tests.support.federation import write_owners

@@ -13,7 +13,7 @@ from server_app.results.folder import RunFolder
 from strategies.engine.arrival_log import ArrivalLog
 from task.config.knobs import Config
 from task.errors import ConfigError, StateError
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 
 FILE = "arrivals.jsonl"
 

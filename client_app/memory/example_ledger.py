@@ -8,7 +8,7 @@ the same noise, since both follow from the order and the node's secret, and cost
 from pathlib import Path
 
 from task.errors import StateError, local
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 
 SUFFIX = ".ledger.jsonl"
 SECRET = "privacy-secret"  # of the nodes that share a state folder

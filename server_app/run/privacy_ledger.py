@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from task.errors import StateError
 from task.numerics.arrays import Arrays
-from task.privacy.ledger import Releases, secret_in
+from task.privacy.releases import Releases, secret_in
 from task.storage.files import write_safetensors
 
 FOLDER = "privacy"
