@@ -212,7 +212,7 @@ class Config:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out the hash, which is another one in another process."""
+        """Exclude the cached hash: string hashes differ between processes."""
         return {key: value for key, value in vars(self).items() if key != "_hash"}
 
     def value(self, key: str) -> Value:

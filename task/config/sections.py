@@ -229,7 +229,7 @@ class TrainConfig(Section):
     portable: bool = knob(
         False, "the same bits on every x86-64 processor with AVX2: kernels fixed, one thread, no GPU"
     )
-    stack: int = knob(0, "clients trained as one program; 0 = as many as pay, 1 = each alone", low=0)
+    stack: int = knob(0, "clients trained as one program; 0 = automatic, 1 = each alone", low=0)
     dropout_width: float = knob(
         1.0,
         "r, share of each layer's units that a client gets, drawn each round; 1 = all",
