@@ -7,6 +7,7 @@ import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -52,9 +53,39 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path): path for path in modules()}
 
 
+class Named(NamedTuple):
+    """A module that a file imports, or names in a string, as ``import_module`` and Flower take it."""
+
+    name: str
+    string: bool
+    typing: bool  # for type checkers only
+    inside: bool  # in a function
+
+
 @cache
-def imported(path: Path, *, typing: bool = True, strings: bool = True, inside: bool = True) -> frozenset[str]:
-    """Return the modules that a file imports or names in a string, as ``import_module`` and Flower take it.
+def named(path: Path) -> frozenset[Named]:
+    """Return the modules of a file, which is read once for all tests."""
+    found, left = set[Named](), [(ast.parse(path.read_text(encoding="utf-8")), False, False)]
+    while left:
+        node, typing, inside = left.pop()
+        if isinstance(node, ast.Import):
+            found |= {Named(alias.name, False, typing, inside) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            one = {name if name in NAMES else node.module for name in full}
+            found |= {Named(name, False, typing, inside) for name in one}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.partition(":")[0]
+            if MODULE.fullmatch(name) and name in NAMES:
+                found.add(Named(name, True, typing, inside))
+        typing |= isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        inside |= isinstance(node, ast.FunctionDef)
+        left += [(child, typing, inside) for child in ast.iter_child_nodes(node)]
+    return frozenset(found)
+
+
+def imported(path: Path, *, typing: bool = True, strings: bool = True, inside: bool = True) -> set[str]:
+    """Return the modules that a file names.
 
     Args:
         path: The file.
@@ -62,25 +93,11 @@ def imported(path: Path, *, typing: bool = True, strings: bool = True, inside: b
         strings: Whether names in strings count.
         inside: Whether those inside functions count.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(node)
-        for block in ast.walk(tree)
-        if (isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test) and not typing)
-        or (isinstance(block, ast.FunctionDef) and not inside)
-        for node in ast.walk(block)
+    return {
+        one.name
+        for one in named(path)
+        if (typing or not one.typing) and (strings or not one.string) and (inside or not one.inside)
     }
-    names: set[str] = set()
-    for node in (n for n in ast.walk(tree) if id(n) not in skipped):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            full = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name if name in NAMES else node.module for name in full}
-        elif strings and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            named = node.value.partition(":")[0]
-            names |= {named} if MODULE.fullmatch(named) and named in NAMES else set()
-    return frozenset(names)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

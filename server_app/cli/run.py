@@ -64,7 +64,7 @@ def run(
     A run on a link does not depend on this command: Ctrl-C only stops following it.
     """
     if help_keys:
-        from server_app.cli.keys import listing
+        from server_app.cli.catalogue import listing
 
         console().print(listing())
         return

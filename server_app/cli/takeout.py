@@ -233,6 +233,6 @@ def decrypt(
     Keep that file from whoever runs the link: with it and what the link has, the key can be found out.
     """
     from server_app.deploy.kits.kit import read_node_kit
-    from server_app.takeout.decrypt import decrypt as open_model
+    from server_app.run.encryption import decrypt as open_model
 
     typer.echo(str(open_model(run, read_node_kit(kit).he_key)))

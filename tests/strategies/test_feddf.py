@@ -183,13 +183,6 @@ def test_one_client_alone_is_its_own_ensemble_to_the_bit(tmp_path: Path) -> None
     assert [row["model_sha256"] for row in played.rows] == still
 
 
-def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
-    keys = config(tmp_path, fraction_train=0.6)
-    whole = play(keys)
-    rest = play(keys, journal=Keep(whole.keep.snapshots[1]), nodes=3, seed=4)
-    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
-
-
 def test_kinds_without_steps_are_fedavg_of_each_kind_alone_and_nodes_change_no_byte(tmp_path: Path) -> None:
     """Also after a resume on more nodes: with `fedavg` of the clients of a kind, and nobody else."""
     keys = config(tmp_path, models__levels="mlp,logistic", feddf__steps=0, local_test_fraction=0.3)

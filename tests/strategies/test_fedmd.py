@@ -32,15 +32,9 @@ from task.numerics.arrays import Arrays, state_of
 from task.resolve.read import read_config
 from task.wire.messages import TrainOrder
 from tests.reference import fedmd, mlp
-from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.kept import kept_by
 from tests.support.personal import Case, against_reference
-
-
-class OneRun(Keep):
-    """What clients keep is of one run, however often it starts."""
-
-    run_id = "the-run"
 
 
 def config(folder: Path, **keys: Any) -> dict[str, Any]:
@@ -168,13 +162,6 @@ def test_who_is_alone_digests_its_own_logits_and_stays(tmp_path: Path) -> None:
     """One client: the consensus is its own, so that the digest changes nothing, to the bit."""
     write_owners(tmp_path / "owners.npz", {"anna": 30})
     assert same(personal(tmp_path), personal(tmp_path, fedmd__digest_epochs=0))
-
-
-def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
-    keys = config(tmp_path, state_dir=str(tmp_path / "state"), fraction_train=0.6)
-    whole = play(keys, journal=OneRun())
-    rest = play(keys, journal=OneRun(whole.keep.snapshots[1]), nodes=3)
-    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
 
 
 # -------------------------------------------------------------------------------- the public examples
