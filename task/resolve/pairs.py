@@ -21,6 +21,7 @@ from task.resolve.refusals import (
     SECURE,
     SHARP,
     STANDARDISED,
+    STRAGGLERS,
     STRUCTURED,
     TRANSCRIPT,
     Setting,
@@ -38,6 +39,7 @@ def _codec(config: Config, *, biased: bool = False) -> bool:
 
 _LOSSES = policy_is(lambda policy: policy.needs_losses)
 _UNBOUNDED = Setting("max-update-norm", lambda c: not (c.server.max_update_norm or c.dp.central))
+_PORTABLE = Setting("portable", lambda c: c.train.portable)
 _NOISY_NODES = Setting("dp.noise-by", lambda c: c.dp.distributed)
 _WHOLE = "a masked sum has every number whole, so that a code saves nothing"
 _CODED = "a ciphertext has every number whole, so that a code saves nothing"
@@ -47,6 +49,31 @@ PAIRS = (
     *pairs(
         SHARP,
         (DP_LOCAL, "the noise is for one gradient of an example in a step, and the ascent takes another"),
+    ),
+    *pairs(
+        Setting("threads", lambda c: c.train.threads != 1, "1"),
+        (_PORTABLE, "sums are split alike everywhere"),
+    ),
+    *pairs(
+        Setting("device", lambda c: c.train.device == "cuda", '"cpu" or "auto"'),
+        (_PORTABLE, "clients train on processors"),
+    ),
+    *pairs(
+        Setting("personal.epochs", lambda c: c.personal.epochs > 0, "0"),
+        (STRAGGLERS, "it is the same for all clients, and slow ones have fewer epochs"),
+    ),
+    *pairs(
+        Setting("initial-model", lambda c: c.initial_model, '""'),
+        (ALA, "clients mix what they get with the model that the seed draws"),
+    ),
+    *pairs(
+        STRUCTURED,
+        (ALA, "what is sent is relative to the received model, and clients start from a mixture with it"),
+        (CODEC_UP, "structured.kind says what is sent"),
+        (
+            Setting("optimizer", lambda c: c.train.optimizer != "sgd"),
+            "a restricted step is one along a restricted gradient",
+        ),
     ),
     *pairs(
         PARTS,
@@ -97,7 +124,7 @@ PAIRS = (
         (MEANS_FILLED, _COLUMNS),
     ),
     *pairs(
-        Setting("transcript", lambda c: c.server.transcript == "full", "sums or none"),
+        Setting("transcript", lambda c: c.server.transcript == "full", '"sums" or "none"'),
         (DP_CENTRAL, "uploads, and sums of masked ones, are without noise"),
     ),
     *pairs(

@@ -24,6 +24,7 @@ from task.resolve.refusals import (
     PARTS,
     QUOTED,
     STANDARDISED,
+    STRAGGLERS,
     STRUCTURED,
     Setting,
     policy_is,
@@ -174,10 +175,7 @@ PRIVATE = (
             "whether a round counts would say how many clients took part",
         ),
         (ENOUGH, "whom a round leaves out would depend on the other clients"),
-        (
-            Setting("stragglers", lambda c: c.server.stragglers > 0, "0"),
-            "who is slow would depend on who else takes part",
-        ),
+        (STRAGGLERS, "who is slow would depend on who else takes part"),
         (
             Setting("max-update-norm", lambda c: c.server.max_update_norm > 0, "0"),
             '"dp.clip" bounds every update, and refuses none',

@@ -125,6 +125,7 @@ SECURE = Setting("secagg", lambda c: c.server.secagg, "false")
 SHARP = Setting("sam.rho", lambda c: c.sam.rho > 0, "0")
 STANDARDISED = Setting("standardise", lambda c: c.data.standardise, "false")
 STRUCTURED = Setting("structured.kind", lambda c: c.structured.kind != "none", '"none"')
+STRAGGLERS = Setting("stragglers", lambda c: c.server.stragglers > 0, "0")
 TRANSCRIPT = Setting("transcript", lambda c: c.server.transcript != "none", "none")
 
 # Which part of the model a client has. Of a run that has several the first counts.
