@@ -166,7 +166,7 @@ PASSING = frozenset(
 
 
 def may_pass(err: BaseException | None) -> bool:
-    """Return whether an error comes of one of the system that may pass, however it was wrapped since."""
+    """Return whether an error of the system caused this one and may pass, however it was wrapped."""
     while err is not None:
         if isinstance(err, OSError) and err.errno in PASSING:
             return True

@@ -23,7 +23,8 @@ from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, only, state_of
-from task.resolve.contract import Parts, contract_of, family_of, initial_of, levels_of, model_of, parts_of
+from task.resolve.contract import contract_of
+from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks import task_of
 from task.tasks.base import Task
 from task.wire.layouts import Forms

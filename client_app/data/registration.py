@@ -14,7 +14,8 @@ from task.numerics.kernels import kernels
 from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
-from task.resolve.contract import check_levels, check_model, contract_of, levels_of
+from task.resolve.contract import contract_of
+from task.resolve.run_model import check_levels, check_model, levels_of
 from task.tasks.base import check_fits
 from task.wire.registration import Registration
 

@@ -6,8 +6,6 @@ feature's half around the answer to a message.
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 
 from client_app.data.node import Node
 from client_app.stages.ala import ALA
@@ -23,7 +21,7 @@ from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
 from client_app.stages.structured import Structured
 from task.catalogue.entry import Algorithm
-from task.features import FEATURES
+from task.features import FEATURES, halves
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
 
@@ -45,16 +43,18 @@ STAGES: dict[str, type[Stage]] = {
 
 def stages_of(node: Node, entry: Algorithm, order: wire.TrainOrder) -> list[Stage]:
     """Return the stages of a message's contract, in the order in which they are applied."""
-    return [STAGES[name](node, entry, order) for name in entry.stages]
+    return [_stages()[name](node, entry, order) for name in entry.stages]
 
 
 @cache
 def _node_stages() -> dict[str, type[NodeStage]]:
-    """Return by feature its half here, of those that have one."""
-    places = [f"{__name__}.{feature.name}" for feature in FEATURES]
-    modules = [import_module(place) for place in places if find_spec(place)]
-    kinds = (kind for module in modules for kind in vars(module).values() if isinstance(kind, type))
-    return {kind.name: kind for kind in kinds if issubclass(kind, NodeStage) and kind.name}
+    return {kind.name: kind for kind in halves(__name__) if issubclass(kind, NodeStage) and kind.name}
+
+
+@cache
+def _stages() -> dict[str, type[Stage]]:
+    own = {kind.name: kind for kind in halves(__name__) if issubclass(kind, Stage) and kind.name}
+    return STAGES | own
 
 
 def node_stages_of(asked: Asked) -> list[NodeStage]:

@@ -6,6 +6,7 @@ client between rounds it declares as a record of the contract (`task.catalogue.s
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def changed(
 class Stage:
     """A stage that does nothing; the base of every other."""
 
+    name: ClassVar[str] = ""  # of its feature, of a stage that `client_app.stages.STAGES` does not list
     adapts: bool = False  # whether `start` needs the client's training data
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:

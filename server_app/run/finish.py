@@ -16,8 +16,9 @@ from task.encryption import ckks
 from task.models.family import Widths
 from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
-from task.resolve.contract import contract_of, levels_of
+from task.resolve.contract import contract_of
 from task.resolve.model_card import DIGESTS
+from task.resolve.run_model import levels_of
 from task.text import logger
 from task.wire import messages as wire
 

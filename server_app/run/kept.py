@@ -62,9 +62,9 @@ class KeptSync:
 
 
 def settle(config: Config, run: str) -> str:
-    """Return the line about what clients kept in the run of this id, which is deleted unless it is to stay.
+    """Delete the client state of a run, or report its size: return the line to print.
 
-    It is "" where they kept nothing, or on machines of their own.
+    It is "" where the clients kept nothing, or on machines of their own.
 
     Raises:
         StateError: It cannot be deleted.

@@ -30,8 +30,9 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import natural_task
 from task.datasets.columns import with_moments
-from task.resolve.contract import check_augment, check_model, contract_of
+from task.resolve.contract import contract_of
 from task.resolve.model_card import card_of
+from task.resolve.run_model import check_augment, check_model
 from task.tasks import task_of, with_task
 
 

@@ -18,8 +18,9 @@ from task.flower.ray import in_simulation
 from task.models.brought import find_maker
 from task.privacy.accounting import accountant
 from task.references import is_reference, references_in
-from task.resolve.contract import contract_of, levels_of
+from task.resolve.contract import contract_of
 from task.resolve.read import read_config
+from task.resolve.run_model import levels_of
 from task.tasks import task_of
 
 

@@ -19,16 +19,8 @@ from task.models.family import Kinds, Widths
 from task.numerics.arrays import Arrays
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
-from task.resolve.contract import (
-    Parts,
-    check_levels,
-    contract_of,
-    family_of,
-    initial_of,
-    levels_of,
-    model_of,
-    parts_of,
-)
+from task.resolve.contract import contract_of
+from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks.base import Task, check_fits
 from task.tasks.distil import Distiller
 

@@ -43,8 +43,8 @@ from task.errors import BouquetError, ConfigError
 from task.models import WORD_BUCKETS
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, read_model
+from task.resolve.run_model import model_of
 from task.storage.files import replacing, write_safetensors
 from task.tasks import TASKS
 from task.tasks.evaluate import BATCH

@@ -22,9 +22,10 @@ from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
 from task.references import check_origin
-from task.resolve.contract import contract_of, model_of, parts_of
+from task.resolve.contract import contract_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
+from task.resolve.run_model import model_of, parts_of
 from task.wire import messages as wire
 
 

@@ -162,7 +162,7 @@ class RoundContext:
         if self.family is None:
             raise ConfigError(
                 f'run-config key "{self.rule.config.part_key}": expected a family of models, which '
-                "says what parts of the model there are (task.resolve.contract.family_of, and "
+                "says what parts of the model there are (task.resolve.run_model.family_of, and "
                 "strategies.stages.mixed_models.set_family); got none"
             )
         return SubModels(self.family, self.round, state.arrays)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strategies.engine.stage import ServerStage
 from task.models.family import Kinds, Levels, ModelFamily, SubModels, Widths
 from task.population import some
-from task.resolve.contract import levels_of
+from task.resolve.run_model import levels_of
 from task.wire.layouts import Forms
 
 if TYPE_CHECKING:

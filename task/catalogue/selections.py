@@ -38,6 +38,7 @@ class Selection:
     # Whether clients are drawn in proportion to n_k, so that means take equal weights.
     by_examples: bool = False
     ring: bool = False  # whether the model goes from client to client within a round
+    reads: tuple[str, ...] = ()  # its own run-config keys
 
     @property
     def needs_losses(self) -> bool:
@@ -50,11 +51,28 @@ _CHO = paper("2010.01243", "section 4")
 _BY_SIZE = replace(LI_PROX, where="Algorithm 2, line 2")
 _TITLE = "Power-of-Choice, query of the candidates"
 _QUERY = Algorithm("power-of-choice", _TITLE, _CHO, solver="", up=(), up_scalars=(LOSS,), work="loss")
+_OORT = (
+    "select.penalty", "select.exploration", "select.exploration-decay", "select.exploration-min",
+    "select.cut-off", "select.clip", "select.pace", "select.pacer-step", "select.pacer-window",
+)  # fmt: skip
 _ALL = (
-    Selection("cycle", "Cyclic weight transfer", paper("1709.05929", "cyclical weight transfer"), ring=True),
-    Selection("fedcs", "FedCS", paper("1804.08333", "Algorithm 3")),
-    Selection("oort", "Oort", paper("2010.06081"), stages=("loss",)),
-    Selection("power-of-choice", "Power-of-Choice", _CHO, query=_QUERY, by_examples=True),
+    Selection(
+        "cycle",
+        "Cyclic weight transfer",
+        paper("1709.05929", "cyclical weight transfer"),
+        ring=True,
+        reads=("select.order",),
+    ),
+    Selection("fedcs", "FedCS", paper("1804.08333", "Algorithm 3"), reads=("select.deadline",)),
+    Selection("oort", "Oort", paper("2010.06081"), stages=("loss",), reads=_OORT),
+    Selection(
+        "power-of-choice",
+        "Power-of-Choice",
+        _CHO,
+        query=_QUERY,
+        by_examples=True,
+        reads=("select.candidates", "select.losses"),
+    ),
     Selection("proportional", "in proportion to n_k", _BY_SIZE, by_examples=True),
     Selection("uniform", "uniform", MCMAHAN),
 )

@@ -83,7 +83,7 @@ def _with_feedback(entry: Algorithm) -> Algorithm:
 
 
 def _with_grid(entry: Algorithm) -> Algorithm:
-    """Let clients send what they change, by their weights, as integers of a declared grid."""
+    """Clients send weighted updates as fixed-point integers."""
     phases = {n: _added(p, "grid") if p.work == "train" else p for n, p in entry.phases.items()}
     return replace(entry, up=tuple(replace(r, rounded=True) for r in entry.up), phases=phases)
 

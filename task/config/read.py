@@ -20,7 +20,8 @@ from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.names import unknown_key
 from task.config.run_name import key_of
-from task.config.sections import DataConfig, Value
+from task.config.sections import DataConfig, Section, Value
+from task.config.when import When
 from task.errors import ConfigError, choose_from
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -40,6 +41,8 @@ class Knob:
     doc: str
     bounds: Mapping[str, float]  # by `SIGNS`
     choices: tuple[str, ...] | tuple[int, ...]
+    when: tuple[When, ...]  # what must hold for a run to read it, beside what holds of its owner
+    section_when: tuple[When, ...] = ()  # and what of the whole section
 
 
 @cache  # a node reads its config with every message
@@ -51,9 +54,21 @@ def knobs() -> tuple[Knob, ...]:
         for f in dataclasses.fields(cls):
             if "doc" not in f.metadata:
                 continue
-            default = cast(Value, f.default)
-            found.append(Knob(key_of(section, f.name), section, f.name, hints[f.name], default, **f.metadata))
-    return tuple(found)
+            default, key = cast(Value, f.default), key_of(section, f.name)
+            found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
+    return tuple(_switched(k, dict(_sections()).get(k.section)) for k in found)
+
+
+def _switched(k: Knob, section: type[Section] | None) -> Knob:
+    """Add the conditions of a key's section, of which its own take the place of the switch."""
+    if section is None:
+        return k
+    own = k.when
+    if section.switch and not own and k.name != section.switch:
+        switch = section.__dataclass_fields__[section.switch]
+        on = tuple(choice for choice in switch.metadata["choices"] if choice != switch.default)
+        own = (When(key_of(k.section, section.switch), on),)
+    return replace(k, when=own, section_when=section.when)
 
 
 def section_title(section: str) -> str:
@@ -63,7 +78,7 @@ def section_title(section: str) -> str:
 
 
 @cache
-def _sections() -> tuple[tuple[str, type], ...]:
+def _sections() -> tuple[tuple[str, type[Section]], ...]:
     hints = get_type_hints(Config)
     return tuple((f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata)
 
@@ -95,7 +110,7 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
             raise ConfigError(unknown_key(key, known, str(run_config.get("algorithm", ""))))
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
-    sections = {name: cls(**values[name]) for name, cls in _sections()}
+    sections: dict[str, Any] = {name: cls(**values[name]) for name, cls in _sections()}
     return _measured(_parted(Config(**values[""], **sections)))
 
 

@@ -3,5 +3,7 @@
 from task.features.feature import Feature
 
 FEATURE = Feature(
-    "arrivals", lambda config, contract: contract.asynchronous and config.server.order_of_arrival == "real"
+    "arrivals",
+    place=120,
+    active=lambda config, contract: contract.asynchronous and config.server.order_of_arrival == "real",
 )

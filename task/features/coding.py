@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("coding", lambda _config, _contract: True)
+FEATURE = Feature("coding", place=30, active=lambda *_: True)

@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("example_privacy", lambda config, _contract: config.dp.local)
+FEATURE = Feature("example_privacy", place=70, active=lambda config, _: config.dp.local)

@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("held_out", lambda config, _contract: config.server.heldout_clients > 0)
+FEATURE = Feature("held_out", place=20, active=lambda config, _: config.server.heldout_clients > 0)

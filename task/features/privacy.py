@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("privacy", lambda config, _contract: config.dp.central)
+FEATURE = Feature("privacy", place=60, active=lambda config, _: config.dp.central)

@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("replica", lambda config, _contract: config.codec.down != "none")
+FEATURE = Feature("replica", place=40, active=lambda config, _: config.codec.down != "none")

@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("secure_aggregation", lambda config, _contract: config.server.secagg)
+FEATURE = Feature("secure_aggregation", place=110, active=lambda config, _: config.server.secagg)

@@ -2,4 +2,4 @@
 
 from task.features.feature import Feature
 
-FEATURE = Feature("transcript", lambda config, _contract: config.server.transcript != "none")
+FEATURE = Feature("transcript", place=130, active=lambda config, _: config.server.transcript != "none")

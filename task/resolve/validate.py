@@ -13,11 +13,13 @@ from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
+from task.features import check_features
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.cohorts import asked_of, candidates_of
 from task.resolve.composition import OWN, check_composition
+from task.resolve.contract import contract_of
 from task.resolve.private import check_private
 from task.tasks import check_goal, check_goal_names
 
@@ -56,6 +58,7 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
+    check_features(config, contract_of(config))
     config.width.by_level()
     if config.server.selection == "power-of-choice" and (clients := _clients(config)):
         candidates_of(config, clients)
@@ -78,18 +81,6 @@ def check_names(config: Config) -> None:
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
-    if config.server.stragglers > 0 and config.personal.epochs > 0:
-        raise ConfigError(
-            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
-            "set one of the two to 0"
-        )
-    if config.initial_model and config.train.ala:
-        raise ConfigError(
-            'run-config key "initial-model": with "ala" clients mix what they get with the model that the '
-            "seed draws; set one of the two only"
-        )
-    _check_portable(config)
-    _check_structured(config)
     _check_schedule(config)
     _check_measured(config)
     if algorithm_of(config.algorithm).scales_columns:
@@ -211,41 +202,6 @@ def _check_columns(config: Config) -> None:
             f'run-config key "partition": "columns" gives clients the same rows and other columns, which '
             f'"{config.algorithm}" cannot train on; expected another partition, or algorithm = '
             f"{', '.join(fits)}"
-        )
-
-
-def _check_portable(config: Config) -> None:
-    """Refuse what has other bits on each machine, although they are to be the same."""
-    if config.train.portable and config.train.threads != 1:
-        raise ConfigError(
-            'run-config key "threads": with portable = true sums are split alike everywhere; expected 1; got '
-            f"{config.train.threads}"
-        )
-    if config.train.portable and config.train.device == "cuda":
-        raise ConfigError(
-            'run-config key "device": with portable = true clients train on processors; expected "cpu" or '
-            '"auto"; got "cuda"'
-        )
-
-
-def _check_structured(config: Config) -> None:
-    """Refuse what would leave the space that local steps are restricted to."""
-    if config.structured.kind == "none":
-        return
-    if config.train.ala:
-        raise ConfigError(
-            'run-config key "structured.kind": what is sent is relative to the received model, from which '
-            '"ala" does not start; set one of the two only'
-        )
-    if config.codec.up != "none":
-        raise ConfigError(
-            f'run-config key "codec.up": "structured.kind" = {config.structured.kind!r} says what is sent; '
-            "set one of the two only"
-        )
-    if config.train.optimizer != "sgd":
-        raise ConfigError(
-            'run-config key "structured.kind": a restricted step is one along a restricted gradient; '
-            f'expected optimizer = "sgd", with or without momentum; got {config.train.optimizer!r}'
         )
 
 

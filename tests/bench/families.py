@@ -26,8 +26,8 @@ from server_app.run.evaluate import central_evaluation
 from task.catalogue.algorithms import ALGORITHMS
 from task.datasets.skew import load_dealt
 from task.errors import BouquetError
-from task.resolve.contract import model_of
 from task.resolve.read import fuse, read_config
+from task.resolve.run_model import model_of
 from tests.support.federation import play
 
 COMMON: dict[str, Any] = {

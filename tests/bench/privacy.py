@@ -30,8 +30,8 @@ from server_app.results.folder import RunFolder
 from task.config.knobs import Config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
-from task.resolve.contract import model_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 
 COMMON: dict[str, Any] = {
     "dataset": "mnist",

@@ -15,8 +15,8 @@ from server_app.results.samples import tiled, write_samples
 from task.datasets.skew import load_dealt
 from task.models import build_model
 from task.numerics.arrays import state_of
-from task.resolve.contract import model_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.support.federation import Keep, play
 
 KEYS: dict[str, Any] = {

@@ -29,9 +29,9 @@ from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import state_of
 from task.references import CODE
-from task.resolve.contract import family_of, model_of, parts_of
 from task.resolve.kept_model import find_kept_model, read_kept_model
 from task.resolve.read import read_config
+from task.resolve.run_model import family_of, model_of, parts_of
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid

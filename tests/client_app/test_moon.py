@@ -23,7 +23,7 @@ from task.errors import ConfigError, FieldError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.resolve.contract import parts_of
+from task.resolve.run_model import parts_of
 from tests.reference.driver import Trace
 from tests.reference.moon import Moon
 from tests.support.federation import far

@@ -23,8 +23,8 @@ from client_app.work import train_clients
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
-from task.resolve.contract import parts_of
 from task.resolve.read import read_config
+from task.resolve.run_model import parts_of
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.reference.fedper import FedPer, LocalOnly, PrivateLayers

@@ -15,8 +15,8 @@ from client_app.data.registration import registration_of
 from client_app.trial import try_out
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
-from task.resolve.contract import check_model
 from task.resolve.read import read_config
+from task.resolve.run_model import check_model
 from tests.support.brought import NET, imported_from
 from tests.support.federation import read_by
 from tests.support.horizontal import HORIZONTAL

@@ -39,6 +39,9 @@ MAIN = "from server_app.cli.main import main; main()"
 MEASURED = ("seconds",)  # keys of a row that differ between two runs of the same code
 FOUND, HALTED, CONFIG = "found.json", "halted", "run config"  # in a folder that was written
 OLD = ", from the other version's checkpoint"
+# Keys of rows that no seed fixes: the bytes of random keys and of what is sealed, and what is encrypted.
+SEALED = ("bytes_down", "bytes_up")
+RANDOM = {"secagg": SEALED, "he": (*SEALED, "client_accuracy", "client_loss", "model_sha256")}
 OF_TIME = ("step_seconds", "step-seconds", "seconds-spent")  # the same among a rule's metrics
 DEPLOYED = ("fedavg", "scaffold", "fsvrg", "fedala", "fedfomo", "splitnn")
 RESUMED = ("fedavg", "feddyn", "fedprox", "fedala", "apple", "splitnn")
@@ -162,8 +165,9 @@ def left_by(run: Run, checkout: Path, folder: Path, saved: Path | None = None) -
             shutil.copytree(theirs, folder / HALTED / name)
     (written,) = theirs.rglob(f"{name}/rounds.jsonl")
     rows = _lines(written)
+    random = next((keys for feature, keys in RANDOM.items() if f"{feature}=true" in run.keys), ())
     for row in rows:
-        for key in MEASURED:
+        for key in (*MEASURED, *random):
             row.pop(key, None)
         for key in OF_TIME:
             row.get("metrics", {}).pop(key, None)
@@ -248,7 +252,7 @@ def main() -> int:
         for title, rows in made.items():
             try:
                 found[title] = rows.result()
-                print(f"{title}: {found[title]['rows'][-1]['model_sha256'][:16]}", flush=True)
+                print(f"{title}: {found[title]['rows'][-1].get('model_sha256', '-')[:16]}", flush=True)
             except RuntimeError as err:
                 print(err, flush=True)
         if options.write:

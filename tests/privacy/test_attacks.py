@@ -31,8 +31,8 @@ from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.resolve.contract import model_of, parts_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from tests.privacy.test_central import Ledger
 from tests.support.federation import play
 from tests.support.grid import LocalGrid

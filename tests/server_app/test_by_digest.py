@@ -12,8 +12,11 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from server_app.deploy.kits.provision import provision
 from server_app.results.folder import RunFolder
+from server_app.run.confined import KIT
 from server_app.run.meaning import names_let_out
+from server_app.takeout.decrypt import decrypt
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import TakenModel, take
@@ -24,6 +27,7 @@ from strategies.membership.membership import Membership
 from task.config.sections import DataConfig
 from task.datasets import load_owned
 from task.datasets.description import Description, Meaning, described
+from task.encryption import ckks
 from task.errors import BouquetError, DataError
 from task.resolve.model_card import read_model
 from task.wire.registration import Registration, read_registration, registration_content
@@ -209,6 +213,19 @@ def test_a_table_without_a_category_is_found_by_name(tmp_path: Path) -> None:
     assert scored(taken, ward(tmp_path / "new.csv", ("bmi", "age"), "outcome:target(ill|well)", 9)) > 0.9
     run = played(tmp_path / "named", files, policy={"ward-1": {"names": True}})
     assert read_model(run / "model.safetensors")[0].columns == ("age", "bmi", "outcome")
+
+
+def test_a_model_that_is_decrypted_is_used_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card is written with the encrypted model, and stays when a node's key opens that."""
+    provision(tmp_path / "kits", "127.0.0.1:9092", WARDS, he=True)
+    key, kit = tmp_path / "kits" / "ward-1" / ckks.KEY_FILE, tmp_path / "kits" / "link"
+    monkeypatch.setenv(KIT, str(kit))
+    files = {name: ward(tmp_path / f"{name}.csv", seed=i) for i, name in enumerate(WARDS)}
+    policy = {name: {ckks.NODE_KEY: str(key)} for name in WARDS}
+    keys = {"he": True, "fraction-evaluate": 1.0, "local-test-fraction": 0.25}
+    taken = take(decrypt(played(tmp_path, files, policy=policy, **keys), key))
+    turned = ("bmi", "job:category(nurse|clerk)", "extra", "age")
+    assert scored(taken, ward(tmp_path / "new.csv", turned, "outcome:target(ill|well)", 9)) > 0.9
 
 
 def arrays(path: Path, columns: tuple[str, ...], classes: tuple[str, ...], seed: int = 0) -> Path:

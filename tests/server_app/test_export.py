@@ -19,9 +19,9 @@ from server_app.takeout.predict import own_examples, predict
 from task.datasets.skew import load_dealt
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, card_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.server_app.test_takeout import trained
 
 

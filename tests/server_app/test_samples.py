@@ -19,9 +19,9 @@ from server_app.takeout.result import RunResult
 from server_app.takeout.samples import Judge, judge, npz
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError
-from task.resolve.contract import model_of
 from task.resolve.model_card import card_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.server_app.test_takeout import trained
 
 KEYS: dict[str, Any] = {

@@ -242,7 +242,7 @@ def test_a_strategy_without_the_family_says_what_is_missing(
         return None
 
     monkeypatch.setattr("tests.support.federation.family_of", none)
-    with pytest.raises(ConfigError, match=r"expected `strategy\.engine\.family`"):
+    with pytest.raises(ConfigError, match=r"expected a family of models, .*mixed_models\.set_family"):
         play(config(owners))
 
 

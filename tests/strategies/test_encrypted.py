@@ -19,8 +19,8 @@ from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import state_of
 from task.resolve.composition import CHOICES
-from task.resolve.contract import model_of, parts_of
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played, owners_config, play, write_owners

@@ -22,8 +22,9 @@ from task.datasets.skew import load_dealt
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
-from task.resolve.contract import contract_of, levels_of
+from task.resolve.contract import contract_of
 from task.resolve.read import read_config
+from task.resolve.run_model import levels_of
 from task.tasks.distil import Distiller, by_logits
 from tests.reference import feddf, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners

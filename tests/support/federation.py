@@ -29,8 +29,9 @@ from task.errors import BouquetError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.resolve.contract import contract_of, family_of, initial_of, model_of, parts_of
+from task.resolve.contract import contract_of
 from task.resolve.read import fuse, read_config
+from task.resolve.run_model import family_of, initial_of, model_of, parts_of
 from task.tasks import task_of
 from task.wire import messages as wire
 from tests.reference import mlp

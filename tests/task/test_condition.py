@@ -14,9 +14,9 @@ from task.datasets.condition import Conditioned
 from task.datasets.skew import load_dealt
 from task.errors import ConfigError, DataError
 from task.models.vae import VAE
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from task.tasks import task_of
 from tests.task.helpers import load
 

@@ -16,9 +16,9 @@ from server_app.extras.audit.inversion import Images, Rebuilt, attack, pixels
 from server_app.extras.audit.wire import Tap, changes_heard
 from server_app.results.folder import MODEL, RunFolder
 from task.datasets.skew import load_dealt
-from task.resolve.contract import model_of, parts_of
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from task.storage.files import make_folder
 
 

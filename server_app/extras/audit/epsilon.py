@@ -40,8 +40,8 @@ from task.config.read import read_checked
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays, squared_norm, state_of
 from task.privacy.canaries import canary_names, direction, is_in
-from task.resolve.contract import model_of, parts_of
 from task.resolve.model_card import read_model
+from task.resolve.run_model import model_of, parts_of
 from task.wire.messages import ARRAYS
 
 LEAST_NUMBERS, LEAST_CANARIES = 1000, 50

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 from flwr.serverapp import Grid
@@ -21,7 +20,7 @@ from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.rule_round import RuleRound
 from strategies.engine.state import ServerState
-from strategies.membership.known_clients import KnownClients
+from strategies.membership.client_registry import ClientRegistry
 from strategies.stages import stages_of
 from strategies.stages.columns import ColumnsStage
 from strategies.stages.transcript import state_digest
@@ -36,6 +35,7 @@ from task.resolve.contract import contract_of
 from task.resolve.schedule import learning_rate
 from task.wire import messages as wire
 
+NOBODY = cast(Grid, None)  # no message is sent
 MODELS = "models that are the rule's result on the published sums"
 
 
@@ -47,10 +47,9 @@ class ReplayEngine(PhaseEngine):
     """A phase engine whose replies are those of a transcript."""
 
     def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
-        names = SimpleNamespace(names=(), known=KnownClients())
-        super().__init__(config, cast(Any, names))
+        super().__init__(config, ClientRegistry(timeout_s=0.0, min_nodes=1))
         self.use([s for s in stages_of(self, contract_of(config)) if s.replayed])
-        self.chain, self.findings, self.run_id, self._names = chain, findings, chain.run, names
+        self.chain, self.findings, self.run_id = chain, findings, chain.run
         self._lines: Iterator[Row] = iter(())
 
     def begin_line(self, line: Row, model: Arrays) -> None:
@@ -59,10 +58,10 @@ class ReplayEngine(PhaseEngine):
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
         asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
-        self._names.names = tuple(next(iter(given), ()) or sorted(asked))
+        names = self.registry.names = tuple(next(iter(given), ()) or sorted(asked))
         counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
         # Who the others are changes nothing.
-        self._names.known.names = self._names.names if given and given[0] else ("",) * max(counts, default=0)
+        self.registry.known.names = names if given and given[0] else ("",) * max(counts, default=0)
         self._spent: Row = line.get("spent", {})
 
     def run(self, phase: Phase, grid: Grid) -> Folded:
@@ -147,9 +146,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
                 known=engine.registry.known.names,
             )  # fmt: skip
             state = rule.counted(state, context)
-            state = _round(
-                RuleRound(rule, state, context, engine, cast(Grid, None)), line, state, kept, engine
-            )
+            state = _round(RuleRound(rule, state, context, engine, NOBODY), line, state, kept, engine)
             _check_result(line, state, findings)
     except DiffersError as err:
         findings.fault(number, str(err))
@@ -236,7 +233,7 @@ def _check_columns(
     engine.begin_line({**line, "cohort": line["phases"][0]["asked"]}, engine.model)
     if columns := engine.find(ColumnsStage):
         columns.count = len(said["mean"])
-    folded = engine.run(Phase(COLUMNS, contract, tuple(line["phases"][0]["asked"])), cast(Grid, None))
+    folded = engine.run(Phase(COLUMNS, contract, tuple(line["phases"][0]["asked"])), NOBODY)
     arrays = folded.reduced.arrays if folded.reduced else {}
     made = moments_of(arrays[SUMS.name], arrays.get(SQUARES.name)).as_dict() if arrays else {}
     if any(made.get(key) != said[key] for key in ("count", "mean", "std")):
