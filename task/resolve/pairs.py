@@ -69,11 +69,11 @@ PAIRS = (
     *pairs(
         STRUCTURED,
         (ALA, "what is sent is relative to the received model, and clients start from a mixture with it"),
-        (CODEC_UP, "structured.kind says what is sent"),
-        (
-            Setting("optimizer", lambda c: c.train.optimizer != "sgd"),
-            "a restricted step is one along a restricted gradient",
-        ),
+    ),
+    *pairs(CODEC_UP, (STRUCTURED, "that says what is sent")),
+    *pairs(
+        Setting("optimizer", lambda c: c.train.optimizer != "sgd", '"sgd"'),
+        (STRUCTURED, "a restricted step is one along a restricted gradient"),
     ),
     *pairs(
         PARTS,

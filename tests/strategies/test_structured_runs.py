@@ -80,10 +80,10 @@ def test_what_travels_is_the_numbers_alone(owners: Path) -> None:
     ("more", "named"),
     [
         ({"ala": True, "local_test_fraction": 0.2}, "with ala = true"),
-        ({"optimizer": "adam"}, "with optimizer = adam"),
+        ({"optimizer": "adam"}, 'expected "sgd" with structured.kind = mask'),
         ({"algorithm": "scaffold"}, "which no restriction is defined for"),
         ({"algorithm": "krum"}, "compares whole models"),
-        ({"codec.up": "int8"}, "with codec.up = int8"),
+        ({"codec.up": "int8"}, 'expected "none" with structured.kind = mask'),
     ],
 )
 def test_what_leaves_the_space_is_refused(more: dict[str, Any], named: str, owners: Path) -> None:
