@@ -72,8 +72,8 @@ def with_table(text: str) -> str:
 
 
 def paper_link(a: Algorithm) -> str:
-    first = a.paper.authors.split(",")[0]
-    return f"[{first} et al. {a.paper.year}]({a.paper.url})"
+    first, *others = a.paper.authors.split(",")
+    return f"[{first}{' et al.' if others else ''} {a.paper.year}]({a.paper.url})"
 
 
 def sent() -> str:

@@ -104,6 +104,22 @@ _GLOBAL = (
         },
     ),
     Algorithm(
+        "coop", "CO-OP", paper("10.7939/R32805C45", "asynchronous protocol"),
+        about="Merges each model as it arrives; one too old begins again, one too young trains on by itself.",
+        differs="A client that trains on uploads its model all the same: the server holds it, with its age, "
+        "and sends it back as the client's next start. If not all clients are at work, such a client waits "
+        "until it is drawn again.",
+        solver="versioned",
+        down=(replace(_VERSION_DOWN, meaning="w^v as the client began, or its own w_k if it trains on"),),
+        up=(replace(_VERSION_UP, meaning="w_k, after local training"),),
+        weight="uniform",
+        asynchronous=True,
+        group="asynchronous",
+        neutral={"coop.lower": 0, "fraction-train": 0.0},
+        settles=False,
+        biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
+    ),
+    Algorithm(
         "d-psgd", "D-PSGD", paper("1705.09056"),
         about="Peer to peer: after training, each client's model is mixed with its neighbours' on a graph.",
         solver="d-psgd",

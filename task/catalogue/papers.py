@@ -136,6 +136,8 @@ _PAPERS = """
     A Comprehensive View of Personalized Federated Learning on Heterogeneous Clinical Datasets
 1812.00564 2018 Vepakomma, Gupta, Swedish, Raskar
     Split Learning for Health: Distributed Deep Learning without Sharing Raw Patient Data
+10.7939/R32805C45 2017 Wang
+    CO-OP: Cooperative Machine Learning from Mobile Devices
 2007.07481 2020 Wang, Liu, Liang, Joshi, Poor
     Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization
 1910.10252 2019 Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage

@@ -135,6 +135,13 @@ class FedAsyncConfig(Section):
     rho: float = knob(0.005, "rho of the clients' proximal term rho/2 |w - w^v|^2; 0 = none", low=0)
 
 
+class CoopConfig(Section):
+    """CO-OP, Wang 2017; fraction-train is the share of the clients that are at work at once."""
+
+    lower: int = knob(1, "b_l, age difference below which a client trains on, fewer than are at work", low=0)
+    upper: int = knob(100, "b_u, age difference above which a model is dropped, at least b_l", low=0)
+
+
 class AFLConfig(Section):
     """Agnostic federated learning, Mohri et al. 2019."""
 

@@ -16,6 +16,7 @@ from task.config.algorithm_sections import (
     AdaptiveTauConfig,
     AFLConfig,
     CenteredClippingConfig,
+    CoopConfig,
     DnCConfig,
     DPSGDConfig,
     EnsembleConfig,
@@ -150,6 +151,7 @@ class Config:
     afl: AFLConfig = field(default_factory=AFLConfig)
     term: TERMConfig = field(default_factory=TERMConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    coop: CoopConfig = field(default_factory=CoopConfig)
     fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
     fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
