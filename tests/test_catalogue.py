@@ -27,7 +27,7 @@ from tests.reference.catalogue import KINDS
 from tests.support import federation
 from tests.support.federation import (
     SIZES,
-    Keep,
+    OneRun,
     Played,
     far,
     loss_and_gradient,
@@ -169,12 +169,6 @@ def test_at_its_neutral_value_it_is_fedavg_and_else_it_is_not(name: str, owners:
 
 
 # ----------------------------------------------------------------------------------------- order
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VERTICAL])

@@ -19,11 +19,13 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import WORK, answer, make_app
+from client_app.answer import answer
+from client_app.app import make_app
 from client_app.data.node import open_node
 from client_app.data.own_data import check_own_data, note_own_data
 from client_app.data.owner import Owner, basis, keys_of_node, owner_of
 from client_app.memory.memory import store_of
+from client_app.works import WORK
 from server_app.app import run
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import adaptation_of, evaluation_of

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors import safe_open
-from server_app.takeout.decrypt import decrypt
 
 from server_app.deploy.kits.provision import provision
 from server_app.results.folder import RunFolder
 from server_app.run.confined import KIT
+from server_app.run.encryption import decrypt
 from server_app.run.meaning import names_let_out
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export

@@ -25,16 +25,10 @@ from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.coding import CODE
-from tests.support.federation import Keep, Played, owners_config, play, write_owners
+from tests.support.federation import OneRun, Played, owners_config, play, write_owners
 
 SPARSE_WITH_RESIDUAL = [name for name in CODECS if codec_of(name, 0.1).biased]
 BOTH = [(side, name) for side in ("up", "down") for name in CODECS]
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 @pytest.fixture(scope="module")

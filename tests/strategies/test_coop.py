@@ -19,8 +19,7 @@ from task.errors import ConfigError
 from task.numerics.arrays import sha256
 from tests.reference import coop
 from tests.strategies.test_arrivals import Crossing, Written
-from tests.strategies.test_models import OneRun
-from tests.support.federation import play
+from tests.support.federation import OneRun, play
 from tests.support.personal import keys_of
 
 SECONDS = {"a": 0.1, "b": 0.25, "c": 0.45}

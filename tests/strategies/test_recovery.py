@@ -20,7 +20,7 @@ from strategies.engine.state import ServerState
 from task.numerics.arrays import sha256
 from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
+from tests.support.federation import SIZES, Keep, OneRun, Played, owners_config, play, write_owners
 from tests.support.liar import Tamper, liar, times
 
 HUGE = 1e8  # below what a single record is refused for; the model that it makes overflows in training
@@ -124,12 +124,6 @@ def test_a_resumed_run_goes_back_as_well(algorithm: str, every: int, owners: Pat
     again = run(owners, algorithm, tamper, Keep(found[0]))
     for key in ("model_sha256", "rolled_back", "skipped"):
         assert [row[key] for row in again.rows] == [row[key] for row in whole.rows[3:]]
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 def trouble(bad: dict[int, range], gone: dict[int, range]) -> Tamper:

@@ -86,6 +86,12 @@ def write_owners(
     return {name: (x[names == name], y[names == name]) for name in sorted(sizes)}
 
 
+class OneRun(Keep):
+    """A journal of a run that is the same after a resume."""
+
+    run_id = "the-run"
+
+
 @dataclass
 class Played:
     """What a run left: per round (0 = before the first) row and model, and the messages."""
