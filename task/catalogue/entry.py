@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from task.catalogue.papers import Paper, paper
-from task.catalogue.record import CLIENTS, COLUMNS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
+from task.catalogue.record import CLIENTS, MODEL_DOWN, MODEL_UP, SUB_MODEL, Layout, Record, Scalar
 from task.catalogue.solvers import SOLVER_TRAITS, SolverTraits
 
 Private = Literal["", "head", "body", "norm", "twin", "all"]
@@ -178,11 +178,6 @@ class Algorithm:
     def counts_steps(self) -> bool:
         """Whether its server says how many local steps clients take."""
         return any(s.name == "local-steps" for s in self.down_scalars)
-
-    @property
-    def scales_columns(self) -> bool:
-        """Whether its clients scale steps by feature, for which the first layer must be linear in them."""
-        return any(r.layout == COLUMNS for r in self.down)
 
     def owns(self, key: str) -> bool:
         """Return whether a run-config key is one of the algorithm's own."""

@@ -13,6 +13,7 @@ class SolverTraits:
     # Whether clients do no more than steps from the received model, so that a restriction is defined.
     restricted: bool = False
     steps_alone: bool = False  # whether examples count in the steps alone, so that DP-SGD protects them
+    by_feature: bool = False  # whether steps are scaled by feature, so that the first layer must be linear
 
 
 _UPHILL = SolverTraits(uphill=True)
@@ -23,6 +24,7 @@ SOLVER_TRAITS = {
     "fedexp": SolverTraits(uphill=True, restricted=True),
     "feddyn": SolverTraits(uphill=True, steps_alone=True),
     "scaffold": SolverTraits(uphill=True, steps_alone=True),
+    "fsvrg-sparse": SolverTraits(by_feature=True),
     "ditto": _UPHILL,
     "fedacg": _UPHILL,
     "fedcm": _UPHILL,

@@ -94,6 +94,7 @@ from task.config.sections import (
     knob,
 )
 from task.config.when import Value, When, but_algorithms
+from task.references import is_reference
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
@@ -225,9 +226,9 @@ class Config:
 
     @property
     def entry(self) -> Algorithm:
-        """The entry of the run's algorithm, in the variant that its keys ask for."""
+        """The entry of the run's algorithm, in the variant that the keys of its solver ask for."""
         entry = algorithm_of(self.algorithm)
-        for variant in entry.variants:
+        for variant in () if is_reference(entry.solver) else entry.variants:
             if self.value(variant.key) == variant.value:
                 entry = replace(entry, **variant.changes)
         return entry

@@ -278,5 +278,5 @@ def check_model(
         rows=rows,
         runs=runs,
     )
-    if entry.scales_columns:
+    if entry.traits.by_feature:
         check_linear(config.model, model_of(config, shape, classes), shape)

@@ -83,7 +83,7 @@ def check_names(config: Config) -> None:
         check_goal(config, config.data.task)
     _check_schedule(config)
     _check_measured(config)
-    if algorithm_of(config.algorithm).scales_columns:
+    if algorithm_of(config.algorithm).traits.by_feature:
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear and not is_reference(config.model):
             raise ConfigError(

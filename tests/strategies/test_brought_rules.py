@@ -123,6 +123,18 @@ class Text(Rule, update=mean):
     entry = "fedavg"
 
 
+class Calibrated(Rule, update=mean):
+    entry = OURS["fedlc"]
+
+
+class OwnLoss(Rule, update=mean):
+    entry = replace(OURS["fedlc"], solver="own_rules:PulledSolver")
+
+
+class Controlled(Rule, update=mean):
+    entry = OURS["scaffold"]
+
+
 class Wide(Rule, update=wide): ...
 class Asks(Rule, update=asks): ...
 
@@ -209,6 +221,15 @@ def test_a_rule_gets_what_its_entry_says_and_bears_its_own_name() -> None:
     made = strategy_of(entry.rule)(config)
     state, _ = made.rule.update(ServerState({"w": np.zeros(1, np.float32)}), replies, config)
     assert state.arrays["w"].tolist() == [3.0]
+
+
+def test_what_our_solvers_need_is_asked_of_rules_that_name_them() -> None:
+    keys = {"dp.noise": 1.0, "dp.unit": "example", "dp.delta": 0.01, "scaffold.option": "I"}
+    with pytest.raises(ConfigError, match="a full gradient would go up without noise"):
+        _config("Controlled", **keys)
+    with pytest.raises(ConfigError, match="FedLC calibrates the logits of classes"):
+        _config("Calibrated", task="regression")
+    _config("OwnLoss", task="regression")  # of a user's own solver nothing is known
 
 
 def _models(tmp_path: Path, name: str, algorithm: str, **keys: str | float) -> dict[str, np.ndarray]:
