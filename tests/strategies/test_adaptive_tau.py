@@ -15,7 +15,7 @@ from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
 from strategies import AdaptiveTau
 from strategies.engine.journal import Snapshot
-from strategies.engine.state import AggregatedReplies
+from strategies.engine.state import AggregatedReplies, dump_state, load_state
 from strategies.rules.adaptive_tau import (  # fmt: skip
     CLOSING,
     LAST,
@@ -224,6 +224,15 @@ def test_a_skipped_round_costs_and_makes_tau_1() -> None:
         state(tau=1, phase=CLOSING), nobody, None
     )
     assert again.phase == CLOSING  # the look is tried again
+
+
+def test_the_state_survives_a_checkpoint() -> None:
+    before = state(best=w(1, 2), best_loss=0.1 + 0.2, tau=7, phase=LAST, spent=1 / 3)
+    back = load_state(AdaptiveTauState, *dump_state(before))
+    assert dump_state(back)[1] == dump_state(before)[1]
+    assert back.best["w"].tolist() == [1.0, 2.0]
+    fresh = load_state(AdaptiveTauState, *dump_state(AdaptiveTauState(w(1))))
+    assert (fresh.best, fresh.best_loss) == ({}, math.inf)
 
 
 # ---------------------------------------------------------------------------------------- client by hand
