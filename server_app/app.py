@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.results.folder import RunFolder
 from server_app.run.encryption import in_clear
 from server_app.run.finish import write_results
-from server_app.run.kept import KeptSync, settle
+from server_app.run.kept import KeptSync, finish
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.prepare import check_measured, prepare, read_submitted
@@ -155,7 +155,7 @@ def _run(
         trackers.finish(summary, path)
     if order is None:  # whoever replays a run says what came of it
         closing_table(summary, path.resolve())
-    if line := settle(config, run_id):
+    if line := finish(config, run_id):
         Terminal().print(line, soft_wrap=True)
     return path
 

@@ -165,7 +165,7 @@ PASSING = frozenset(
 )
 
 
-def may_pass(err: BaseException | None) -> bool:
+def is_transient(err: BaseException | None) -> bool:
     """Return whether an error of the system caused this one and may pass, however it was wrapped."""
     while err is not None:
         if isinstance(err, OSError) and err.errno in PASSING:
@@ -181,7 +181,7 @@ def of_memory(reason: str) -> bool:
 
 def kind_of(err: BaseException) -> str:
     """Return an error's kind: a word of `LASTING`, `PASSING_KIND`, `ABSENT` or `NODES`."""
-    if may_pass(err):
+    if is_transient(err):
         return PASSING_KIND
     if isinstance(err, BouquetError):
         said = _WORD.match(str(err))

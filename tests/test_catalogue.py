@@ -238,7 +238,7 @@ def test_it_converges_to_the_optimum_of_the_pooled_data(
         if max(np.abs(g_W).max(), np.abs(g_b).max()) < 1e-5:
             break
     if biased:
-        assert (far(played.linear(59), (W, b)) < 1e-4) == ALGORITHMS[name].settles  # it did end
+        assert (far(played.linear(59), (W, b)) < 1e-4) == ALGORITHMS[name].converges  # it did end
         # One that does not settle jumps now and then; in which round, the last bit of a sum decides.
         late = [loss_and_gradient(played.linear(t), x, y)[0] for t in range(41, 61)]
         assert np.median(late) < 0.95 * loss_and_gradient(played.linear(0), x, y)[0]

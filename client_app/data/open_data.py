@@ -21,7 +21,7 @@ from task.datasets.base import Owners
 from task.datasets.condition import refuse_own
 from task.datasets.partition import Partition
 from task.datasets.public import without_public
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import DataError, local
 from task.numerics.devices import training_device
 from task.numerics.kernels import check_kernels
@@ -83,7 +83,7 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
         owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task)
         return HostedData(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", device)
-    dataset, partition = load_dealt(config)
+    dataset, partition = load_partitioned(config)
     if takes_public(config):
         partition = without_public(partition, dataset, config)
     config = with_task(config, dataset.task)

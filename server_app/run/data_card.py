@@ -12,7 +12,7 @@ from task.datasets.description import Description
 from task.datasets.facts import facts_of, listed, names_in, spread
 from task.datasets.partition import Partition, label_counts, load_partition
 from task.datasets.public import without_public
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.resolve.contract import contract_of, takes_public
 
 MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
@@ -22,7 +22,7 @@ def server_data(config: Config) -> Dataset | None:
     """Return the data set that the server evaluates on; None if only the nodes have data."""
     if spec_of(config.data.dataset).own and not config.data.data_path:
         return None
-    return load_dealt(config)[0]
+    return load_partitioned(config)[0]
 
 
 def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any]:

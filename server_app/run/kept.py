@@ -61,7 +61,7 @@ class KeptSync:
         return {path: file for path, file in files.items() if file not in self._done}
 
 
-def settle(config: Config, run: str) -> str:
+def finish(config: Config, run: str) -> str:
     """Delete the client state of a run, or report its size: return the line to print.
 
     It is "" where the clients kept nothing, or on machines of their own.

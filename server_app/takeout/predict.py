@@ -14,7 +14,7 @@ from server_app.takeout.model import TakenModel
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.datasets.condition import is_conditional
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.models.elbo import Posterior
 from task.tasks import TASKS, task_of
@@ -143,7 +143,7 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
         config = taken.config
         if spec_of(config.data.dataset).own and not config.data.data_path:
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dealt(config)[0].at(
+        data = load_partitioned(config)[0].at(
             config.server.num_server_rounds if taken.round is None else taken.round
         )
         rows = np.arange(data.num_train, len(data.y))

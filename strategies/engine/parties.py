@@ -146,7 +146,7 @@ class Questions:
         route: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         records: Mapping[str, np.ndarray] | None = None,
         rows: Mapping[str, tuple[int, ...]] | None = None,
-        books: str = "",
+        log_as: str = "",
         **scalars: float,
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield one phase, with arrays by record, for all or by party; return the replies of all.
@@ -171,7 +171,7 @@ class Questions:
         shared: dict[str, Arrays] = {field: {ROWS: a} for field, a in (records or {}).items()}
         phase = Phase(
             name, contracts[name], tuple(to), shared, each, {**self.scalars, **scalars}, least=len(to),
-            rows=sizes, books=books,
+            rows=sizes, log_as=log_as,
         )  # fmt: skip
         try:
             return (yield phase)

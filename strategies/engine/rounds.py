@@ -83,7 +83,7 @@ class RoundLog:
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
-        names = [phase.books or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
+        names = [phase.log_as or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
         others = [folded for name, (_, folded) in zip(names, done, strict=True) if not name]
         for name, (_, folded) in zip(names, done, strict=True):
             self.bytes_up += folded.bytes_up

@@ -69,7 +69,7 @@ class Phase:
     # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     round: int = 0  # server round in which the clients train; 0 = the present one
-    books: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
+    log_as: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
 
     @property
     def kind(self) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from strategies.membership.agreement import Agreement
 from strategies.membership.client_identity import in_words
-from strategies.membership.foreign import lost_on_foreign_clients
+from strategies.membership.foreign import why_stock_clients_cannot_join
 from strategies.membership.known_clients import KnownClients
 from strategies.membership.membership import Membership
 from task.catalogue.entry import Algorithm
@@ -355,5 +355,5 @@ def registry_of(config: Config, entry: Algorithm) -> ClientRegistry:
     registry.follow(config)
     registry.membership.only = listed(server.nodes)
     registry.membership.agreement = Agreement(apart=entry.vertical)
-    registry.membership.lost_on_foreign = lost_on_foreign_clients(entry, config)
+    registry.membership.why_no_stock_clients = why_stock_clients_cannot_join(entry, config)
     return registry

@@ -68,7 +68,7 @@ def _beyond(config: Config, rows: Sequence[tuple[tuple[Setting, ...], str]]) -> 
     return next((why for settings, why in rows if any(s.on(config) for s in settings)), "")
 
 
-def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
+def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
     if why := _beyond(config, BEYOND_CLIENTS):
         return why

@@ -116,7 +116,7 @@ _GLOBAL = (
         asynchronous=True,
         group="asynchronous",
         neutral={"coop.lower": 0, "fraction-train": 0.0},
-        settles=False,
+        converges=False,
         biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
     ),
     Algorithm(
@@ -157,7 +157,7 @@ _GLOBAL = (
         asynchronous=True,
         group="asynchronous",
         neutral={"fedasync.alpha": 1.0, "fedasync.rho": 0.0, "fraction-train": 0.0},
-        settles=False,
+        converges=False,
         biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
     ),
     Algorithm(
@@ -189,7 +189,7 @@ _GLOBAL = (
         group="asynchronous",
         neutral={"fedbuff.buffer": 1_000_000, "fraction-train": 1.0},
         equal_sizes=True,
-        settles=False,
+        converges=False,
         biased="clients count by how often they arrive, not by their examples",
     ),
     Algorithm(
@@ -237,7 +237,7 @@ _GLOBAL = (
         weight="uniform",
         neutral={"fedexp.epsilon": 1e30},
         equal_sizes=True,
-        settles=False,
+        converges=False,
         biased="near the optimum updates cancel in the mean, not in the norms; small epsilons make it swing",
     ),
     Algorithm(
@@ -339,7 +339,7 @@ _GLOBAL = (
         down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
         neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},
         horizon=True,
-        disproved="its noise follows from the run's seed and from a sensitivity that was disproved, and must "
+        unsafe_reason="its noise follows from the run's seed and from a sensitivity that was disproved, and must "
         "not pass for protection",
     ),
     Algorithm(
@@ -415,7 +415,7 @@ _GLOBAL = (
         stages=("codec",),
         weight="uniform",
         no_neutral="a majority of signs has no magnitudes, as the mean of gradients has",
-        settles=False,
+        converges=False,
         biased="a vote does not say how large a gradient is, and does not use n_k",
     ),
     Algorithm(

@@ -92,7 +92,7 @@ class Algorithm:
     # (a, b) of a rule that withstands f malicious clients of a round if a f + b reply or more; else None.
     withstands: tuple[int, int] | None = None
     # Whether a biased rule converges; one that chooses among clients may change its choice for ever.
-    settles: bool = True
+    converges: bool = True
     # Why the local steps must be those of SGD, with or without momentum; "" = any ``optimizer`` goes.
     sgd_only: str = ""
     unclipped: str = ""  # why their gradients must not be clipped; "" = ``clip-norm`` goes
@@ -133,7 +133,7 @@ class Algorithm:
     # Why it does not end in the optimum of the pooled data where clients differ; "" = it ends there.
     biased: str = ""
     # Why what its paper calls private is not; "" = it claims nothing. It goes with nothing that protects.
-    disproved: str = ""
+    unsafe_reason: str = ""
     # Of a phase, whether who answers is trusted by assumption: no attack is simulated there.
     trusted: bool = False
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names

@@ -24,7 +24,7 @@ FAIR = (
         "afl", "AFL", paper("1902.00146", "section 4"),
         about="Learns the mixture of clients that is worst for the model, and trains for that.",
         neutral={"afl.lambda-lr": 0.0},
-        settles=False,
+        converges=False,
         biased="it is a game for the largest loss of a mixture of the clients, which circles at fixed steps",
     ),
     _fair(

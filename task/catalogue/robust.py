@@ -24,7 +24,7 @@ ROBUST = (
         reads=("robust.",),
         withstands=(4, 3),
         neutral={"robust.byzantine": 0.0},
-        settles=False,
+        converges=False,
         biased="it leaves out numbers and clients far from the others, and does not use n_k",
     ),
     _robust(
@@ -71,7 +71,7 @@ ROBUST = (
         reads=("robust.",),
         withstands=(2, 3),
         no_neutral="it takes the model of one client among at least three",
-        settles=False,
+        converges=False,
         biased="it takes one client's model",
     ),
     _robust(

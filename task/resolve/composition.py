@@ -196,7 +196,7 @@ def _summed(entry: Algorithm) -> str:
 
 def _protecting(check: Callable[[Algorithm], str]) -> Callable[[Algorithm], str]:
     """Return a check of what protects clients, which goes with nothing that only claims to."""
-    return lambda entry: entry.disproved or check(entry)
+    return lambda entry: entry.unsafe_reason or check(entry)
 
 
 def _selection(name: str) -> Choice:

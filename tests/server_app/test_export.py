@@ -16,7 +16,7 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import SUFFIXES, export
 from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import own_examples, predict
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
 from task.resolve.model_card import ModelCard, card_of
@@ -55,7 +55,7 @@ def test_a_run_with_feature_skew_is_exported_for_the_images_that_its_clients_hav
 ) -> None:
     run = {"dataset": "digits", "feature-skew": "styles", "num-clients": 5, "task": "reconstruction"}
     config = read_config(run | {"model": model})
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     card = card_of(config, data.input_shape, data.num_classes, data)
     taken = TakenModel(card, model_of(config, data.input_shape, data.num_classes).eval(), config)
     assert export(taken, "torchscript", tmp_path / "m.pt", own_examples(taken)).difference <= 1e-5

@@ -248,7 +248,7 @@ def test_a_strategy_without_the_family_says_what_is_missing(
 
 def test_another_loop_cannot_drive_it() -> None:
     strategy = FedAvg(Config(train=TrainConfig(dropout_width=0.5)))
-    assert "client half" in strategy.registry.membership.lost_on_foreign
+    assert "client half" in strategy.registry.membership.why_no_stock_clients
 
 
 @pytest.mark.parametrize("harm", ["no part", "no names"])

@@ -18,7 +18,7 @@ from strategies.engine.state import ServerState
 from task.config.knobs import Config
 from task.datasets.base import ROWS
 from task.datasets.public import public_examples
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
@@ -147,7 +147,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
     def given(made: Case) -> dict[str, Any]:
         keys = read_config(made.keys)
-        public = public_examples(keys, load_dealt(keys)[0]).x.numpy()
+        public = public_examples(keys, load_partitioned(keys)[0]).x.numpy()
         size = keys.feddf.batch_size
 
         def order(t: int) -> list[np.ndarray]:
@@ -257,7 +257,7 @@ def test_what_does_not_go_with_it_is_refused(keys: dict[str, Any], expected: str
 def test_public_examples_that_cannot_be_are_refused(tmp_path: Path) -> None:
     other = read_config(config(tmp_path, public__data="digits"))
     for shape in ((4,), (8, 8)):
-        dataset = load_dealt(other)[0] if shape == (4,) else None
+        dataset = load_partitioned(other)[0] if shape == (4,) else None
         with pytest.raises(ConfigError, match=r'"public.data": expected examples of shape'):
             distiller(other, linear(), dataset, (4,))
     none = read_config({"algorithm": "feddf", "dataset": "npz"})

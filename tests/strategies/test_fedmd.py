@@ -25,7 +25,7 @@ from task.config.read import as_run_config
 from task.config.sections import TrainConfig
 from task.datasets.base import compared
 from task.datasets.public import CODE, PublicExamples, public_examples, public_rows
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
@@ -126,7 +126,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
     def given(made: Case) -> dict[str, Any]:
         keys = read_config(made.keys)
-        found = public_examples(keys, load_dealt(keys)[0])
+        found = public_examples(keys, load_partitioned(keys)[0])
         public, epochs = found.x.numpy(), keys.fedmd.pretrain_epochs
 
         def order(t: int, epochs: int = keys.fedmd.digest_epochs) -> list[np.ndarray]:
@@ -172,7 +172,7 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     node = open_node(keys, {})
     public = public_rows(node.dataset, keys)
     assert len(public) == 9
-    _, whole = load_dealt(keys)
+    _, whole = load_partitioned(keys)
     for k in range(len(node.clients.names)):
         for mine, of_all in ((node.clients.train(k), whole.train(k)), (node.clients.test(k), whole.test(k))):
             assert mine.tolist() == [row for row in of_all.tolist() if row not in public]
@@ -203,8 +203,8 @@ def test_the_hash_is_of_values_order_and_shape() -> None:
 def test_labels_of_other_classes_are_refused_if_they_are_to_be_learnt(tmp_path: Path) -> None:
     keys = read_config({"algorithm": "fedmd", "public.data": "digits", "public.examples": 9})
     learnt = read_config({**as_run_config(keys), "fedmd.pretrain-epochs": 1})
-    dataset = replace(load_dealt(keys)[0], num_classes=3)
-    assert public_examples(keys, dataset).sha256 != public_examples(learnt, load_dealt(keys)[0]).sha256
+    dataset = replace(load_partitioned(keys)[0], num_classes=3)
+    assert public_examples(keys, dataset).sha256 != public_examples(learnt, load_partitioned(keys)[0]).sha256
     with pytest.raises(
         ConfigError, match=r'"fedmd.pretrain-epochs": expected 0.*10 classes in place of 3; got 1'
     ):

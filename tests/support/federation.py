@@ -24,7 +24,7 @@ from strategies.stages.mixed_models import set_family
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.read import as_run_config
 from task.datasets import natural_task
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
@@ -175,7 +175,7 @@ def play(
     registry = strategy.registry
     set_family(strategy.engine, family_of(model, config, shape, registry.width, registry.model))
     if contract_of(config).distils:
-        strategy.engine.distil = distiller(config, model, load_dealt(config)[0], shape)
+        strategy.engine.distil = distiller(config, model, load_partitioned(config)[0], shape)
     keep = journal or Keep()
     strategy.start(
         grid,

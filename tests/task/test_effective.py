@@ -19,7 +19,7 @@ from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
 from task.config.read import as_run_config, defaults, flatten, knobs, read_recipe, recipes
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
 from task.resolve.effective import OWNERS, conditions, unmet
@@ -185,7 +185,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
-    dataset = load_dealt(config)[0]
+    dataset = load_partitioned(config)[0]
     strategy.engine.distil = distiller(config, model, dataset, dataset.input_shape)
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
 

@@ -24,7 +24,7 @@ from task.config.run_name import changed, default_name
 from task.datasets import load_owned
 from task.datasets.base import Dataset
 from task.datasets.public import public_examples
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
 from task.resolve.model_card import card_of
@@ -57,7 +57,7 @@ def as_they_are(input_shape, num_classes):
 
 def dealt(**keys: Any) -> tuple[Config, Dataset]:
     config = read_config({key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()})
-    return config, load_dealt(config)[0]
+    return config, load_partitioned(config)[0]
 
 
 @pytest.fixture

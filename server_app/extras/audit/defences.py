@@ -15,7 +15,7 @@ from server_app.extras.audit.epsilon import initial_of
 from server_app.extras.audit.inversion import Images, Rebuilt, attack, pixels
 from server_app.extras.audit.wire import Tap, changes_heard
 from server_app.results.folder import MODEL, RunFolder
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
@@ -60,7 +60,7 @@ def attack_run(keys: Mapping[str, Any], nodes: int, steps: int, log: Path) -> At
         path = simulate(keys, nodes, watched=watched).path
     folder = RunFolder(path)
     card, after = read_model(path / MODEL)
-    dataset, clients = load_dealt(config)
+    dataset, clients = load_partitioned(config)
     model = model_of(config, card.input_shape, card.num_classes)
     parameters = parts_of(model, config).trainable
     before, rows = initial_of(folder), np.asarray(clients.train(0))

@@ -28,7 +28,7 @@ from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.columns import with_moments
 from task.datasets.partition import load_partition
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
 from task.tasks import task_of
@@ -149,7 +149,7 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
             "audit membership: expected clients whose data stay as they are; those of this run change by "
             "stream.*, drift.* or arrive.*, so that who trained on an example depends on the round"
         )
-    data = load_dealt(config)[0]
+    data = load_partitioned(config)[0]
     data = with_moments(data, taken.card.moments) if taken.card.moments and data.preparation else data
     if data.num_train == len(data.y):
         raise ConfigError(

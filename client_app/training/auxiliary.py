@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from task.config.knobs import Config
 
 
-class Beside:
+class AuxiliaryParameters:
     """Tensors [K, ...] that take the run's local steps, with an optimizer state of their own.
 
     They have the clients of the task in its order: those that have fewer steps drop out of the end.
