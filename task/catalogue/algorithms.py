@@ -339,8 +339,8 @@ _GLOBAL = (
         down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
         neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},
         horizon=True,
-        unsafe_reason="its noise follows from the run's seed and from a sensitivity that was disproved, and must "
-        "not pass for protection",
+        unsafe_reason="its noise follows from the run's seed and from a sensitivity that was disproved, and "
+        "must not pass for protection",
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
