@@ -13,9 +13,10 @@ from server_app.run.notebook import in_notebook
 from server_app.run.repeat import keys_of_run
 from server_app.takeout.result import RunResult
 from task import trust
-from task.config.read import fuse, read_config, read_recipe
+from task.config.read import read_recipe
 from task.errors import ConfigError
 from task.references import check_origin, references_in
+from task.resolve.read import fuse, read_config
 
 
 def run(

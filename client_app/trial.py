@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask
 from client_app.training.precision import in_precision
@@ -22,14 +22,14 @@ from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Single, program_of
 from client_app.work import Training
 from task import generators
+from task.catalogue.entry import Algorithm
 from task.config.read import as_run_config
 from task.datasets.columns import readable
 from task.errors import BouquetError, ConfigError, FieldError, local
-from task.numerics.evaluate import measure
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
-from task.spec.entry import Algorithm
+from task.tasks.evaluate import measure
 from task.wire import checks
 from task.wire import messages as wire
 from task.wire.folding import Folding

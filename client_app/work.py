@@ -8,9 +8,9 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from client_app.memory.memory import Memory
-from client_app.node import Node, OneClient
-from client_app.owner import check_basis, check_tests
+from client_app.data.node import Node, OneClient
+from client_app.data.owner import check_basis, check_tests
+from client_app.memory.memory import Memory, store_of
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
@@ -20,14 +20,14 @@ from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.private import private_program
 from client_app.training.programs import Program, Single, program_of
+from task.catalogue.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
-from task.errors import MISTAKES, BouquetError, DataError, FieldError
+from task.errors import MISTAKES, BouquetError, DataError, FieldError, StateError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import measure
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
-from task.spec.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.tasks.evaluate import measure
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS
@@ -336,11 +336,27 @@ def _own(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
 ) -> tuple[dict[str, float], Arrays]:
     """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
-    model, solver = own_model(node, entry, order, client)
+    model, solver = _own_model(node, entry, order, client)
     return solver.measure(model, x, y, node.task)
 
 
-def own_model(
+def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str) -> torch.nn.Module:
+    """Return what answers for a client that has trained, the node's module with its own model in it.
+
+    Raises:
+        StateError: It keeps something and has not yet: it would silently get the model that it begins with.
+    """
+    if entry.keeps:
+        kept = store_of(node).path(client, order.run)
+        if not kept.exists():
+            raise StateError(
+                f"client {client}: expected its kept state in {kept}; there is none. It never trained in "
+                "this run, its state was deleted, or it trained on another machine"
+            )
+    return _own_model(node, entry, order, client)[0]
+
+
+def _own_model(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 ) -> tuple[torch.nn.Module, Solver]:
     """Return what answers for a client, the node's module with its own model in it, and its solver.

@@ -15,10 +15,10 @@ from pkgutil import iter_modules
 from strategies import rules
 from strategies.engine.brought import own_rule
 from strategies.engine.rule import Rule
-from strategies.engine.strategy import Strategy
+from strategies.strategy import Strategy
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.references import is_reference
-from task.spec.algorithms import ALGORITHMS
 
 
 def _shell(rule: type[Rule]) -> type[Strategy]:
@@ -36,12 +36,12 @@ _RULES = {
 for _name, _entry in ALGORITHMS.items():
     if _entry.rule not in _RULES:
         raise ConfigError(
-            f'task/spec: the entry "{_name}" has rule "{_entry.rule}", which no file in strategies/rules '
-            f'registers. Add there: class NAME(Rule, algorithm="{_entry.rule}", update=server_update), or, '
+            f'task/catalogue: the entry "{_name}" has rule "{_entry.rule}", which no file in strategies/rules'
+            f' registers. Add there: class NAME(Rule, algorithm="{_entry.rule}", update=server_update), or, '
             'if the server does what FedAvg\'s does, to the entry: rule="fedavg"'
         )
 STRATEGIES = {name: _shell(rule) for name, rule in sorted(_RULES.items())}
-"""By name of the rule, see `task.spec.entry.Algorithm.rule`."""
+"""By name of the rule, see `task.catalogue.entry.Algorithm.rule`."""
 
 
 def strategy_of(rule: str) -> type[Strategy]:

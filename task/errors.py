@@ -89,6 +89,10 @@ class RefusedError(BouquetError):
     """The owner of this machine does not allow what a run asks for."""
 
 
+class TooLittleMemoryError(BouquetError):
+    """Nodes ran out of memory again where they did before."""
+
+
 class SecureAggregationError(BouquetError):
     """A message of a secure round is not as the protocol has it, so that this side goes no further."""
 
@@ -124,6 +128,8 @@ def public(err: BaseException) -> str:
     what = type(err).__name__
     if isinstance(err, OSError) and err.errno is not None:
         what = f"{what} ({os.strerror(err.errno)})"
+    elif of_memory(str(err)) and not isinstance(err, MemoryError):
+        what = f"{what} (not enough memory)"
     frames = [
         (str(f.f_globals.get("__name__", "?")), line) for f, line in traceback.walk_tb(err.__traceback__)
     ]
@@ -141,6 +147,7 @@ LASTING: dict[str, type[BouquetError]] = {
     "state": StateError,
     "code": CodeError,
     "reply": RepliesError,
+    "memory": TooLittleMemoryError,  # a second time
 }
 PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
 _WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have gone through several hands
@@ -149,6 +156,7 @@ _MISTAKES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
     SyntaxError, TypeError, ValueError,
 )  # fmt: skip
+_OF_MEMORY = re.compile(r"MemoryError|not enough memory|allocate memory|out of memory|--max-memory")
 _NETWORK = ("flwr", "grpc", "httpx", "httpcore", "ray")
 # What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
 PASSING = frozenset(
@@ -157,8 +165,8 @@ PASSING = frozenset(
 )
 
 
-def may_pass(err: BaseException | None) -> bool:
-    """Return whether an error comes of one of the system that may pass, however it was wrapped since."""
+def is_transient(err: BaseException | None) -> bool:
+    """Return whether an error of the system caused this one and may pass, however it was wrapped."""
     while err is not None:
         if isinstance(err, OSError) and err.errno in PASSING:
             return True
@@ -166,9 +174,14 @@ def may_pass(err: BaseException | None) -> bool:
     return False
 
 
+def of_memory(reason: str) -> bool:
+    """Return whether a reason says that memory was short, which may pass once."""
+    return bool(_OF_MEMORY.search(reason))
+
+
 def kind_of(err: BaseException) -> str:
     """Return an error's kind: a word of `LASTING`, `PASSING_KIND`, `ABSENT` or `NODES`."""
-    if may_pass(err):
+    if is_transient(err):
         return PASSING_KIND
     if isinstance(err, BouquetError):
         said = _WORD.match(str(err))

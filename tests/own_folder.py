@@ -25,8 +25,8 @@ from typing import Any
 
 from server_app.engines.federation import federation
 from task import trust
+from task.catalogue.algorithms import ALGORITHMS
 from task.references import CODE, references_in
-from task.spec.algorithms import ALGORITHMS
 from tests.support.brought import NET
 from tests.support.flwr_run import flwr_run, local_superlink
 
@@ -57,7 +57,7 @@ from dataclasses import replace
 
 from client_app.solvers.sgd import Solver, proximal
 from strategies.engine.rule import Rule
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
 

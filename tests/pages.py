@@ -12,13 +12,13 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from server_app.cli.catalogue import contracts, groups
-from server_app.reproduce.pages import counts, markdown, rows_of, verdict
-from server_app.reproduce.tables import read_table, tables
+from server_app.extras.reproduce.pages import counts, markdown, rows_of, verdict
+from server_app.extras.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.config.read import knobs
 from task.resolve.composition import CHOICES
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
@@ -72,8 +72,8 @@ def with_table(text: str) -> str:
 
 
 def paper_link(a: Algorithm) -> str:
-    first = a.paper.authors.split(",")[0]
-    return f"[{first} et al. {a.paper.year}]({a.paper.url})"
+    first, *others = a.paper.authors.split(",")
+    return f"[{first}{' et al.' if others else ''} {a.paper.year}]({a.paper.url})"
 
 
 def sent() -> str:
@@ -81,12 +81,12 @@ def sent() -> str:
     parts = [
         "# What each algorithm does and sends",
         "",
-        "Made by `make docs` from the catalogue ([`task/spec/algorithms.py`](../task/spec/algorithms.py)).",
+        "Made by `make docs` from [the catalogue](../task/catalogue/algorithms.py).",
         "Nothing else leaves a client: a test records every array on the wire and compares it with the",
         "catalogue. A `mean` is weighted by examples; in a `plain mean` all clients count alike, as in the",
         'paper. With `standardise` or `missing="mean"` the sums of the columns of its table go up too, once,',
-        "before round 1 ([`columns.py`](../task/spec/columns.py)): of each column of numbers how many values",
-        "there are, their sum and, to standardise, the sum of their squares.",
+        "before round 1 ([`columns.py`](../task/catalogue/columns.py)): of each column of numbers how many",
+        "values there are, their sum and, to standardise, the sum of their squares.",
     ]
     for title, algorithms in groups().items():
         head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]
@@ -177,7 +177,7 @@ def anchor(title: str) -> str:
 
 def page() -> str:
     """Return style and script of report.html, made of the monitor's files: a bundle ships neither."""
-    files = ROOT / "server_app" / "deploy" / "monitor" / "static"
+    files = ROOT / "server_app" / "extras" / "monitor" / "static"
     parts = ["words", "elements", "common", "run", "report"]  # each after those that it imports
     script = "\n".join((files / f"{part}.js").read_text("utf-8") for part in parts)
     script = re.sub(r"^import [^;]*;\n", "", script, flags=re.M)

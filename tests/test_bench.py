@@ -18,11 +18,11 @@ import typer
 from client_app.app import make_app
 from strategies import STRATEGIES
 from strategies.engine.journal import Journal
-from task.config.read import read_config
 from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import load_dataset
 from task.models import build_model
 from task.numerics.arrays import state_of, trainable_names
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.bench import data, held, processes
 from tests.bench.__main__ import BENCHMARKS, Benchmark, Name, main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 from tests.bench.server_update import RULES, server_update, target_of
 
 

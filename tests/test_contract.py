@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import answer
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.answer import answer
+from client_app.data.node import open_node
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import NUM_EXAMPLES, Algorithm
+from task.catalogue.record import BUFFERS, Record, Scalar
 from task.errors import WireError
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import NUM_EXAMPLES, Algorithm
-from task.spec.record import BUFFERS, Record, Scalar
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from task.wire.messages import ANSWERED, METRICS

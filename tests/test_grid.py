@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strategies import STRATEGIES
-from task.config.read import read_config, read_recipe
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
+from task.config.read import read_recipe
+from task.resolve.read import read_config
 from tests.bench.grid import GRID, RECIPE, outcome, table
 
 HERE = sorted(set(GRID) & set(ALGORITHMS))

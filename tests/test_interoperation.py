@@ -27,13 +27,13 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from client_app.app import make_app
 from strategies import STRATEGIES, FedAvg, FedProx, Strategy
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import contract_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from task.wire.messages import pack_arrays, read_arrays
 from tests.support import quickstart
 from tests.support.federation import Keep

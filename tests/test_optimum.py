@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 from tests.support.federation import loss_and_gradient
 from tests.support.optimum import RUNS, centred, distances, optimum, write_problem
 

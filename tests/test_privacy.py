@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.columns import columns_phase
+from task.catalogue.entry import TESTS
 from task.numerics import moments
 from task.numerics.prototypes import COUNTS, FEATURES
-from task.spec.algorithms import ALGORITHMS
-from task.spec.columns import columns_phase
-from task.spec.entry import TESTS
+from task.resolve.read import read_config
 from task.wire.messages import ANSWERED, METRICS
 from task.wire.registration import REGISTER
 from tests.support.federation import SIZES, play, write_owners

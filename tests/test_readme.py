@@ -12,8 +12,8 @@ import pytest
 from typer.main import get_command
 
 from server_app.cli.main import app
-from server_app.reproduce.measures import MEASURES
-from server_app.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, read_table
+from server_app.extras.reproduce.measures import MEASURES
+from server_app.extras.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, read_table
 from server_app.sweep.points import read_axes
 from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes

@@ -14,9 +14,9 @@ import pytest
 
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedexp import FedExP, server_update
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.numerics.arrays import squared_norm
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
 from tests.support.federation import owners_config, play, write_owners
 
 OF_LOSS_DATA_OR_STEPS = {

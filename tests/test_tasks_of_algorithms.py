@@ -10,9 +10,9 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, mean_absolute_error, r2_score
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.support.federation import SIZES, Played, owners_config, play, read_by
 from tests.support.shapes import by_shape
 from tests.test_catalogue import ACTIVE, NAMES

@@ -21,18 +21,24 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 
+from client_app.data.node import Node
 from client_app.memory.state import StateStore, listed
-from client_app.node import Node
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Scope
+from task.catalogue.stages import residual_of
+from task.config.paths import state_root
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.spec.entry import Algorithm
-from task.spec.record import Scope
-from task.spec.stages import residual_of
 from task.storage.client_state import SUFFIX, read_header
 from task.wire import checks
 from task.wire import messages as wire
 
 NODE = "node"  # stands for a client's name in the node's own file
+
+
+def store_of(node: Node) -> StateStore:
+    """Return the store of what a node's clients keep."""
+    return StateStore(state_root(node.config), node.config.run_name, durable=not node.owner.simulation)
 
 
 class Memory:
@@ -46,7 +52,7 @@ class Memory:
 
     @cached_property
     def _stores(self) -> dict[Scope, StateStore]:
-        store = self.node.store()
+        store = store_of(self.node)
         return {scope: store if scope == "run" else replace(store, scope=scope) for scope in self.scopes}
 
     @cached_property

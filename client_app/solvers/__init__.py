@@ -7,9 +7,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from client_app.solvers.sgd import Solver
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.references import is_reference, load_reference
-from task.spec.algorithms import ALGORITHMS
 
 SOLVERS: dict[str, type[Solver]] = {
     cls.name: cls
@@ -21,7 +21,7 @@ for _name, _entry in ALGORITHMS.items():
     for _part in (_entry, *_entry.phases.values()):
         if _part.solver not in SOLVERS:
             raise ConfigError(
-                f'task/spec: the entry "{_name}" has solver "{_part.solver}", which no file in '
+                f'task/catalogue: the entry "{_name}" has solver "{_part.solver}", which no file in '
                 f'client_app/solvers registers. Add there: class NAME(Solver, name="{_part.solver}"), or, if '
                 "clients train as in FedAvg, leave solver out of the entry"
             )

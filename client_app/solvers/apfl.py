@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.beside import Beside
+from client_app.training.auxiliary import AuxiliaryParameters
 from client_app.training.loop import LocalTask, train
 from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.numerics.arrays import Arrays
@@ -41,7 +41,7 @@ class APFLSolver(Solver, name="apfl"):
 
     def begin(self, task: LocalTask) -> None:
         """Lay out v_k and alpha_k."""
-        self.own = Beside(task, self.config, self._own(task))
+        self.own = AuxiliaryParameters(task, self.config, self._own(task))
         self.alpha = self._alphas(task)
         self._moved = not self.config.apfl.adaptive
         self._before: Batch | None = None

@@ -24,8 +24,8 @@ from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Single
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import BATCH
 from task.tasks.base import Task
+from task.tasks.evaluate import BATCH
 from task.wire import messages as wire
 
 

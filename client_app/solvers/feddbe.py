@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.beside import Beside
+from client_app.training.auxiliary import AuxiliaryParameters
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.errors import ConfigError
@@ -90,7 +90,7 @@ class FedDBESolver(FeatureMeanSolver, name="feddbe"):
         for k, fields in enumerate(self.kept):
             if "bias" in fields:
                 u[k].copy_(torch.from_numpy(fields["bias"]["features"]))
-        self.bias = Beside(task, self.config, [u])
+        self.bias = AuxiliaryParameters(task, self.config, [u])
         self._kappa = self.config.feddbe.kappa
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:

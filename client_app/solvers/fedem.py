@@ -29,8 +29,8 @@ from torch import nn
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask, train
 from client_app.training.programs import Batch, Dense, LossAndGradient, Single
+from task.catalogue.several import model_name
 from task.numerics.arrays import Arrays
-from task.spec.several import model_name
 
 
 class FedEMSolver(Solver, name="fedem", adapts=True):

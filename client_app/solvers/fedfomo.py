@@ -38,7 +38,7 @@ from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, squared_norm
-from task.numerics.evaluate import measure
+from task.tasks.evaluate import measure
 
 
 class FedFomoSolver(OwnModelSolver, name="fedfomo"):

@@ -26,9 +26,9 @@ from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Single
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import BATCH
 from task.numerics.prototypes import COUNTS, FEATURES
 from task.tasks.base import Task
+from task.tasks.evaluate import BATCH
 from task.wire import messages as wire
 
 ABSENT = -1e9  # score of a class without a prototype

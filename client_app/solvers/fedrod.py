@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from client_app.solvers.sgd import Finished, Solver
-from client_app.training.beside import Beside
+from client_app.training.auxiliary import AuxiliaryParameters
 from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.models.layer_split import last_linear_path
@@ -52,7 +52,7 @@ class FedRoDSolver(Solver, name="fedrod"):
             for i, h in zip(self._at, heads, strict=True):
                 if "head" in fields:
                     h[k].copy_(torch.from_numpy(fields["head"][names[i]]))
-        self.head = Beside(task, self.config, heads)
+        self.head = AuxiliaryParameters(task, self.config, heads)
         C, y = heads[0].shape[1], task.examples.y
         bounds = zip(task.examples.offsets[:-1].tolist(), task.examples.offsets[1:].tolist(), strict=True)
         counts = [torch.bincount(y[first:end], minlength=C) for first, end in bounds]

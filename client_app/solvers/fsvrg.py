@@ -28,8 +28,8 @@ from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
 from client_app.training.programs import Batch, Dense, LossAndGradient
+from task.catalogue.gradients import SQUARE
 from task.numerics.arrays import squared_norm
-from task.spec.gradients import SQUARE
 from task.wire import messages as wire
 
 

@@ -17,7 +17,7 @@ loss, and after local training w_k. Nothing is kept: a client that is new choose
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_loss
-from task.spec.several import model_name
+from task.catalogue.several import model_name
 
 
 class IFCASolver(Solver, name="ifca", adapts=True):

@@ -24,8 +24,8 @@ from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.config.knobs import Config
 from task.errors import ConfigError, WireError
 from task.numerics.arrays import Arrays, only
-from task.numerics.evaluate import measure
 from task.tasks.base import Task
+from task.tasks.evaluate import measure
 from task.wire import messages as wire
 
 PerClient = Mapping[str, Mapping[str, Arrays]]
@@ -189,7 +189,7 @@ class Solver:
     def measure(
         self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, task: Task
     ) -> tuple[dict[str, float], Arrays]:
-        """Return what `task.numerics.evaluate.measure` does, of one client's own model on its test data."""
+        """Return what `task.tasks.evaluate.measure` does, of one client's own model on its test data."""
         return measure(model, x, y, task=task)
 
 

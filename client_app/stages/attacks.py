@@ -51,10 +51,11 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
 from client_app.training.loop import Examples
+from task.catalogue.entry import Algorithm
 from task.config.attack_section import BACKDOORS, DEVIATING, INFORMED
 from task.config.knobs import Config
 from task.datasets.trigger import stamped
@@ -62,7 +63,6 @@ from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import ATTACK, POISON, rng_for
 from task.privacy.canaries import is_canary
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import base_of
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from client_app.stages.stage import Outcome, Stage
+from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
+from task.privacy.bounded_integers import CLIP
 from task.privacy.canaries import CLAIMED, direction, is_canary, is_in, length
-from task.privacy.grid import CLIP
-from task.spec.stages import UNCLIPPED
 from task.wire import messages as wire
 from task.wire.layouts import base_of
 

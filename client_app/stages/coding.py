@@ -32,17 +32,19 @@ from functools import cached_property
 
 import numpy as np
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
+from client_app.stages.merge import FoldPlan
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Outcome, Stage, changed
 from client_app.training.loop import LocalTask
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
+from task.catalogue.stages import LAST_CODE, residual_of
 from task.codecs.codec import Left
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, only
 from task.numerics.held import Base, Held
-from task.spec.entry import Algorithm
-from task.spec.record import Record
-from task.spec.stages import LAST_CODE, residual_of
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 from task.wire.norms import NormBound
@@ -201,3 +203,17 @@ def _settled(left: Held) -> np.ndarray:
 def _flat(arrays: Arrays) -> np.ndarray:
     """Return all numbers of some arrays as one vector, a copy."""
     return np.concatenate([a.reshape(-1) for a in arrays.values()])
+
+
+class CodingNode(NodeStage):
+    """Reads and writes the records that travel as codes."""
+
+    name = "coding"
+
+    def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
+        """Have codes forwarded, where each client is answered for."""
+        contract, trainable = self.asked.contract, node.parts().trainable
+        own = order.received if contract.parted else None
+        plan.coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)
+        if plan.coder and plan.named:
+            plan.contract = plan.coder.forwarding(len(order.clients))

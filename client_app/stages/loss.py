@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, measured
 from client_app.training.programs import Single
+from task.catalogue.entry import Algorithm
+from task.catalogue.selections import LOSS
+from task.catalogue.stages import LOSS_RMS
 from task.numerics.arrays import Arrays
-from task.numerics.evaluate import BATCH
-from task.spec.entry import Algorithm
-from task.spec.selections import LOSS
-from task.spec.stages import LOSS_RMS
 from task.tasks.base import Task, counted
+from task.tasks.evaluate import BATCH
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 
@@ -24,7 +24,7 @@ def losses(
 ) -> dict[str, float]:
     """Return ``loss``, the mean of l, ``loss-rms``, sqrt(mean of l^2), and ``num-examples``.
 
-    Nothing is drawn and no buffer moves; the rest is as in `task.numerics.evaluate.measure`.
+    Nothing is drawn and no buffer moves; the rest is as in `task.tasks.evaluate.measure`.
     """
     total, squares, count = 0.0, 0.0, 0
     was_training = model.training

@@ -16,8 +16,8 @@ import numpy as np
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask
+from task.catalogue.stages import SENT_MOMENTUM
 from task.numerics.arrays import Arrays
-from task.spec.stages import SENT_MOMENTUM
 from task.wire import messages as wire
 
 

@@ -1,14 +1,15 @@
 """Rounds what a client sends to the grid of a sum of 64 or 32 bits; run-config key ``secagg-bits``.
 
 The change of each record from what was received, times the client's weight, goes up as integers of the grid
-that the order names (`task.secagg.grid`). The bound on updates is checked before: integers have no norm.
+that the order names (`task.secagg.fixed_point`). The bound on updates is checked before: integers have no
+norm.
 """
 
 from collections.abc import Iterable, Iterator
 
 from client_app.stages.stage import Outcome, Stage, changed
 from task.errors import FieldError
-from task.secagg.grid import SUM_GRID, rounded
+from task.secagg.fixed_point import SUM_GRID, rounded
 from task.wire import messages as wire
 from task.wire.norms import NormBound
 

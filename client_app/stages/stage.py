@@ -1,22 +1,23 @@
 """What a stage is on the node: the hooks around the training of the clients of one message.
 
 Clients that train together are a cohort; `start` and `finish` of one come in pairs. What a stage keeps for a
-client between rounds it declares as a record of the contract (`task.spec.stages`).
+client between rounds it declares as a record of the contract (`task.catalogue.stages`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
-from client_app.node import Node
+from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import Examples, LocalTask
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, squared_norm
 from task.numerics.held import dense
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire import messages as wire
 from task.wire.checks import check_arrays
 from task.wire.layouts import base_of
@@ -53,6 +54,7 @@ def changed(
 class Stage:
     """A stage that does nothing; the base of every other."""
 
+    name: ClassVar[str] = ""  # of its feature, of a stage that `client_app.stages.STAGES` does not list
     adapts: bool = False  # whether `start` needs the client's training data
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:

@@ -12,21 +12,21 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from client_app.training.local_optimizer import clip, local_optimizer
 from client_app.training.private import PoissonSchedule, PrivateSteps
-from client_app.training.programs import Batch, Program, Tensors
+from client_app.training.programs import Batch, LossAndGradient, Program, Tensors
 from client_app.training.sharpness import gradient_of
+from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.numerics.arrays import Arrays
 from task.tasks.base import counted, fill
 
 if TYPE_CHECKING:
-    from client_app.solvers.sgd import Solver
     from client_app.training.augment import Augmentation
     from client_app.training.restriction import Restriction
     from task.datasets.public import PublicExamples
@@ -34,6 +34,19 @@ if TYPE_CHECKING:
 CHUNK = 512  # examples of a client whose activations are alive at once in `full_gradient`
 Terms = list[tuple[float, Tensors]]
 """Linear terms of a gradient: the sum of factor * tensors."""
+
+
+class Hooks(Protocol):
+    """What the loop asks of a solver, see `client_app.solvers.sgd.Solver`."""
+
+    config: Config
+    training: ClassVar[bool]
+
+    def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
+        """Return the batch's losses [K] and gradient."""
+
+    def terms(self, task: LocalTask) -> Terms:
+        """Return the linear terms to add to a gradient."""
 
 
 @dataclass
@@ -199,7 +212,7 @@ class _Schedule:
 
 
 def train(
-    task: LocalTask, solver: Solver, *, epochs: int = 0, frozen: Collection[str] = ()
+    task: LocalTask, solver: Hooks, *, epochs: int = 0, frozen: Collection[str] = ()
 ) -> list[dict[str, float]]:
     """Run the local steps; ``task.params`` are w_k afterwards.
 

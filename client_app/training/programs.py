@@ -384,7 +384,7 @@ ALIGNED = 4  # numbers of 4 bytes in 16
 def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tuple[Program, int]:
     """Return the program for a model and the most clients that it should take at once.
 
-    A `Single` program trains this very instance. `stack` is the run-config key: 0 = as many as pay, 1 = one
+    A `Single` program trains this very instance. `stack` is the run-config key: 0 = automatic, 1 = one
     client after another through autograd. Other losses than cross-entropy are taken so, too: their last bits
     would depend on how many clients are in the stack, and so on the nodes.
     """

@@ -28,15 +28,14 @@ from client_app.training.programs import Batch, LossAndGradient, Tensors
 from task.config.algorithm_sections import SamConfig
 
 if TYPE_CHECKING:
-    from client_app.solvers.sgd import Solver
-    from client_app.training.loop import LocalTask
+    from client_app.training.loop import Hooks, LocalTask
 
 SMALLEST = 1e-12  # |g| that is divided by, at least
 ETA = 0.01  # of FedASAM, added to the size of a weight
 
 
 def gradient_of(
-    solver: Solver, task: LocalTask, batch: Batch, frozen: Collection[str] = ()
+    solver: Hooks, task: LocalTask, batch: Batch, frozen: Collection[str] = ()
 ) -> LossAndGradient:
     """Return the solver's losses and gradient of a batch; under ``sam.rho`` that uphill."""
     sam, params = solver.config.sam, task.params

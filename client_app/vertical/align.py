@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from client_app.data.node import Node, OneClient
 from client_app.memory.memory import Memory
-from client_app.node import Node, OneClient
 from client_app.stages.stage import Outcome
 from client_app.vertical.party import AlignedParty, Party
+from task.catalogue.entry import Algorithm
 from task.errors import FieldError, RefusedError, StateError
 from task.numerics.arrays import Arrays
 from task.population import listed
 from task.secagg.primitives import digest
-from task.spec.entry import Algorithm
 from task.vertical import psi
 from task.vertical.proofs import Prover, from_row, message, to_row
 from task.vertical.rows import in_common_order

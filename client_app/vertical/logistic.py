@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from client_app.data.node import Node, OneClient
 from client_app.memory.memory import Memory
-from client_app.node import Node, OneClient
 from client_app.stages.stage import Outcome, measured
 from client_app.training.local_optimizer import SGD
 from client_app.vertical.party import AlignedParty, aligned
+from task.catalogue.entry import SUMS, Algorithm
 from task.config.knobs import Config
 from task.errors import DataError, FieldError, StateError, WireError
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.evaluate import measure
 from task.population import listed
 from task.secagg.primitives import derive, digest
-from task.spec.entry import SUMS, Algorithm
+from task.tasks.evaluate import measure
 from task.vertical.paillier import PublicKey, SecretKey, widths
 from task.vertical.proofs import Prover, from_row, message, to_row
 from task.vertical.rows import batches

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client_app.node import Node, OneClient
+from client_app.data.node import Node, OneClient
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.column_split import columns_of

@@ -16,19 +16,19 @@ from functools import partial
 import numpy as np
 import torch
 
+from client_app.data.node import Node
 from client_app.memory.memory import Memory
-from client_app.node import Node
 from client_app.stages.stage import Outcome, measured
 from client_app.training.local_optimizer import SGD
 from client_app.vertical.defence import dcor, defended
 from client_app.vertical.party import AlignedParty, aligned
+from task.catalogue.entry import SUMS, TRAIN_LOSS, Algorithm
 from task.config.knobs import Config
 from task.errors import StateError, WireError
 from task.models.split import bottom_of, top_of
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.evaluate import measure
-from task.spec.entry import SUMS, TRAIN_LOSS, Algorithm
+from task.tasks.evaluate import measure
 from task.vertical.rows import batches, windows
 from task.wire import messages as wire
 from task.wire.layouts import ROWS

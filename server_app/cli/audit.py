@@ -64,11 +64,11 @@ def epsilon(
     directions. How well the models tell the canaries that took part from others bounds epsilon from below.
     The same command goes on after an interruption. It ends with exit code 1 if a promise does not hold.
     """
-    from server_app.audit.epsilon import audit, check_audited
     from server_app.cli.sweep import work
+    from server_app.extras.audit.epsilon import audit, check_audited
     from server_app.sweep.points import plan, read_axes
     from server_app.sweep.queue import holding, open_queue
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     allow(code)
     axes, own = read_axes(recipe, config or [])
@@ -210,10 +210,10 @@ def inversion(
     the images; others are attacked by matching gradients. A picture shows what came out.
     """
     with importing():
-        from server_app.audit.defences import attack_run
-        from server_app.audit.inversion import picture
+        from server_app.extras.audit.defences import attack_run
+        from server_app.extras.audit.inversion import picture
     from server_app.run.naming import remove_run
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     given = read_keys("", config, code=code)
     _refuse_ours(given, {*FIXED, "max-examples", "run-name", "runs-dir"})
@@ -288,8 +288,8 @@ def membership(
     """
     allow(code)
     with importing():
-        from server_app.audit.membership import attack, shadow_keys
         from server_app.engines.simulate import simulate
+        from server_app.extras.audit.membership import attack, shadow_keys
     if shadows == 1:
         raise ConfigError("--shadows: expected at least 2, whose spread says what is usual; got 1")
     table = Table("run", "AUC", "found at 1 % false alarms", "at 0.1 %", "worst client", "loss", "test loss")

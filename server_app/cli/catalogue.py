@@ -1,20 +1,20 @@
-"""The catalogue for people: tables of the documents (`tests.pages`) and of the terminal, JSON."""
+"""Tables of the catalogue and the run-config keys, for the documents (`tests.pages`) and the terminal."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from server_app.cli.keys import key_table
-from task.config.effective import reads_only
-from task.config.read import knobs
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import GROUPS, Algorithm
+from task.catalogue.record import Record, Scalar
+from task.config.read import Knob, knobs, section_title
 from task.errors import ConfigError, choose_from
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import GROUPS, Algorithm
-from task.spec.record import Record, Scalar
+from task.resolve.effective import reads_only
 
 
 def as_dict() -> dict[str, Any]:
@@ -142,3 +142,25 @@ def _neutral(a: Algorithm) -> str:
 
 def _paper(a: Algorithm) -> str:
     return f"{a.paper.authors.split(',')[0]} et al. {a.paper.year}, {a.paper.source}"
+
+
+def listing() -> Group:
+    """Return every key with its default and its meaning, by section."""
+    parts = [
+        key_table(list(found), section_title(section))
+        for section, found in groupby(knobs(), key=lambda k: k.section)
+    ]
+    spaced = [one for part in parts for one in (part, "")]
+    return Group(*spaced, "Set them with -c 'key=value key=value', or in a TOML file for --recipe.")
+
+
+def key_table(keys: Sequence[Knob], title: str) -> Table:
+    """Return the keys below a heading."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(justify="right", max_width=14)
+    table.add_column()
+    for k in keys:
+        listed = ", ".join(c for c in map(str, k.choices) if c not in k.doc)
+        table.add_row(k.key, json.dumps(k.default), k.doc + (f" ({listed})" if listed else ""))
+    return table

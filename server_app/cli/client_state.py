@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from rich.table import Table
 
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.errors import ConfigError, StateError
+from task.resolve.read import read_config
 from task.storage.client_state import NO_RUN, REPLICA, SUFFIX, Header, read_header, safe_name
 
 

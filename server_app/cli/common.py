@@ -79,8 +79,9 @@ def read_keys(
     with importing():
         from task import trust
         from task.config.options import parse_options, typed
-        from task.config.read import fuse, read_recipe
+        from task.config.read import read_recipe
         from task.references import check_origin, references_in
+        from task.resolve.read import fuse
 
     allow(code)
     trust.user_named(references_in(typed(pairs)))
@@ -121,7 +122,7 @@ def _repeated(run: Path, recipe: str, resume: bool) -> dict[str, Value]:
 
 def check(keys: Mapping[str, object]) -> Config:
     """Read the keys; a bad one ends here, before anything is started."""
-    from task.config.read import read_config
+    from task.resolve.read import read_config
 
     return read_config(keys)
 
@@ -135,7 +136,7 @@ def remove(checked: Config) -> None:
 
 def console() -> Console:
     """Return the terminal that tables are printed on."""
-    from server_app.terminal import Terminal
+    from server_app.run.terminal import Terminal
 
     return Terminal()
 

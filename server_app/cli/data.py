@@ -10,7 +10,7 @@ from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.datasets.facts import in_words
 from task.datasets.partition import PARTITIONS, label_counts
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.storage.files import make_folder
 
 MOST_NAMES = 30  # of columns, classes or owners in a line
@@ -33,7 +33,7 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
     Raises:
         DataError: The data cannot be used.
     """
-    dataset, partition = load_dealt(config)
+    dataset, partition = load_partitioned(config)
     table = Table(show_header=False, title=f"{dataset.name}, {config.data.partition}")
     found = data_card(config, dataset, labelled=False)
     num_test = found["test_examples"]

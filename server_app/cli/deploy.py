@@ -18,7 +18,7 @@ def run_link(
 ) -> None:
     """Run the SuperLink of a federation from its kit, until you stop it."""
     from server_app.deploy.kits.kit import read_link_kit
-    from server_app.deploy.link.serve import run_link as serve
+    from server_app.deploy.link.run_link import run_link as serve
 
     serve(read_link_kit(kit))
 
@@ -95,7 +95,7 @@ def monitor(
 ) -> None:
     """Serve a local web page about runs and nodes; it only reads files."""
     with sigterm_is_ctrl_c():
-        from server_app.deploy.monitor.server import serve
+        from server_app.extras.monitor.server import serve
 
         serve(folder, host, port)
 
@@ -142,10 +142,11 @@ def node(
     ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""
+    from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
-    from server_app.deploy.node.resource_limits import read_rate
-    from server_app.deploy.node.serve import Options, read_partition, run_node
+    from server_app.deploy.node.options import Options, read_partition
+    from server_app.deploy.node.run_node import run_node
 
     options = Options(
         data,

@@ -21,10 +21,10 @@ from task.text import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from server_app.reproduce.plan import Wanted
-    from server_app.reproduce.records import RunRecord
-    from server_app.reproduce.tables import Cell, PublishedTable
-    from server_app.reproduce.work import Remaining
+    from server_app.extras.reproduce.plan import Wanted
+    from server_app.extras.reproduce.records import RunRecord
+    from server_app.extras.reproduce.tables import Cell, PublishedTable
+    from server_app.extras.reproduce.work import Remaining
 
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -70,10 +70,10 @@ def reproduce(
         _list(chosen)
         return
     with importing():
-        from server_app.app import check_measured
         from server_app.engines.simulate import available_cpus
-        from server_app.reproduce.work import TableQueue
-    from task.config.read import read_config
+        from server_app.extras.reproduce.work import TableQueue
+        from server_app.run.prepare import check_measured
+    from task.resolve.read import read_config
 
     for table_, cell in chosen:
         try:
@@ -105,7 +105,7 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
     """Return the cells that are asked for, with their tables."""
     from dataclasses import replace
 
-    from server_app.reproduce.tables import crossed, read_table, tables
+    from server_app.extras.reproduce.tables import crossed, read_table, tables
 
     found = sorted((read_table(name) for name in ([table] if table else tables())), key=lambda t: t.group)
     numbers = tuple(int(word) for word in seeds.split(",")) if re.fullmatch(r"\d+(,\d+)*", seeds) else ()
@@ -141,7 +141,7 @@ def _seconds(budget: str) -> float:
 
 
 def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
-    from server_app.reproduce.pages import listing
+    from server_app.extras.reproduce.pages import listing
 
     terminal = console()
     terminal.print(listing(chosen))
@@ -149,7 +149,7 @@ def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
 
 def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
     """Write each table, all its cells, as Markdown and as HTML."""
-    from server_app.reproduce.pages import as_html, markdown, rows_of
+    from server_app.extras.reproduce.pages import as_html, markdown, rows_of
     from task.storage.files import make_folder, write_text
 
     make_folder(folder)
@@ -161,7 +161,7 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
 
 
 def _say_left(left: Remaining) -> None:
-    from server_app.reproduce.pages import hours, several
+    from server_app.extras.reproduce.pages import hours, several
 
     open_ = [at for at in left.standings if not at.done]
     if open_:
@@ -187,7 +187,7 @@ class _Announcements:
         self._shown = ""
 
     def began(self, table: str, run: Wanted, resumed: bool) -> None:
-        from server_app.reproduce.pages import hours
+        from server_app.extras.reproduce.pages import hours
 
         how = "goes on" if resumed else "starts"
         self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated")
@@ -200,7 +200,7 @@ class _Announcements:
             typer.echo(f"\r\x1b[K{words}", nl=False, err=True)
 
     def ended(self, table: str, run: Wanted, record: RunRecord | str) -> None:
-        from server_app.reproduce.pages import hours, said
+        from server_app.extras.reproduce.pages import hours, said
 
         words = _words(table, run)
         if isinstance(record, str):

@@ -64,7 +64,7 @@ def run(
     A run on a link does not depend on this command: Ctrl-C only stops following it.
     """
     if help_keys:
-        from server_app.cli.keys import listing
+        from server_app.cli.catalogue import listing
 
         console().print(listing())
         return
@@ -148,7 +148,7 @@ def federation(
     """Run a link and nodes with TLS and node keys as processes on this machine, and a run on them."""
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, code=code)
     checked = check(keys)
-    from server_app.deploy.node.resource_limits import read_rate
+    from server_app.deploy.host.resource_limits import read_rate
     from server_app.engines.federation import federation as start
     from task.config.read import as_run_config
     from task.references import package_of, references_in

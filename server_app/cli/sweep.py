@@ -138,13 +138,13 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
     if True in asked:
         portable.start_again()
     with importing():
-        from server_app.app import check_measured
         from server_app.engines.simulate import available_cpus
+        from server_app.run.prepare import check_measured
         from server_app.sweep.progress import Shown
         from server_app.sweep.scheduler import Scheduler, prepare_data
     from server_app.results.groups import SWEEP
-    from task.config.read import read_config
     from task.references import check_origin
+    from task.resolve.read import read_config
 
     for entry in queue.entries:
         check_origin(entry.keys, queue.folder / SWEEP)

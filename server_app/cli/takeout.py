@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
@@ -12,6 +12,9 @@ from task.errors import ConfigError
 from task.references import CODE as MODULES
 from task.storage.client_state import safe_name
 from task.text import plain
+
+if TYPE_CHECKING:
+    from server_app.takeout.model import TakenModel
 
 app = typer.Typer()
 
@@ -67,18 +70,12 @@ def predict(
     allow(code)
     with importing():
         from server_app.takeout.examples import read_examples
-        from server_app.takeout.model import take, take_kept
         from server_app.takeout.predict import own_examples
         from server_app.takeout.predict import predict as run_model
 
-    if kit is not None:
-        if data is None and not client:
-            raise ConfigError("--data: expected a file; a kit has no test set of the global model")
-        taken = take_kept(_kept(kit, run), client)
-    elif run is None:
-        raise ConfigError("expected a run or a model file, or --kit KIT of a node; got neither")
-    else:
-        taken = take(run, client)
+    if kit is not None and data is None and not client:
+        raise ConfigError("--data: expected a file; a kit has no test set of the global model")
+    taken, _ = _taken(run, kit, client)
     if global_test and (data is not None or kit is not None):
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
     examples = own_examples(taken, whole=global_test) if data is None else read_examples(data, taken.card)
@@ -137,6 +134,22 @@ def samples(
         typer.echo(f"Results: {(folder / SAMPLE_SCORES).resolve()}")
 
 
+def _taken(run: Path | None, kit: Path | None, client: str) -> tuple["TakenModel", Path]:
+    """Return the model of a run, or the one that a node has kept, and its file.
+
+    Raises:
+        ConfigError: There is none, or neither a run nor a kit is named.
+    """
+    from server_app.takeout.model import find, take, take_kept
+
+    if kit is not None:
+        found = _kept(kit, run)
+        return take_kept(found, client), found
+    if run is None:
+        raise ConfigError("expected a run or a model file, or --kit KIT of a node; got neither")
+    return take(run, client), find(run)
+
+
 def _kept(kit: Path, run: Path | None) -> Path:
     """Return the file of a model that a node has kept, and let its clients' state be found.
 
@@ -156,10 +169,12 @@ def _kept(kit: Path, run: Path | None) -> Path:
 
 @app.command(
     epilog="Examples: [bold]bouquet export runs/demo --format onnx[/bold]  ·  "
-    "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]"
+    "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]  ·  "
+    "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]"
 )
 def export(
-    run: Run,
+    run: Kept = None,
+    *,
     form: Annotated[
         str,
         typer.Option(
@@ -169,6 +184,7 @@ def export(
             help="What to write; onnx needs the extra bouquet\\[onnx].",
         ),
     ],
+    kit: NodeKit = None,
     client: Client = "",
     data: Data = None,
     int8: Annotated[
@@ -194,10 +210,9 @@ def export(
         from server_app.takeout.examples import read_examples
         from server_app.takeout.export import SUFFIXES
         from server_app.takeout.export import export as write
-        from server_app.takeout.model import find, take
         from server_app.takeout.predict import own_examples
 
-    taken, found = take(run, client), find(run)
+    taken, found = _taken(run, kit, client)
     try:
         examples = own_examples(taken) if data is None else read_examples(data, taken.card)
     except ConfigError:  # no test set
@@ -218,6 +233,6 @@ def decrypt(
     Keep that file from whoever runs the link: with it and what the link has, the key can be found out.
     """
     from server_app.deploy.kits.kit import read_node_kit
-    from server_app.takeout.decrypt import decrypt as open_model
+    from server_app.run.encryption import decrypt as open_model
 
     typer.echo(str(open_model(run, read_node_kit(kit).he_key)))

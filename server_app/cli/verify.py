@@ -47,9 +47,9 @@ def verify(
             portable.start_again()
         except ConfigError as err:
             typer.echo(plain(f"note: checked with other kernels than the run's: {err}"))
-    from server_app.verify.check import proves
-    from server_app.verify.check import verify as check
-    from server_app.verify.findings import MOST
+    from server_app.extras.verify.check import proves
+    from server_app.extras.verify.check import verify as check
+    from server_app.extras.verify.findings import MOST
 
     chain, found = check(folder, kit, ca)
     table = Table("checked", "number", title=f"{folder.name}, {len(chain.lines) - 1} rounds")

@@ -24,9 +24,9 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job
 from server_app.deploy.link.status import RED, read_status
+from server_app.run.encryption import decrypt
 from server_app.run.progress import closing_table
 from server_app.run.stopped import finish_stopped
-from server_app.takeout.decrypt import decrypt
 from task import timing
 from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError

@@ -9,13 +9,13 @@ from typing import Any
 from server_app.engines.simulate import simulate
 from server_app.results.folder import CONFIG, RunFolder
 from server_app.results.lines import Row
-from server_app.run.arrivals import finished_order_of
+from server_app.run.arrival_file import finished_order_of
 from server_app.run.data_card import server_data
 from server_app.run.repeat import keys_of_run
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, StateError
 from task.references import check_origin
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from flwr.serverapp import Grid
 from client_app.app import make_app
 from server_app.app import prepare, run
 from server_app.engines.workers import Workers, may_fork
-from server_app.run.arrivals import check_deployed
+from server_app.run.arrival_file import check_deployed
 from server_app.takeout.result import RunResult
 from strategies.engine.arrival_log import ArrivalLog
 from task import trust
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.flower.simulation import engine
+from task.resolve.read import read_config
 
 
 def available_cpus() -> int:

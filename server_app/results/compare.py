@@ -26,9 +26,9 @@ from server_app.results.summary import (
     seconds_of,
     summarise,
 )
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
-from task.spec.algorithms import ALGORITHMS
 from task.storage.files import make_folder
 
 if TYPE_CHECKING:

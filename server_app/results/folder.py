@@ -9,7 +9,7 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/arrivals.py)
+      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/arrival_file.py)
       transcript/          of a run that anyone can check (server_app/run/transcript.py)
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)

@@ -9,11 +9,11 @@ from pathlib import Path
 from server_app.results.clients import ClientHistory, gather
 from server_app.results.folder import RunFolder, machine_words
 from server_app.results.lines import Row, read_object
-from task.config.effective import unmet
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
 from task.errors import ConfigError
+from task.resolve.effective import unmet
 
 SWEEP = "sweep.json"  # the queue of a sweep, in its folder
 MOST_PARTS = 6  # of a label; where more keys differ, a run's name says more

@@ -6,7 +6,7 @@ from typing import Any
 
 from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 # What ended a run before its last round, in words, by run-config key.
 ENDS = {

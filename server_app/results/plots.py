@@ -127,7 +127,13 @@ def contributions(of: Mapping[str, float]) -> list[Plot]:
     ]  # fmt: skip
 
 
-def confusion(rounds: Sequence[Row]) -> list[Plot]:
+def class_names(card: Mapping[str, Any], count: int) -> list[str]:
+    """Return the names of the classes by the data card of config.json; their numbers where it has none."""
+    known = list(card.get("names") or (card.get("classes") or {}).get("listed") or ())
+    return known if len(known) == count else [str(c) for c in range(count)]
+
+
+def confusion(rounds: Sequence[Row], card: Mapping[str, Any] = MappingProxyType({})) -> list[Plot]:
     """Return the run's last confusion table, on the server's data or else on the clients', if it has one."""
     prefix, where = _headline(rounds)
     table = measures_of(rounds, prefix).get("confusion")
@@ -136,17 +142,18 @@ def confusion(rounds: Sequence[Row]) -> list[Plot]:
     title, unit = "Confusion", "test examples"
     if len(table) > MOST_CLASSES:
         return [Plot("confusion", title, unit, f"The table of {len(table)} classes is in result.json.", [])]
-    names = [str(c) for c in range(len(table))]
+    names = class_names(card, len(table))
     note = (
         f"A row is a class, a column what was predicted. On the {where}, in the last round that was measured."
     )
     return [Plot("confusion", title, unit, note, [], x="predicted class", cells=Cells(names, names, table))]
 
 
-def by_class(rounds: Sequence[Row]) -> Row | None:
+def by_class(rounds: Sequence[Row], card: Mapping[str, Any] = MappingProxyType({})) -> Row | None:
     """Return the per-class metrics of where the headline was measured, as a table of the page; None without.
 
-    A row has the number of the class, its examples if there is a confusion table, and a value of each metric.
+    A row has the name or number of the class, its examples if there is a confusion table, and a value of each
+    metric.
     """
     prefix, where = _headline(rounds)
     found = measures_of(rounds, prefix)
@@ -155,7 +162,8 @@ def by_class(rounds: Sequence[Row]) -> Row | None:
         return None
     examples = {"examples": [sum(row) for row in found["confusion"]]} if "confusion" in found else {}
     columns = examples | metrics
-    rows = [[c, *values] for c, values in enumerate(zip(*columns.values(), strict=True))]
+    values = list(zip(*columns.values(), strict=True))
+    rows = [[name, *row] for name, row in zip(class_names(card, len(values)), values, strict=True)]
     return {
         "caption": f"On the {where}, in the last round that was measured",
         "head": ["class", *columns],
@@ -198,7 +206,7 @@ def labels(card: Row) -> list[Plot]:
         Plot(
             "labels", "Labels", "training examples by client and class",
             f"The stronger the colour, the more examples.{rest}", [],
-            x="class", cells=Cells(clients, [str(c) for c in range(len(counts[0]))], counts),
+            x="class", cells=Cells(clients, class_names(card, len(counts[0])), counts),
         )
     ]  # fmt: skip
 

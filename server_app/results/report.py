@@ -1,7 +1,7 @@
 """The report of a run: report.html, the monitor's page as one file, and its plots as SVG files.
 
 It is made from the result folder alone, at the end of a run or at any later time, and also from a run that
-was stopped or is still going. The page is that of `server_app.deploy.monitor`: its style and scripts, and in
+was stopped or is still going. The page is that of `server_app.extras.monitor`: its style and scripts, and in
 place of the monitor's answers the same data, in the file. An app bundle ships no JavaScript and no CSS, so
 they are taken from ``page.json``, which `make docs` makes of the monitor's files.
 """
@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.monitor.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results import svg
 from server_app.results.clients import gather, participation
 from server_app.results.drift import lines_of
@@ -30,12 +29,13 @@ from server_app.results.plots import (
     over_clients,
     samples,
 )
+from server_app.results.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results.summary import measured_on, summarise
-from task.config.effective import models_in, unmet
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.datasets.facts import in_words
 from task.errors import BouquetError, StateError
+from task.resolve.effective import models_in, unmet
 from task.storage.files import write_text
 from task.text import plain
 
@@ -90,8 +90,9 @@ def write_report(run: Path) -> list[Path]:
     rounds, clients = folder.rounds(unfinished=True), folder.clients(unfinished=True)
     seen = gather(clients)
     plots = by_round(rounds, keys.get("target-accuracy") or 0.0, seen, keys.get("loss") or "", keys)
-    plots += [*confusion(rounds), *over_clients(clients, participation(rounds, seen.times))]
-    plots += [*contributions(seen.contribution), *labels(config.get("data") or {})]
+    card = config.get("data") or {}
+    plots += [*confusion(rounds, card), *over_clients(clients, participation(rounds, seen.times))]
+    plots += [*contributions(seen.contribution), *labels(card)]
     plots += samples(folder.path / SAMPLES)
     written = []
     for plot in plots:
@@ -156,7 +157,7 @@ def _run(
         "problems": [],
         "warnings": [],
         "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
-        "classes": by_class(rounds),
+        "classes": by_class(rounds, config.get("data") or {}),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
         "repeat": "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),

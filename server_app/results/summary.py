@@ -14,10 +14,11 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.drift import recoveries
 from server_app.results.lines import Row, number
-from task.config.effective import models_in
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.gradients import VARIANCE
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
-from task.spec.gradients import VARIANCE
+from task.resolve.effective import models_in
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -172,7 +173,8 @@ def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
         return "dp.max-epsilon"
     if rounds[-1]["round"] >= (config.get("num-server-rounds") or 0):
         return "num-server-rounds"
-    return "adaptive-tau.budget" if config.get("algorithm") == "adaptive-tau" else None
+    entry, budget = ALGORITHMS.get(str(config.get("algorithm"))), "adaptive-tau.budget"
+    return budget if entry and entry.owns(budget) else None
 
 
 def _over_clients(rounds: Mapping[int, Scores]) -> Row:

@@ -203,7 +203,7 @@ def _marks(plot: Plot, low: float, high: float) -> list[float]:
 
 def _heat(plot: Plot, cells: Cells, width: int) -> Element:
     """Return a heat map: the more, the less see-through."""
-    shown = [name if cell_len(name) <= 14 else name[:13] + "…" for name in cells.rows]
+    shown, heads = ([_cut(name) for name in names] for names in (cells.rows, cells.columns))
     left, right = 14 + LETTER * max([1, *map(cell_len, shown)]), width - RIGHT
     high = max(4.0, min(18.0, 2 * AREA / len(shown)))
     wide = (right - left) / len(cells.columns)
@@ -221,8 +221,8 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
             box.append(element("title", None, f"{name}, {plot.x} {column}: {value:,.0f}"))
             parts.append(element("g", {"class": f"k{BLUE}"}, box))
     below = TOP + len(shown) * high + 16
-    step = max(1, math.ceil(LETTER * 3 / wide))
-    for j, column in list(enumerate(cells.columns))[::step]:
+    step = max(1, math.ceil(LETTER * max(3, 1 + max(map(cell_len, heads), default=0)) / wide))
+    for j, column in list(enumerate(heads))[::step]:
         parts.append(_text(left + (j + 0.5) * wide, below, column, MIDDLE))
     parts.append(_text((left + right) / 2, below + LINE, plot.x, MIDDLE))
     tall = f"{below + LINE + 8:.0f}"
@@ -230,6 +230,10 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
     return element(
         "svg", {"class": "plot", "role": "img", "aria-label": f"{plot.title} {plot.unit}", **size}, *parts
     )
+
+
+def _cut(name: str) -> str:
+    return name if cell_len(name) <= 14 else name[:13] + "…"
 
 
 def _picture(plot: Plot, width: int) -> Element:

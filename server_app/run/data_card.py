@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from server_app.run.meaning import names_let_out
 from strategies.membership.client_registry import ClientRegistry
 from task.config.knobs import Config
 from task.datasets import Dataset, spec_of
@@ -11,8 +12,8 @@ from task.datasets.description import Description
 from task.datasets.facts import facts_of, listed, names_in, spread
 from task.datasets.partition import Partition, label_counts, load_partition
 from task.datasets.public import without_public
-from task.datasets.skew import load_dealt
-from task.resolve.contract import takes_public
+from task.datasets.skew import load_partitioned
+from task.resolve.contract import contract_of, takes_public
 
 MOST_CLASSES, SHOWN_CLIENTS = 100, 60  # of the labels in config.json
 
@@ -21,7 +22,7 @@ def server_data(config: Config) -> Dataset | None:
     """Return the data set that the server evaluates on; None if only the nodes have data."""
     if spec_of(config.data.dataset).own and not config.data.data_path:
         return None
-    return load_dealt(config)[0]
+    return load_partitioned(config)[0]
 
 
 def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any]:
@@ -42,6 +43,22 @@ def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any
         **facts_of(dataset),
         **(_labels(dataset, partition) if labelled else {}),
     }
+
+
+def described(
+    config: Config,
+    dataset: Dataset | None,
+    registry: ClientRegistry,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    labelled: bool,
+) -> tuple[dict[str, Any], Description | None]:
+    """Return what ``config.json`` says of a run's data, and the names that nodes alone know and let out."""
+    if dataset is not None:
+        return data_card(config, dataset, labelled), None
+    names = None if contract_of(config).vertical else names_let_out(registry.membership)
+    return nodes_card(registry, shape, classes, names), names
 
 
 def nodes_card(

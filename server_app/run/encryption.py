@@ -1,7 +1,7 @@
 """The server's side of homomorphic encryption (run-config key ``he``): it knows what the key is called.
 
 On a link its kit says so. In a simulation the driver is server and key holder in one: it makes the key, below
-``state-dir``, and opens the final model with it.
+``state-dir``, and opens the final model with it. Of a deployed run whoever has a node's kit opens the model.
 """
 
 import json
@@ -9,12 +9,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.deploy.link.confined import KIT
+from server_app.results.folder import ENCRYPTED, MODEL
+from server_app.run.confined import KIT
 from task.config.knobs import Config
 from task.config.paths import state_root
 from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.resolve.model_card import read_arrays
+from task.storage.files import write_safetensors
 
 
 def check_key(config: Config) -> Mapping[str, str]:
@@ -53,3 +56,21 @@ def in_clear(config: Config, arrays: NamedArrays) -> Arrays:
     if not ckks.sealed(arrays) or os.environ.get(KIT) or not path.exists():
         return dict(arrays)
     return ckks.read_key(path).open(arrays)
+
+
+def decrypt(run: Path, key: Path) -> Path:
+    """Write ``model.safetensors`` into a result folder that holds an encrypted model; return its path.
+
+    `key` is the file of the nodes' key.
+
+    Raises:
+        ConfigError: There is no such model, or no key.
+        WireError: The model is encrypted under another key.
+        StateError: The model's file is damaged.
+    """
+    folder = next((p for p in (run, Path("runs") / run) if p.is_dir()), run)
+    if not (folder / ENCRYPTED).exists():
+        raise ConfigError(f"{folder}: expected a result folder with {ENCRYPTED}; got none")
+    metadata, arrays = read_arrays(folder / ENCRYPTED)
+    write_safetensors(folder / MODEL, ckks.read_key(key).open(arrays), metadata)
+    return folder / MODEL

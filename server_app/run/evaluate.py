@@ -11,6 +11,8 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from strategies.engine.rule import EVALUATE
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN
 from task.config.attack_section import ATTACK_SUCCESS
 from task.datasets import Dataset
 from task.datasets.drift import share_at
@@ -19,11 +21,9 @@ from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.evaluate import measure
 from task.numerics.metrics import weighted_mean
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN
 from task.tasks.base import Task
+from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 

@@ -4,6 +4,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from task.config.knobs import Config
 from task.config.paths import state_root
@@ -21,6 +22,11 @@ class KeptSync:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._done: set[tuple[int, int]] = set()  # inode and time of each file that is there and synced
+
+    @classmethod
+    def of(cls, config: Config, run: str) -> Self:
+        """Return that of the run of this id."""
+        return cls(folder_of(state_root(config), config.run_name, run))
 
     def sync(self) -> None:
         """Sync all files that are new, and the folder.
@@ -55,10 +61,10 @@ class KeptSync:
         return {path: file for path, file in files.items() if file not in self._done}
 
 
-def settle(config: Config, run: str) -> str:
-    """Return the line about what clients kept in the run of this id, which is deleted unless it is to stay.
+def finish(config: Config, run: str) -> str:
+    """Delete the client state of a run, or report its size: return the line to print.
 
-    It is "" where they kept nothing, or on machines of their own.
+    It is "" where the clients kept nothing, or on machines of their own.
 
     Raises:
         StateError: It cannot be deleted.

@@ -5,15 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from server_app.results.folder import RunFolder
 from strategies.membership.agreement import COMMON, Agreement
 from strategies.membership.membership import Membership
+from task.catalogue.columns import COLUMNS
 from task.config.knobs import Config
 from task.config.paths import cache_dir
 from task.datasets import Dataset, spec_of
+from task.datasets.columns import column_names
 from task.datasets.description import MOST_NUMBERS, PARTS, Description, Meaning, meaning_of
 from task.datasets.header import read_column
 from task.datasets.reorder import in_order_of, read_by_name
 from task.errors import BouquetError, ConfigError
+from task.numerics.moments import ColumnMoments, from_dict
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.resolve.model_card import ModelCard, card_in, read_arrays
@@ -102,6 +106,24 @@ def meaning_record(config: Config, agreement: Agreement) -> dict[str, Any]:
     if not own or not said:
         return {}
     return {KEY: {"by_party": said} if agreement.apart else said[COMMON]}
+
+
+def agreed(config: Config, agreement: Agreement) -> Meaning | None:
+    """Return what all clients' data mean; None where each party's mean something else."""
+    return None if contract_of(config).vertical else agreement.of(COMMON)
+
+
+def moments_record(moments: ColumnMoments | None, dataset: Dataset | None) -> dict[str, Any]:
+    """Return what config.json keeps of the moments of columns; {} without."""
+    if moments is None:
+        return {}
+    return {COLUMNS: moments.as_dict() | {"names": list(column_names(dataset)) if dataset else []}}
+
+
+def known_moments(begun: RunFolder) -> ColumnMoments | None:
+    """Return the moments of columns that a run that is resumed was begun with; None without."""
+    kept = begun.config().get(COLUMNS)
+    return from_dict(kept) if kept else None
 
 
 def _from_dict(said: Mapping[str, Any], *, apart: bool) -> Agreement:

@@ -22,11 +22,11 @@ from rich.text import Text
 from server_app.results.headline import headline, short
 from server_app.results.summary import MEASURED, measured_on, measures_of, scalars_of
 from server_app.run.notebook import NotebookBar, in_notebook
-from server_app.terminal import Terminal
-from task.config.effective import models_in
+from server_app.run.terminal import Terminal
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import as_run_config
-from task.spec.brought import algorithm_of
+from task.resolve.effective import models_in
 
 GLUE = "\N{NO-BREAK SPACE}"
 

@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.link.confined import authority
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
-from server_app.run.arrivals import FILE, order_of
+from server_app.run.arrival_file import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.confined import authority
 from server_app.run.kept import KeptSync
-from server_app.run.ledger import Ledger
+from server_app.run.privacy_ledger import Ledger
 from server_app.run.progress import Progress
 from server_app.run.transcript import Transcript
 from strategies.engine.arrival_log import ArrivalLog
-from strategies.engine.evidence import RoundEvidence
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
+from strategies.stages.transcript import RoundEvidence
 from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays

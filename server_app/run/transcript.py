@@ -19,10 +19,10 @@ from typing import Any
 
 from server_app.results.folder import to_json
 from server_app.results.lines import split
-from strategies.engine.evidence import Evidence, RoundEvidence
+from strategies.stages.transcript import Evidence, RoundEvidence
 from task.errors import StateError
 from task.numerics.arrays import Arrays, sha256
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.storage.files import make_folder, naming, private, write_safetensors
 from task.wire.commitments import Stored
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from server_app.results.groups import BARE, said
 from task import trust
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.options import SEVERAL, pairs_in, toml_value
-from task.config.read import as_run_config, fuse, read_config, read_recipe, scene_runs
+from task.config.read import as_run_config, read_recipe, scene_runs
 from task.config.sections import Value
 from task.errors import ConfigError
 from task.references import check_origin, references_in
-from task.spec.brought import algorithm_of
+from task.resolve.read import fuse, read_config
 
 MOST_POINTS = 100_000
 LONGEST_NAME = 120

@@ -15,9 +15,9 @@ from rich.progress import (
 from rich.text import Text
 
 from server_app.results.headline import human_seconds, short
+from server_app.run.terminal import Terminal
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
-from server_app.terminal import Terminal
-from task.config.read import read_config
+from task.resolve.read import read_config
 
 if TYPE_CHECKING:
     from server_app.sweep.scheduler import Scheduler
@@ -58,7 +58,7 @@ class Shown:
         if self._bar is None or self._task is None:
             return
         over = [e.name for e in self._queue.entries if e.state in (FINISHED, FAILED, STOPPED)]
-        running = [run.entry.name for run in scheduler.running.values()]
+        running = [entry.name for entry in scheduler.running]
         done = sum(self._rounds[name] for name in over)
         done += sum(max(scheduler.curves[name].last, 0) for name in running)
         words = f"{len(over)}/{len(self._queue.entries)} runs, {len(running)} running"

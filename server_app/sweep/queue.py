@@ -21,7 +21,6 @@ from task.storage.files import make_folder, write_bytes
 from task.storage.locks import HeldError, locked
 
 WAITING, RUNNING, FINISHED, FAILED, STOPPED = "waiting", "running", "finished", "failed", "stopped"
-LOGS = "logs"
 VERSION = 1
 
 
@@ -66,10 +65,6 @@ class SweepQueue:
     def run(self, entry: Entry) -> RunFolder:
         """Return the result folder of a run."""
         return RunFolder(self.folder / entry.name)
-
-    def log(self, entry: Entry) -> Path:
-        """Return the file with what a run printed."""
-        return self.folder / LOGS / f"{entry.name}.log"
 
     def count(self, state: str) -> int:
         """Return how many runs are in a state."""

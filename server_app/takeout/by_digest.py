@@ -7,9 +7,7 @@ some out until the digest fits.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, islice
-from pathlib import Path
 
 from task.datasets.description import Description
 from task.datasets.header import TypedColumn
@@ -23,9 +21,11 @@ _NAMES = "The model's file has no names, only a digest of those of the nodes' fi
 
 
 def columns_by_digest(
-    path: Path, header: Sequence[TypedColumn], card: ModelCard
-) -> tuple[list[TypedColumn], str]:
-    """Return the features in the order that the model reads them, and the name of the label; "" = none.
+    where: str, header: Sequence[TypedColumn], card: ModelCard
+) -> tuple[list[TypedColumn], tuple[str, ...]]:
+    """Return the features in the order that the model reads them, and the names of what is predicted.
+
+    `where` is the place of the header. There are no names where nobody says what is predicted.
 
     Raises:
         DataError: The file lacks columns, or has others than the nodes.
@@ -34,7 +34,7 @@ def columns_by_digest(
     usable = [column for column in header if column.feature]
     if _width(usable) < wanted or any(c.type == "category" and not c.values for c in usable):
         raise DataError(
-            f"{path}, line 1: expected columns of {wanted} numbers that the model reads, categories with "
+            f"{where}: expected columns of {wanted} numbers that the model reads, categories with "
             f"their values; got {_width(usable)}: {some([c.name for c in usable])}. {_NAMES}: give the file "
             "their header"
         )
@@ -44,17 +44,17 @@ def columns_by_digest(
             break
     else:
         raise DataError(
-            f"{path}, line 1: expected the columns that the nodes trained on; got others: "
+            f"{where}: expected the columns that the nodes trained on; got others: "
             f"{some([c.name for c in usable])}. {_NAMES}: give the file their header, and leave out columns "
             "that they do not have"
         )
     if said.meaning.parts.get("categories") != card.meaning.parts.get("categories"):
         names = some([c.name for c in features if c.values])
         raise DataError(
-            f"{path}, line 1: expected the values that the nodes' headers list for each category; got others "
+            f"{where}: expected the values that the nodes' headers list for each category; got others "
             f"in one of {names}. Give the file the nodes' header"
         )
-    return list(in_order_of(card.meaning, said).columns), _label(header, features, card)
+    return list(in_order_of(card.meaning, said).columns), _targets(header, features, card)
 
 
 def _width(columns: Sequence[TypedColumn]) -> int:
@@ -74,18 +74,27 @@ def _choices(usable: Sequence[TypedColumn], wanted: int) -> Iterator[tuple[Typed
                 yield left
 
 
-def _label(header: Sequence[TypedColumn], features: Sequence[TypedColumn], card: ModelCard) -> str:
-    """Return the name of the label: typed, called label, or the column that the nodes predict; "" = none."""
+def _targets(
+    header: Sequence[TypedColumn], features: Sequence[TypedColumn], card: ModelCard
+) -> tuple[str, ...]:
+    """Return what is predicted: typed, called label, or the columns that the nodes predict; () = nobody says.
+
+    Several are in the order of the model's numbers.
+    """
     rest = [column for column in header if column not in features]
-    for column in rest:
-        if column.type == "target" or column.name == "label":
-            return column.name
-    target = card.meaning.parts.get("target")
-    for column in rest:
-        said = replace(Description("features", tuple(features)), targets=(column.name,))
-        if column.feature and said.meaning.parts["target"] == target:
-            return column.name
-    return ""
+    typed = tuple(column.name for column in rest if column.type == "target")
+    digest = card.meaning.parts.get("target")
+
+    def said(names: tuple[str, ...]) -> Description:
+        return Description("features", tuple(features), names)
+
+    if len(card.meaning.outputs) > 1 and "classes" not in card.meaning.parts:
+        several = typed or tuple(column.name for column in rest if column.feature)
+        fits = several and said(several).meaning.parts["target"] == digest
+        return in_order_of(card.meaning, said(several)).targets if fits else ()
+    found = (*typed, *(column.name for column in rest if column.name == "label"))
+    alike = (c.name for c in rest if c.feature and said((c.name,)).meaning.parts["target"] == digest)
+    return found[:1] or tuple(islice(alike, 1))
 
 
 def classes_by_digest(

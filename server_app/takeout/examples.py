@@ -3,7 +3,8 @@
 They are scaled as the examples that the model was trained on. csv: columns are found by their names where
 the model knows them; else there must be as many as the model reads, perhaps with a label in ``label`` or in
 the last column. ``client`` and ``split`` are no features, and a column ``id`` names the examples. npz:
-``x``, perhaps ``y``, ``x_test`` and ``y_test``. Pictures: a folder or zip file, as a data set's or without
+``x``, perhaps ``y``, ``x_test`` and ``y_test``, and ``columns`` and ``classes``, by whose names columns and
+labels are found. Pictures: a folder or zip file, as a data set's or without
 class folders, or one picture.
 """
 
@@ -20,10 +21,12 @@ from task.datasets import Dataset
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.csv_rows import rows_of
+from task.datasets.description import Description
 from task.datasets.encode import LARGEST, CellError, Encoder, number
 from task.datasets.header import TypedColumn, read_column, typed_columns
 from task.datasets.images import read_pictures
 from task.datasets.layout import channels_first
+from task.datasets.npz_names import class_names, column_names
 from task.datasets.tables import fits, read_arrays
 from task.datasets.targets import label_of
 from task.errors import DataError
@@ -80,7 +83,7 @@ def _csv(path: Path, card: ModelCard) -> Input:
     lines = list(rows)
     columns = typed_columns(path, header)
     header = [column.name for column in columns]
-    features, label = _columns(path, columns, card)
+    features, targets = _columns(path, columns, card)
     if not lines:
         raise DataError(f"{path}: expected at least one row below the header; got none")
     at = {name: i for i, name in enumerate(header)}
@@ -98,19 +101,26 @@ def _csv(path: Path, card: ModelCard) -> Input:
             raise DataError(f'{path}, line {line}, column "{feature.name}": expected {err.args[0]}') from None
 
     x = encoder.encoded([[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines])
-    card = replace(card, columns=(*map(str, features), label))
+    card = replace(card, columns=(*map(str, features), ", ".join(targets)))
+    given = [name for name in targets if name in header]
+    if given and len(given) < len(targets):
+        raise DataError(
+            f"{path}, line 1: expected all that the model predicts, or none of it; got none called "
+            f"{some([name for name in targets if name not in header])}"
+        )
 
     def column(name: str) -> list[str]:
         return [cells[at[name]] for _, cells in lines]
 
-    cells_of_label = column(label) if label and TASKS[card.task].classes else []
+    cells_of_label = column(given[0]) if given and TASKS[card.task].classes else []
     labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     if TASKS[card.task].classes and not card.classes:
-        of_label = next((c.values for c in columns if c.name == label), ())
+        of_label = next((c.values for c in columns if c.name in given), ())
         card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
-    numbers = (
-        _floats(column(label), path, [line for line, _ in lines]) if label and _has_numbers(card) else None
-    )
+    numbers = None
+    if given and _has_numbers(card):
+        read = [_floats(column(name), path, [line for line, _ in lines]) for name in given]
+        numbers = read[0] if len(read) == 1 else np.stack(read, axis=1)
     where = [f"{path}, line {line}" for line, _ in lines]
     ids = column("id") if "id" in at and "id" not in [f.name for f in features] else []
     return _examples(
@@ -118,38 +128,56 @@ def _csv(path: Path, card: ModelCard) -> Input:
     )
 
 
-def _columns(path: Path, header: Sequence[TypedColumn], card: ModelCard) -> tuple[list[TypedColumn], str]:
-    """Return the features and the name of the label; "" = there is no label."""
-    names = [column.name for column in header]
-    count, target = math.prod(card.input_shape), [c.name for c in header if c.type == "target"]
+def _columns(
+    path: Path, header: Sequence[TypedColumn], card: ModelCard
+) -> tuple[list[TypedColumn], tuple[str, ...]]:
+    """Return the features, and the names of what is predicted, which the file may not have; () = unknown."""
+    names, where = [column.name for column in header], f"{path}, line 1"
+    count, targets = math.prod(card.input_shape), tuple(c.name for c in header if c.type == "target")
     indicators = card.config.data.missing_indicator and card.config.data.missing != "refuse"
 
     def width(columns: Sequence[TypedColumn]) -> int:
         return sum(len(c.inputs) for c in columns) + len(columns) * indicators
 
     if card.columns:
-        features, label = [read_column(name) for name in card.columns[:-1]], card.columns[-1]
+        features, targets = [read_column(name) for name in card.columns[:-1]], target_names(card)
         if missing := [f.name for f in features if f.name not in names]:
             raise DataError(
-                f"{path}, line 1: expected the columns that the model was trained on; "
+                f"{where}: expected the columns that the model was trained on; "
                 f"got none called {some(missing)}"
             )
     elif "columns" in card.meaning.parts:
-        features, label = columns_by_digest(path, header, card)
+        features, targets = columns_by_digest(where, header, card)
     else:
         features = [c for c in header if c.feature]
-        last = features[-1].name if features and not target and width(features) == count + 1 else ""
-        label = "label" if "label" in names and not target else (*target, last)[0]
-        features = [c for c in features if c.name != label]
+        last = features[-1].name if features and not targets and width(features) == count + 1 else ""
+        if not _has_several(card):
+            targets = (
+                ("label",) if "label" in names and not targets else (*targets, *filter(None, [last]))[:1]
+            )
+        features = [c for c in features if c.name not in targets]
         if width(features) == count + 1:
             features = [c for c in features if c.name != "id"]
     listed = all(c.values for c in features if c.type == "category")
     if not listed or width(features) != count or len(set(names)) != len(names):
         raise DataError(
-            f"{path}, line 1: expected {count} feature columns, each name once, perhaps a label, client, "
+            f"{where}: expected {count} feature columns, each name once, perhaps a label, client, "
             f"split and id; got {some(names)}"
         )
-    return features, label if label in names else ""
+    return features, targets
+
+
+def _has_several(card: ModelCard) -> bool:
+    """Return whether a model says several numbers of an example."""
+    return _has_numbers(card) and card.num_classes > 1
+
+
+def target_names(card: ModelCard) -> tuple[str, ...]:
+    """Return the names of the columns that a model predicts, in its order; () = unknown."""
+    if not _has_several(card):
+        return card.columns[-1:]
+    names = card.classes or tuple(card.columns[-1].split(", ") if card.columns else ())
+    return names if len(names) == card.num_classes else ()
 
 
 def _npz(path: Path, card: ModelCard) -> Input:
@@ -169,8 +197,21 @@ def _npz(path: Path, card: ModelCard) -> Input:
         raise DataError(
             f"{path}: expected x of {wanted}, as the model was trained on; got {x.dtype} {x.shape}"
         )
-    numbers = _joined(path, arrays, "y").astype(np.float32) if _has_numbers(card) and "y" in arrays else None
-    labels = list(map(str, _joined(path, arrays, "y"))) if TASKS[card.task].classes and "y" in arrays else []
+    y = _joined(path, arrays, "y") if "y" in arrays else None
+    named = column_names(str(path), arrays, x)
+    if named and not image:
+        features, places = _places(path, [read_column(name) for name in named[:-1]], card)
+        x = x[:, places]
+        card = replace(card, columns=(*map(str, features), *(card.columns[-1:] or named[-1:])))
+    listed = class_names(str(path), {"y": np.zeros(0), **arrays})
+    by_name = bool(card.classes) or "classes" in card.meaning.parts
+    labels = [] if y is None or not TASKS[card.task].classes else _named(path, y, listed if by_name else ())
+    if listed and by_name and not card.classes:
+        columns = [read_column(name) for name in card.columns[:-1]]
+        card = replace(card, classes=classes_by_digest(str(path), card, columns, listed, labels))
+    numbers = y.astype(np.float32) if y is not None and _has_numbers(card) else None
+    if numbers is not None and numbers.ndim == 2 and set(listed) == set(target_names(card)) != set():
+        numbers = numbers[:, [listed.index(name) for name in target_names(card)]]
     where = [f"{path}, example {i}" for i in range(len(x))]
     return _examples(
         path,
@@ -181,7 +222,40 @@ def _npz(path: Path, card: ModelCard) -> Input:
         [],
         parts,
         numbers,
+        encoded=bool(named),
     )
+
+
+def _places(
+    path: Path, header: Sequence[TypedColumn], card: ModelCard
+) -> tuple[list[TypedColumn], list[int]]:
+    """Return the features in the order that the model reads them, and where the file has their inputs."""
+    features = list(header)
+    if len(card.columns) > 1:
+        features = [read_column(name) for name in card.columns[:-1]]
+    elif "columns" in card.meaning.parts:
+        features, _ = columns_by_digest(f"{path}, columns", header, card)
+    there = {pair: i for i, pair in enumerate(Description("features", tuple(header)).inputs)}
+    wanted = Description("features", tuple(features)).inputs
+    if missing := [
+        f"{name}={value}" if value else name for name, value in wanted if (name, value) not in there
+    ]:
+        raise DataError(
+            f"{path}, columns: expected the columns that the model was trained on; got none called "
+            f"{some(missing)}"
+        )
+    return features, [there[pair] for pair in wanted]
+
+
+def _named(path: Path, y: npt.NDArray[np.generic], names: Sequence[str]) -> list[str]:
+    """Return labels as texts; where the file names the classes, their names."""
+    if not names:
+        return list(map(str, y))
+    if y.dtype.kind not in "iu" or y.ndim != 1 or (len(y) and not 0 <= y.min() <= y.max() < len(names)):
+        raise DataError(
+            f"{path}: expected y of integers from 0 to {len(names) - 1}, as classes has names; got others"
+        )
+    return [names[int(number)] for number in y]
 
 
 def _has_numbers(card: ModelCard) -> bool:

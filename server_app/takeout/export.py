@@ -14,10 +14,16 @@ columns of a table (int64 bytes for text); the scaling of the training and the s
 stands for weights of linear layers in 8 bits, with scales that are found at run time (dynamic quantisation);
 in safetensors for matrices and kernels as codes with a scale for each output channel (`task.numerics.int8`),
 which `bouquet predict` reads as it reads the file in float32, and which say in their metadata what they cost.
+
+The first two say what they are, too: ``bouquet`` as in safetensors (`task.resolve.model_card`), and
+``inputs`` and ``outputs``, JSON lists of the names of the columns of x and of probabilities. ONNX has them
+as metadata (``session.get_modelmeta().custom_metadata_map``), TorchScript as files
+(``torch.jit.load(path, _extra_files={"inputs": ""})``).
 """
 
+import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -32,15 +38,16 @@ from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
-from task.datasets.words import BUCKETS
+from task.datasets.columns import layout_of
 from task.errors import BouquetError, ConfigError
+from task.models import WORD_BUCKETS
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
-from task.numerics.evaluate import BATCH
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, read_model
+from task.resolve.run_model import model_of
 from task.storage.files import replacing, write_safetensors
 from task.tasks import TASKS
+from task.tasks.evaluate import BATCH
 
 SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "safetensors": ".safetensors", "state-dict": ".pth"}
 GRAPHS = ("onnx", "torchscript")  # formats that hold a program
@@ -119,8 +126,9 @@ def export(
     before = before if given else replace(before, scores={})
     ours = before.probabilities
     x = _raw(examples)
+    said = _said(taken, x, examples.data, before.classes)
     with replacing(path) as temp, _quiet():
-        answer = _write(taken, form, temp, x, examples.data)
+        answer = _write(taken, form, temp, x, examples.data, said)
         theirs = _answers(answer, x)
         difference = _largest(theirs, ours)
         if not difference <= TOLERANCE:
@@ -133,10 +141,17 @@ def export(
         float_size = temp.stat().st_size
         if form == "safetensors":
             return _write_codes(taken, path, temp, examples, before)
-        theirs = _answers(_quantise(taken, form, temp, x, examples.data), x)
+        theirs = _answers(_quantise(taken, form, temp, x, examples.data, said), x)
         y = examples.data.targets(examples.rows).numpy()
         scores = _compared(ours, theirs, y) if labelled else {}
         return Exported(path, temp.stat().st_size, _largest(theirs, ours), scores, float_size)
+
+
+def _said(taken: TakenModel, x: np.ndarray, data: Dataset, outputs: Sequence[str]) -> dict[str, str]:
+    """Return what a written graph says of itself; the examples may name what the model's file does not."""
+    columns = (data.columns or taken.card.columns) if x.ndim == 2 and data.kind == "features" else ()
+    names = {"inputs": layout_of(columns, x.shape[1])[2], "outputs": outputs}
+    return _card(taken).metadata() | {what: json.dumps(found) for what, found in names.items()}
 
 
 def _write_codes(taken: TakenModel, path: Path, temp: Path, examples: Input, before: Prediction) -> Exported:
@@ -174,7 +189,7 @@ def _compared(ours: np.ndarray, theirs: np.ndarray, y: np.ndarray) -> dict[str, 
 def _random(card: ModelCard) -> Input:
     if not card.kind or card.moments or card.config.data.missing != "refuse":
         raise ConfigError(
-            "--data: expected some examples, since only the nodes of this run knew what they are"
+            "--data: expected examples to compare the answers on, since only the nodes of this run have some"
         )
     rng = np.random.default_rng(0)
     size, words = (SAMPLE, *card.input_shape), card.kind == "text" and card.task != "language"
@@ -182,7 +197,7 @@ def _random(card: ModelCard) -> Input:
     x = (
         rng.standard_normal(size, np.float32)
         if features
-        else rng.integers(0, BUCKETS, size, np.int32)
+        else rng.integers(0, WORD_BUCKETS, size, np.int32)
         if words
         else rng.integers(0, 256, size, np.uint8)
     )
@@ -211,11 +226,13 @@ def _answers(answer: Answer, x: np.ndarray) -> np.ndarray:
     return np.concatenate([answer(x[i : i + BATCH]) for i in range(0, len(x), BATCH)])
 
 
-def _write(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
+def _write(
+    taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset, said: dict[str, str]
+) -> Answer:
     """Write a model in float32 and return how the written one answers."""
     if form in GRAPHS:
         deployed = Deployed(taken.model, data, taken.card.task).eval()
-        return _write_onnx(deployed, path, x) if form == "onnx" else _write_script(deployed, path, x)
+        return (_write_onnx if form == "onnx" else _write_script)(deployed, path, x, said)
     if form == "safetensors":
         write_safetensors(path, state_of(taken.model), _card(taken).metadata())
         model = _loaded(taken.card, read_model(path)[1])
@@ -245,14 +262,14 @@ def _of_module(module: Callable[[torch.Tensor], torch.Tensor]) -> Answer:
     return answer
 
 
-def _write_script(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
+def _write_script(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str, str]) -> Answer:
     with torch.no_grad():
         jit: Any = torch.jit
-        jit.trace(deployed, torch.from_numpy(x[:2]), check_trace=False).save(str(path))
+        jit.trace(deployed, torch.from_numpy(x[:2]), check_trace=False).save(str(path), _extra_files=said)
     return _of_module(jit.load(str(path)))
 
 
-def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
+def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str, str]) -> Answer:
     _needs("onnxruntime", "onnx")
     axes = {"x": {0: "examples"}, "probabilities": {0: "examples"}}
     # The newer exporter would need a further package, onnxscript.
@@ -260,29 +277,35 @@ def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray) -> Answer:
         deployed, (torch.from_numpy(x[:2]),), str(path), input_names=["x"], output_names=["probabilities"],
         dynamic_axes=axes, opset_version=OPSET, dynamo=False,
     )  # fmt: skip
-    return _of_onnx(path)
+    return _of_onnx(path, said)
 
 
-def _of_onnx(path: Path) -> Answer:
+def _of_onnx(path: Path, said: dict[str, str]) -> Answer:
+    onnx = _needs("onnx")
+    graph = onnx.load(str(path))
+    onnx.helper.set_model_props(graph, said)
+    onnx.save(graph, str(path))
     runtime = _needs("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda x: np.asarray(session.run(None, {"x": x})[0])
 
 
-def _quantise(taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset) -> Answer:
+def _quantise(
+    taken: TakenModel, form: str, path: Path, x: np.ndarray, data: Dataset, said: dict[str, str]
+) -> Answer:
     """Replace a written graph by one with weights of 8 bits and return how that one answers."""
     if form == "torchscript":
         deployed = Deployed(taken.model, data, taken.card.task).eval()
         quantisation: Any = torch.ao.quantization
         small = quantisation.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
-        return _write_script(small, path, x)
+        return _write_script(small, path, x, said)
     quantization = _needs("onnxruntime.quantization")
     source = path.with_name("float32.onnx")
     path.rename(source)
     quantization.quantize_dynamic(
         source, path, op_types_to_quantize=["MatMul", "Gemm"], weight_type=quantization.QuantType.QInt8
     )
-    return _of_onnx(path)
+    return _of_onnx(path, said)
 
 
 def _needs(*modules: str) -> Any:

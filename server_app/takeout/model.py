@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from client_app.node import Node, open_node
-from client_app.work import own_model
-from server_app.results.folder import CHECKPOINT, CONFIG, ENCRYPTED, MODEL, RunFolder
-from server_app.run.checkpoint import Checkpoint
-from strategies.engine.recovery import VOID
-from strategies.rules.cfl import CFLState, home
-from strategies.rules.several import model_in
+from client_app.data.node import Node, open_node
+from client_app.work import kept_model
+from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
+from server_app.takeout.last_order import evaluation_order, last_order
+from task.catalogue.entry import Algorithm, evaluation_of
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.datasets import spec_of
@@ -23,13 +22,10 @@ from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays
 from task.population import some
 from task.references import check_origin
-from task.resolve.contract import contract_of, model_of, parts_of
+from task.resolve.contract import contract_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
-from task.spec.brought import algorithm_of
-from task.spec.entry import Algorithm, evaluation_of
-from task.spec.record import PROTOTYPES
-from task.spec.several import model_name
+from task.resolve.run_model import model_of, parts_of
 from task.wire import messages as wire
 
 
@@ -48,7 +44,7 @@ class TakenModel:
     def notes(self) -> list[str]:
         """Lines about what the user may not expect of the model."""
         name, entry = self.config.algorithm, contract_of(self.config)
-        if self.client and name == "ensemble":
+        if self.client and entry.ensemble:
             return [f"this is the ensemble's member {self.client}, not the vote of all members"]
         if entry.personal and not self.client and "client" not in self.card.taken:
             return [f"this is the server's model; the models of {name} are the clients' own: --client NAME"]
@@ -138,7 +134,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
             f"{config.algorithm}, with {len(entry.down)}. Its run folder has them"
         )
     node = _open(config, kept.node, card)
-    order = _order(kept.round, arrays, entry, client, kept.run, kept.void)
+    order = evaluation_order(kept.round, arrays, entry, client, kept.run, kept.void)
     return _own_of(node, card, config, entry, order)
 
 
@@ -191,54 +187,8 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
             "nodes; there: bouquet predict --kit KIT, if keep-models = true in [policy] of its kit.toml"
         )
     node = _open(config, {}, card)
-    checkpoint = Checkpoint(path.parent / CHECKPOINT).read()
-    void = checkpoint[0].arrays.get(VOID, ()) if checkpoint else ()
-    gone = tuple(int(r) for r in void)
-    order = _order(_last(folder), arrays, entry, client, str(record["id"]), gone)
-    held = checkpoint[0].arrays if checkpoint else {}
-    if entry.models:
-        order = replace(order, arrays=_several(entry, held, path))
-    for routed in (r.name for r in entry.down if r.to == "each"):
-        order = replace(order, per_client={routed: {client: {client: _of_cluster(held, client, path)}}})
+    order = last_order(path.parent, _last(folder), arrays, entry, client, str(record["id"]))
     return _own_of(node, card, config, entry, order)
-
-
-def _several(entry: Algorithm, held: Arrays, path: Path) -> dict[str, Arrays]:
-    """Return a run's global models, where it has several, from its checkpoint.
-
-    Raises:
-        StateError: It has none.
-    """
-    prefixes = {r.name: f"models/{r.name}/" for r in entry.down}
-    found = {
-        name: {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
-        for name, prefix in prefixes.items()
-    }
-    if not all(found.values()):
-        raise StateError(
-            f"{path.parent / CHECKPOINT}: expected the run's {len(found)} global models, of which "
-            f"{entry.name} makes a client's; got none. Run it again, and leave its folder as it is"
-        )
-    return found
-
-
-def _of_cluster(held: Arrays, client: str, path: Path) -> Arrays:
-    """Return the model of a client's cluster from the checkpoint of a run of `strategies.rules.cfl`.
-
-    Raises:
-        StateError: It has none.
-    """
-    arrays, models, members = (
-        {n.removeprefix(prefix): a for n, a in held.items() if n.startswith(prefix)}
-        for prefix in ("arrays/", "models/", "members/")
-    )
-    if not models:
-        raise StateError(
-            f"{path.parent / CHECKPOINT}: expected the run's clusters, of which one has client {client}; got "
-            "none. Run it again, and leave its folder as it is"
-        )
-    state = CFLState(arrays, models, members)
-    return model_in(state, model_name(home(state, client)))
 
 
 def _personal(config: Config, client: str) -> Algorithm:
@@ -260,35 +210,14 @@ def _open(config: Config, node_config: Mapping[str, Any], card: ModelCard) -> No
     return node
 
 
-def _order(
-    server_round: int, arrays: Arrays, entry: Algorithm, client: str, run: str, void: tuple[int, ...]
-) -> wire.TrainOrder:
-    """Return what the client would be asked to evaluate after a round."""
-    tables = [r.name for r in entry.down if r.layout == PROTOTYPES]
-    given = dict.fromkeys(tables or [wire.ARRAYS], arrays) if entry.down else {}
-    return wire.TrainOrder(server_round, given, clients=(client,), epochs=(0,), run=run, void=void)
-
-
 def _own_of(
     node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder
 ) -> TakenModel:
     (client,), node = order.clients, node.at(order.round)
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
-    if entry.keeps:
-        _check_kept(node, client, order.run)
-    model, _ = own_model(node, entry, order, client)
+    model = kept_model(node, entry, order, client)
     if config.models.levels:
         rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}
         card = replace(card, run={**rest, "model": node.seen_by(client).model})
     return TakenModel(card, model.eval(), config, node, client, order.round)
-
-
-def _check_kept(node: Node, client: str, run: str) -> None:
-    """Refuse a client without kept state: a new one would silently get the model that it begins with."""
-    kept = node.store().path(client, run)
-    if not kept.exists():
-        raise StateError(
-            f"client {client}: expected its kept state in {kept}; there is none. It never trained in this "
-            "run, its state was deleted, or it trained on another machine"
-        )

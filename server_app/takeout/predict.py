@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from server_app.takeout.examples import Input, of_dataset
+from server_app.takeout.examples import Input, of_dataset, target_names
 from server_app.takeout.model import TakenModel
+from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.datasets.condition import is_conditional
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
-from task.numerics.evaluate import BATCH
+from task.models.elbo import Posterior
 from task.tasks import TASKS, task_of
 from task.tasks.base import Task, counted
-from task.tasks.elbo import Posterior
+from task.tasks.evaluate import BATCH
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,14 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
     found = torch.cat(answers).numpy()
     scores = _scores(task, parts, torch.cat(losses), y, examples) if labelled else {}
     # Where the model's file has digests in place of names, the examples' file may have the names.
-    classes = examples.data.classes or taken.card.names
-    names = tuple(classes) if task.spec.classes else tuple(map(str, range(found.shape[1])))
+    card = replace(
+        taken.card,
+        classes=examples.data.classes or taken.card.classes,
+        columns=examples.data.columns or taken.card.columns,
+    )
+    numbers = tuple(map(str, range(found.shape[1])))
+    names = card.names if task.spec.classes else target_names(card) or numbers
+    names = names if task.spec.classes or len(names) == len(numbers) else numbers
     return Prediction(found, names, tuple(examples.ids), scores, task.name)
 
 
@@ -134,9 +141,9 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
         data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
     else:
         config = taken.config
-        if taken.card.kind == "":
+        if spec_of(config.data.dataset).own and not config.data.data_path:
             raise ConfigError("--data: expected a file, since only the nodes of this run have data")
-        data = load_dealt(config)[0].at(
+        data = load_partitioned(config)[0].at(
             config.server.num_server_rounds if taken.round is None else taken.round
         )
         rows = np.arange(data.num_train, len(data.y))

@@ -21,7 +21,7 @@ from task.datasets import Dataset, spec_of
 from task.datasets.base import Rows
 from task.datasets.condition import Conditioned, one_hot
 from task.datasets.partition import Partition
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.models.vae import VAE
 
@@ -141,7 +141,7 @@ def _dealt(taken: TakenModel) -> tuple[Dataset, Partition]:
         raise ConfigError(
             "samples: expected data that this machine has; only the nodes of this run have data"
         )
-    data, clients = load_dealt(config)
+    data, clients = load_partitioned(config)
     if data.drawn.kind != "image" or data.task != "classification":
         raise ConfigError(
             "samples: expected images with classes, by whose classifier new ones are judged; got "

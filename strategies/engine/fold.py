@@ -4,20 +4,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
-from strategies.engine.evidence import Evidence
 from strategies.engine.state import AggregatedReplies
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.codecs.sign import Sign
 from task.encryption import ckks
 from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, Sum
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire import checks, traffic
 from task.wire import messages as wire
 from task.wire.coding import Coder
@@ -42,7 +42,7 @@ class Folded:
     own_down: dict[str, int] = field(default_factory=dict)
     own_up: dict[str, int] = field(default_factory=dict)
     most_up: float = 0
-    evidence: Evidence | None = None  # of what anyone can check the sums by
+    left: dict[str, Any] = field(default_factory=dict)  # what stages keep of the phase, by their names
     untested: list[str] = field(default_factory=list)  # clients that had no examples to measure on
 
     def set_apart(self, work: str) -> list[RejectedReply]:

@@ -15,7 +15,6 @@ from task.text import logger
 from task.wire.messages import RejectedReply
 
 if TYPE_CHECKING:
-    from strategies.engine.evidence import RoundEvidence
     from strategies.engine.rounds import Clock
 
 
@@ -82,8 +81,11 @@ class Journal:
             row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
         )  # fmt: skip
 
-    def transcribe(self, evidence: RoundEvidence, model: Arrays) -> None:
-        """Publish what anyone can check a round by that ended in this model; comes before `round_done`."""
+    def transcribe(self, evidence: Any, model: Arrays) -> None:
+        """Publish what anyone can check a round by that ended in this model; comes before `round_done`.
+
+        `evidence` is a `strategies.stages.transcript.RoundEvidence`.
+        """
 
     def restore(self) -> Snapshot | None:
         """Return the snapshot to go on from, or None to begin."""

@@ -6,26 +6,29 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from strategies.engine import dissimilarity, held_out
 from strategies.engine.journal import Journal, Snapshot
-from strategies.engine.refusals import refused_for_good, too_few_replies
+from strategies.engine.refusals import refused_for_good, short_again, too_few_replies
 from strategies.engine.rounds import RoundLog
+from strategies.engine.rule import RoundContext
+from strategies.engine.stage import Leave
+from strategies.engine.state import ServerState
+from strategies.membership.client_registry import ClientRegistry
 from task.config.attack_section import ATTACK_SUCCESS
 from task.config.sections import ServerConfig
-from task.errors import BouquetError, NodesError
+from task.errors import BouquetError
 from task.numerics.arrays import Arrays
 from task.numerics.plateau import MEASURES, plateau
 from task.text import logger
 from task.wire.messages import RejectedReply, pack_arrays
 
 if TYPE_CHECKING:
-    from strategies.engine.strategy import Strategy
+    from strategies.engine.phases import PhaseEngine
     from task.tasks.metrics import Measures
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -54,6 +57,25 @@ def measuring(
     return measure
 
 
+class RoundRunner(Protocol):
+    """What the loop asks of `strategies.strategy.Strategy`, whose methods say what they do."""
+
+    engine: PhaseEngine
+    registry: ClientRegistry
+    state: ServerState | None
+    why_kept: str
+
+    def context(self, server_round: int, lr: float = 0.0) -> RoundContext: ...  # noqa: D102
+    def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None: ...  # noqa: D102
+    def finished(self) -> bool: ...  # noqa: D102
+    def leaves(self) -> list[Leave]: ...  # noqa: D102
+    def lr(self, server_round: int) -> float: ...  # noqa: D102
+    def record(self) -> ArrayRecord: ...  # noqa: D102
+    def restore(self, snapshot: Snapshot) -> None: ...  # noqa: D102
+    def snapshot(self, server_round: int) -> Snapshot: ...  # noqa: D102
+    def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None: ...  # noqa: D102
+
+
 @dataclass
 class Loop:
     """One run of a strategy, from its begin or from where its journal resumes it.
@@ -61,7 +83,7 @@ class Loop:
     With `overlap` the central evaluation runs in a thread of its own while the next round trains.
     """
 
-    rounds: Strategy
+    rounds: RoundRunner
     server: ServerConfig
     journal: Journal
     grid: Grid
@@ -81,6 +103,7 @@ class Loop:
         self._measured: list[dict[str, Any]] = []  # by round, what `task.numerics.plateau` goes by
         self._trained = False  # whether a round changed the model, or could have
         self._unused: dict[str, RejectedReply] = {}  # by client, its last reply that was not used
+        self._short: set[str] = set()  # clients whose nodes lacked memory in two rounds
 
     def run(self) -> Result:
         """Do the rounds that are left.
@@ -118,7 +141,7 @@ class Loop:
                 self._settle()  # the last round is written down first
                 self._closing = background.submit(lambda steps: [step() for step in steps], later)
             self._settle()
-        self._measure_held_out()
+        self._after_run()
         self.result.arrays = rounds.record()
         return self.result
 
@@ -144,24 +167,21 @@ class Loop:
     def _plateau(self) -> bool:
         return plateau(self._measured, self.server.plateau_rounds, self.server.plateau_delta)
 
-    def _measure_held_out(self) -> None:
-        """Report how the clients held out do; nodes that are gone by now cost no more than that."""
+    def _after_run(self) -> None:
+        """Let the stages do what comes after the last round."""
         rounds, last = self.rounds, self._last if self._last is not None else self._begin - 1
-        try:
-            assert rounds.state is not None
-            lines = held_out.measure(rounds.engine, self.grid, last, rounds.lr, rounds.context, rounds.state)
-        except NodesError as err:
-            logger.warning("the clients held out are not measured: %s", err)
-            return
-        if lines:
-            self.journal.held_out(last, lines)
+        assert rounds.state is not None
+        for stage in rounds.engine.stages:
+            stage.after_run(self.grid, last, rounds.context, rounds.lr(last + 1), rounds.state)
 
-    def _measure_gradients(self, log: RoundLog) -> None:
-        """Measure how unlike the clients' gradients are, if the run asks for it and it is due."""
+    def _after_round(self, log: RoundLog) -> None:
+        """Let the stages measure, if the round is evaluated."""
         rounds, last = self.rounds, log.round == self.num_rounds
-        if self.server.gradient_dissimilarity and is_due(self.server, log.round, last):
-            assert rounds.state is not None
-            dissimilarity.measure(rounds.engine, self.grid, rounds.state, rounds.context(log.round), log)
+        if not is_due(self.server, log.round, last):
+            return
+        assert rounds.state is not None
+        for stage in rounds.engine.stages:
+            stage.after_round(self.grid, rounds.state, rounds.context(log.round), log)
 
     def _settle(self) -> None:
         """Wait for the end of the last round; what went wrong there is raised here."""
@@ -173,31 +193,32 @@ class Loop:
         """Do one round but for its end; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
         if server_round == 0:
-            log.evidence = self.rounds.evidence()
+            log.leaves = self.rounds.leaves()
             log.book(*self.rounds.engine.settle())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
+            self._short |= short_again(self._unused, log.quarantined)
             self._unused |= {line.client: line for line in log.quarantined}
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
             seen = self.rounds.evaluate_round(self.grid, self.evaluate_config, log)
             if seen is not None:
                 self.result.evaluate_metrics_clientapp[server_round] = seen
-            self._measure_gradients(log)
+            self._after_round(log)
             dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
             self._trained = self._trained or not log.values["skipped"] or dropped
             if not self._trained and (error := self._nothing_trained(server_round)):
                 self._settle()
                 self.journal.nothing_trained(error)
-        if accounts := self.rounds.engine.accounts:
-            log.spent(accounts.row(), secret=accounts is self.rounds.engine.privacy)
+        for stage in self.rounds.engine.stages:
+            log.spent(stage.row(), secret=stage.hides)
         return log
 
     def _nothing_trained(self, server_round: int) -> BouquetError | None:
         """Return the error of a run in which no round has trained so far; None if a later one may yet."""
         last = server_round == self.num_rounds
         least, names = max(self.server.min_replies, 1), self.rounds.registry.names
-        lasting = refused_for_good(self._unused, names, least, before_end=not last)
+        lasting = refused_for_good(self._unused, names, least, before_end=not last, short=self._short)
         if not (last or lasting):
             return None
         begin = max(self._begin, 1)
@@ -228,8 +249,8 @@ class Loop:
     def _write_down(self, log: RoundLog, snapshot: Snapshot) -> None:
         """Report a round to the journal. Reads nothing that the next round changes."""
         log.clock.begin(self._ended or log.clock.begun)
-        if log.evidence:
-            self.journal.transcribe(log.evidence, snapshot.model)
+        for leave in log.leaves:
+            leave(self.journal, snapshot.model)
         self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, Updated
+from task.catalogue.entry import Algorithm, evaluation_of
 from task.config.knobs import Config
 from task.errors import LASTING, AbsentError, ConfigError, DataError, NodesError, kind_of_reply
 from task.numerics.arrays import Arrays
 from task.population import listed, some
-from task.spec.entry import Algorithm, evaluation_of
 from task.vertical import psi
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import num_tests
@@ -146,7 +146,7 @@ class Questions:
         route: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         records: Mapping[str, np.ndarray] | None = None,
         rows: Mapping[str, tuple[int, ...]] | None = None,
-        books: str = "",
+        log_as: str = "",
         **scalars: float,
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield one phase, with arrays by record, for all or by party; return the replies of all.
@@ -171,7 +171,7 @@ class Questions:
         shared: dict[str, Arrays] = {field: {ROWS: a} for field, a in (records or {}).items()}
         phase = Phase(
             name, contracts[name], tuple(to), shared, each, {**self.scalars, **scalars}, least=len(to),
-            rows=sizes, books=books,
+            rows=sizes, log_as=log_as,
         )  # fmt: skip
         try:
             return (yield phase)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from task.errors import LASTING, BouquetError, NodesError, kind_of_reply
+from task.errors import LASTING, BouquetError, NodesError, kind_of_reply, of_memory
 from task.population import some
 from task.wire.messages import RejectedReply
 
@@ -20,6 +20,10 @@ ADVICE = {
     "reply": (
         "The same training gives the same replies: change what the run does (if numbers are too large, a "
         "smaller learning-rate), and start it again."
+    ),
+    "memory": (
+        "It was so at a second try, too: give these nodes more memory, or let the run need less (a smaller "
+        "model or batch-size, stack = 1), and start it again."
     ),
 }
 REPAIR = "Repair the nodes and resume the run."
@@ -42,18 +46,35 @@ def _kind(line: RejectedReply) -> str:
 
 
 def refused_for_good(
-    lines: Mapping[str, RejectedReply], names: Collection[str], least: int, *, before_end: bool = False
+    lines: Mapping[str, RejectedReply],
+    names: Collection[str],
+    least: int,
+    *,
+    before_end: bool = False,
+    short: Collection[str] = (),
 ) -> list[RejectedReply]:
     """Return the replies, by client, for whose reasons a run can never have enough; [] if it may yet.
 
     `names` are the clients that are online. A reply that the gate refused may be better `before_end`, in the
-    next round, though not if the last round is done again.
+    next round, though not if the last round is done again. `short` are clients whose nodes lacked memory in
+    two rounds.
     """
     lasting = {
-        c: line for c, line in lines.items() if _kind(line) and not (before_end and _kind(line) == "reply")
+        c: line
+        for c, line in lines.items()
+        if c in short or (_kind(line) and not (before_end and _kind(line) == "reply"))
     }
     left = len(names) - sum(name in lasting for name in names)
     return list(lasting.values()) if lasting and left < least else []
+
+
+def short_again(before: Mapping[str, RejectedReply], lines: Iterable[RejectedReply]) -> set[str]:
+    """Return the clients whose nodes lack memory in `lines`, and lacked it in their replies `before`."""
+    return {
+        line.client
+        for line in lines
+        if of_memory(line.got) and line.client in before and of_memory(before[line.client].got)
+    }
 
 
 def too_few_replies(
@@ -64,6 +85,6 @@ def too_few_replies(
     `lasting` are those of `lines` that another try would not change, if these alone are too many.
     """
     if lasting:
-        kind, _ = Counter(_kind(line) for line in lasting).most_common(1)[0]
+        kind, _ = Counter(_kind(line) or "memory" for line in lasting).most_common(1)[0]
         return LASTING[kind](f"{head}: {reasons(lasting)}. {ADVICE[kind]}")
     return NodesError(f"{head}{': ' + reasons(lines) if lines else ''}. {REPAIR}")

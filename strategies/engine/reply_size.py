@@ -5,11 +5,11 @@ A link refuses a reply that is larger than its ``max-reply``, node by node and o
 
 from collections.abc import Mapping
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire.coding import Coder
 
 SUM_BYTES = 12  # of a number in the sum over a node's clients

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strategies.engine.evidence import RoundEvidence
+from strategies.engine.cohort import RoundPlan
 from strategies.engine.fold import Folded
 from strategies.engine.rule import EVALUATE, TRAIN, Phase
-from strategies.selection.cohort import RoundPlan
+from strategies.engine.stage import Leave
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.metrics import weighted_mean
 from task.wire import messages as wire
@@ -78,12 +78,12 @@ class RoundLog:
     quarantined: list[wire.RejectedReply] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
-    evidence: RoundEvidence | None = None
+    leaves: list[Leave] = field(default_factory=list)  # write down what the round leaves
 
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
-        names = [phase.books or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
+        names = [phase.log_as or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
         others = [folded for name, (_, folded) in zip(names, done, strict=True) if not name]
         for name, (_, folded) in zip(names, done, strict=True):
             self.bytes_up += folded.bytes_up

@@ -8,7 +8,7 @@ clients, and gets back what their replies reduce to:
 >>> server_update(ServerState({"w": np.array([1.0])}), replies, Config())[0].arrays["w"]
 array([2.])
 
-`strategies.engine.phases` runs the phases; `strategies.engine.strategy.Strategy` is the Flower strategy
+`strategies.engine.phases` runs the phases; `strategies.strategy.Strategy` is the Flower strategy
 around both.
 """
 
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from strategies.engine.state import AggregatedReplies, MeansState, Number, ServerState, rescaled
+from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
+from task.catalogue.record import MODEL_DOWN
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.spec.entry import Algorithm, adaptation_of, evaluation_of
-from task.spec.record import MODEL_DOWN
 from task.text import logger
 
 if TYPE_CHECKING:  # it imports this module
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
 Seconds = Callable[[Sequence[str]], Sequence[float]]
-# Trains a model towards the mean logits of others, stacked, on public examples (`task.numerics.distil`): by
+# Trains a model towards the mean logits of others, stacked, on public examples (`task.tasks.distil`): by
 # so many steps, at a learning rate, in batches of a size, drawn by a generator.
 Distil = Callable[
     [NamedArrays, NamedArrays, int, float, int, np.random.Generator], tuple[Arrays, dict[str, float]]
@@ -69,7 +69,7 @@ class Phase:
     # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     round: int = 0  # server round in which the clients train; 0 = the present one
-    books: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
+    log_as: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
 
     @property
     def kind(self) -> str:
@@ -161,8 +161,9 @@ class RoundContext:
     def _models(self, state: Any) -> SubModels:
         if self.family is None:
             raise ConfigError(
-                f'run-config key "{self.rule.config.part_key}": expected `strategy.engine.family`, which '
-                "says what parts of the model there are (task.resolve.contract.family_of); got none"
+                f'run-config key "{self.rule.config.part_key}": expected a family of models, which '
+                "says what parts of the model there are (task.resolve.run_model.family_of, and "
+                "strategies.stages.mixed_models.set_family); got none"
             )
         return SubModels(self.family, self.round, state.arrays)
 

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from flwr.serverapp import Grid
 
-from strategies.engine.contribution import valued
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
@@ -72,7 +71,8 @@ def open_rule(rule: Rule, context_of: Callable[[int], RoundContext], engine: Pha
     Raises:
         BouquetError: What the rule says of their replies.
     """
-    engine.follow(grid)
+    for stage in engine.stages:
+        stage.follow(grid)
     if type(rule).opening is not Rule.opening:
         engine.register(grid, 0, engine.config.server.min_replies)
         context = context_of(0)
@@ -105,7 +105,7 @@ class RuleRound:
         while folded is not None:
             phase = self._advance(folded)
             folded = self.engine.run(phase, self.grid) if phase else None
-        self.engine.note_lost(used=self.result is not None)
+        self.engine.note_used(used=self.result is not None)
 
     def trained(self) -> AggregatedReplies | None:
         """Return the replies to the round's last training that had good ones, if any had."""
@@ -123,12 +123,11 @@ class RuleRound:
             return state
         return after
 
-    def _valued(self, phase: Phase, folded: Folded) -> AggregatedReplies:
-        """Return the replies as the rule is to see them; measure contributions if need be."""
+    def _for_rule(self, phase: Phase, folded: Folded) -> AggregatedReplies:
+        """Return the replies as the rule is to see them."""
         assert folded.reduced is not None
-        if self.engine.config.contribution.measure == "none" or phase.name != TRAIN:
-            return folded.reduced
-        return valued(folded, phase, self.context)
+        found = (stage.for_rule(phase, folded, self.context) for stage in self.engine.stages)
+        return next((replies for replies in found if replies), folded.reduced)
 
     def _advance(self, folded: Folded | None) -> Phase | None:
         """Give the rule the replies to its last phase; return its next one.
@@ -146,7 +145,7 @@ class RuleRound:
                 why = why or f"{good} usable replies of at least {phase.least}"
             if why or folded.reduced is None:
                 return self._phases.throw(TooFewRepliesError(why, folded.quarantined))
-            return self._phases.send(self._valued(phase, folded))
+            return self._phases.send(self._for_rule(phase, folded))
         except StopIteration as done:
             state, metrics = done.value
             if bad := not_finite(state):

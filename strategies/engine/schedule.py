@@ -2,7 +2,7 @@
 
 A *schedule* says who begins next, whose update arrives next, and when a server step has enough. There are
 two: `VirtualClock`, on which the devices of the trace arrive, and
-`strategies.engine.arrivals.RealOrder`, in which nodes' answers come in, written down so that the run can
+`strategies.channels.waiting.RealOrder`, in which nodes' answers come in, written down so that the run can
 be done again.
 
 One client two and a half times as fast as the other, a buffer of one:
@@ -159,7 +159,7 @@ class Begin:
 
 
 class ArrivalSource(Protocol):
-    """Where updates really arrive (`strategies.engine.arrivals`)."""
+    """Where updates really arrive (`strategies.channels.waiting`)."""
 
     def schedule(self, flight: Mapping[str, Start], begin: Begin) -> ArrivalSchedule:
         """Return the schedule of a round; `flight` are the clients at work when it begins."""

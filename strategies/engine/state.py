@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import peak
 from task.secagg.sums import ScalarSums
-from task.spec.entry import Algorithm
 
 Number = bool | int | float
 
@@ -32,8 +32,8 @@ class ServerState:
 class MeansState(ServerState):
     """The state of a rule that holds means over all clients of what they keep.
 
-    `task.spec.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the means
-    shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.
+    `task.catalogue.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the
+    means shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.
     """
 
     population: int = field(default=0, kw_only=True)  # N, of the means; 0 = there are none yet
@@ -67,7 +67,7 @@ class AggregatedReplies:
     bytes: int = 0  # payload bytes of the round so far, both ways
     asked: int = 0  # clients that were asked to train; 0 = unknown, so at least those that took part
     # Names of all clients that the run has known, sorted: the order of records that hold a number for each
-    # (see `task.spec.entry.Algorithm.individual`).
+    # (see `task.catalogue.entry.Algorithm.individual`).
     names: tuple[str, ...] = ()
     # By which the fold averaged the clients, int64 [K]: n_k, or ones (`Algorithm.weight`, which the selection
     # may set); None = n_k.

@@ -84,16 +84,16 @@ def admit(
     held: Mapping[str, str],
     size: int = 0,
     data: Data | None = None,
-    lost_on_foreign: str = "",
+    why_no_stock_clients: str = "",
     code: Mapping[str, str] | None = None,
     agreement: Agreement | None = None,
 ) -> Admission:
     """Decide which nodes take part.
 
     `held`, `size` and `agreement` are those of the last `Admission`: with size 0, and for what is not in the
-    agreement, most nodes decide. `data` is what own data must be like (None: anything), and `lost_on_foreign`
-    is what a ClientApp that is not Bouquet's cannot do in this run ("": it can take part). `code` has, by
-    package, the hash of what the run's user brings.
+    agreement, most nodes decide. `data` is what own data must be like (None: anything), and
+    `why_no_stock_clients` is what a ClientApp that is not Bouquet's cannot do in this run ("": it can take
+    part). `code` has, by package, the hash of what the run's user brings.
     """
     done, known = Admission(held=dict(held), size=size), agreement or Agreement()
     by_client: dict[str, list[Claim]] = {}
@@ -120,8 +120,8 @@ def admit(
         enrolled = any(c.node.name for group in by_client.values() for c in group)
         _admit_shared(shared, done, enrolled)
     _admit_alike(ordered, done, known)
-    if lost_on_foreign:
-        _refuse_foreign(ordered, done, lost_on_foreign)
+    if why_no_stock_clients:
+        _refuse_foreign(ordered, done, why_no_stock_clients)
     return done
 
 

@@ -19,15 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from strategies.membership.agreement import Agreement
 from strategies.membership.client_identity import in_words
+from strategies.membership.foreign import why_stock_clients_cannot_join
 from strategies.membership.known_clients import KnownClients
 from strategies.membership.membership import Membership
+from task.catalogue.entry import Algorithm
+from task.catalogue.selections import cohort_size
 from task.config.knobs import Config
 from task.datasets.stream import DataStream, stream_of
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.population import ClientNames, numbering, some
-from task.spec.selections import cohort_size
+from task.population import ClientNames, listed, numbering, some
 from task.wire.registration import Data, Registration
 
 Row = dict[str, Any]  # of a node, as ``nodes.json`` has it
@@ -343,3 +346,14 @@ class ClientRegistry:
             plan[name] = min(self._hosts(name, claims), key=lambda n: (orders[n], n))
             orders[plan[name]] += 1
         return plan
+
+
+def registry_of(config: Config, entry: Algorithm) -> ClientRegistry:
+    """Return the registry of a run's clients, which knows whom the run admits."""
+    server = config.server
+    registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
+    registry.follow(config)
+    registry.membership.only = listed(server.nodes)
+    registry.membership.agreement = Agreement(apart=entry.vertical)
+    registry.membership.why_no_stock_clients = why_stock_clients_cannot_join(entry, config)
+    return registry

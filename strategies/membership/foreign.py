@@ -3,7 +3,7 @@
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
   own convention. Any other algorithm would silently lose its client half.
-* A loop that is not `strategies.engine.strategy.Strategy.start`, such as that of Flower's wrappers for
+* A loop that is not `strategies.strategy.Strategy.start`, such as that of Flower's wrappers for
   differential privacy, works on the replies: it clips or weighs models. It must get one model from each node,
   not merged sums of several clients, and nothing may go round it.
 """
@@ -14,42 +14,73 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.membership.client_identity import OnlineNode
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_UP
-from task.spec.selections import SELECTIONS
+from task.resolve.changing import DRIFT, LATE, STREAM
+from task.resolve.refusals import (
+    CODEC_UP,
+    DP_CENTRAL,
+    DP_LOCAL,
+    ENCRYPTED,
+    SECURE,
+    STANDARDISED,
+    STRUCTURED,
+    TRANSCRIPT,
+    Setting,
+    policy_is,
+)
 from task.wire import messages as wire
 from task.wire.registration import Registration
 
-PLAIN_SOLVERS = ("sgd", "fedprox")
+_COLUMNS = Setting("missing", lambda c: c.data.missing != "refuse")
+_NOISE = (DP_CENTRAL, DP_LOCAL)
+_CODES = (CODEC_UP, STRUCTURED)
+_LOSSES = policy_is(lambda policy: policy.needs_losses)
+
+# What a ClientApp that is not Bouquet's cannot do.
+BEYOND_CLIENTS: tuple[tuple[tuple[Setting, ...], str], ...] = (
+    ((STANDARDISED, _COLUMNS), "cannot fill and standardise columns as the run says"),
+    ((*STREAM, LATE, DRIFT), "has no data that change as stream.*, drift.* or arrive.* say"),
+    (_CODES, 'cannot write the codes that "codec.up" or "structured.kind" asks for'),
+    (_NOISE, "cannot clip and add noise as the run says"),
+    ((SECURE,), "cannot mask its numbers as secagg = true asks for"),
+    ((ENCRYPTED,), "cannot encrypt its model as he = true asks for"),
+    ((TRANSCRIPT,), 'cannot sign what it sends as "transcript" asks for'),
+)
+# What a loop that is not ours does not do.
+BEYOND_LOOPS: tuple[tuple[tuple[Setting, ...], str], ...] = (
+    ((*STREAM, LATE), "of a node's clients each has examples and rounds of its own, by stream.*"),
+    ((SECURE,), "under secagg = true no node sends a model of its own"),
+    ((ENCRYPTED,), "under he = true its nodes send ciphertexts"),
+    ((TRANSCRIPT,), 'it writes none of what "transcript" asks for'),
+    (_CODES, 'its clients send codes, by "codec.up" or "structured.kind"'),
+    (
+        (Setting("order-of-arrival", lambda c: c.server.order_of_arrival == "real"),),
+        'by "order-of-arrival" its orders outlive their round',
+    ),
+    (_NOISE, 'its own server and clients do what "dp.noise" asks for'),
+)
 
 
-def lost_on_foreign_clients(entry: Algorithm, config: Config) -> str:
+def _beyond(config: Config, rows: Sequence[tuple[tuple[Setting, ...], str]]) -> str:
+    return next((why for settings, why in rows if any(s.on(config) for s in settings)), "")
+
+
+def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
-    if config.data.standardise or config.data.missing != "refuse":
-        return "cannot fill and standardise columns as the run says"
-    if config.stream.on or config.arrive.share or config.drift.kind != "none":
-        return "has no data that change as stream.*, drift.* or arrive.* say"
-    if any(r.coded and not r.code for r in entry.up):
-        return 'cannot write the codes that "codec.up" or "structured.kind" asks for'
-    if config.dp.noise:
-        return "cannot clip and add noise as the run says"
-    if config.server.secagg:
-        return "cannot mask its numbers as secagg = true asks for"
-    if config.server.he:
-        return "cannot encrypt its model as he = true asks for"
-    if config.server.transcript != "none":
-        return 'cannot sign what it sends as "transcript" asks for'
+    if why := _beyond(config, BEYOND_CLIENTS):
+        return why
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
     models = [f.name for f in entry.up] == [wire.ARRAYS]
-    if by_client or not models or entry.phases or entry.solver not in PLAIN_SOLVERS:
+    if by_client or not models or entry.phases or not entry.traits.plain:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
-    if SELECTIONS[config.server.selection].needs_losses:
+    if _LOSSES.on(config):
         return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
-    if entry.solver == "fedprox" and config.fedprox.adaptive:
+    if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
         return "cannot tell the loss by which fedprox.adaptive changes mu"
     return ""
 
@@ -62,21 +93,9 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
-    if config.stream.on or config.arrive.share:
-        raise _not_driven(entry, "of a node's clients each has examples and rounds of its own, by stream.*")
-    if config.server.secagg:
-        raise _not_driven(entry, "under secagg = true no node sends a model of its own")
-    if entry.encrypted:
-        raise _not_driven(entry, "under he = true its nodes send ciphertexts")
-    if config.server.transcript != "none":
-        raise _not_driven(entry, 'it writes none of what "transcript" asks for')
-    if any(r.coded for r in entry.up):
-        raise _not_driven(entry, 'its clients send codes, by "codec.up" or "structured.kind"')
-    if config.server.order_of_arrival == "real":
-        raise _not_driven(entry, 'by "order-of-arrival" its orders outlive their round')
-    if config.dp.noise:
-        raise _not_driven(entry, 'its own server and clients do what "dp.noise" asks for')
-    if SELECTIONS[config.server.selection].needs_losses:
+    if why := _beyond(config, BEYOND_LOOPS):
+        raise _not_driven(entry, why)
+    if _LOSSES.on(config):
         asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
         raise _not_driven(entry, asks)
 

@@ -47,7 +47,7 @@ class Membership:
         self.troubled_at = -math.inf  # when the SuperLink was last unwell
         self.last_answer_at = 0.0
         self.only: tuple[str, ...] = ()  # names of the nodes that may take part; none = all
-        self.lost_on_foreign = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
+        self.why_no_stock_clients = ""  # why a ClientApp that is not Bouquet's cannot take part; "" = it can
         self.whole_nodes = False  # whether a node that hosts several clients counts as one
         self._times_left = Counter[int]()  # by node
         self._left_at: dict[int, tuple[OnlineNode, float]] = {}  # those away: what each was, since when
@@ -321,5 +321,5 @@ class Membership:
             for n, c in self.claims.items()  # another node of the pool does the work of one that left
             if n in self.nodes or (n in present and c.registration.pool not in pools)
         ]
-        rest = self._data, self.lost_on_foreign, self._code, self.agreement
+        rest = self._data, self.why_no_stock_clients, self._code, self.agreement
         self.admission = admit(claims, self._held, self._size, *rest)

@@ -21,7 +21,7 @@ In virtual time the seconds that a client is at work are those of the trace of d
 (`strategies.selection.devices`), so that the order of arrival follows from the seed and the keys, not from
 this machine: a run has the same bytes anywhere. What a round needs is known when it begins, and its
 clients train together, each from its own version. Where updates really arrive
-(`strategies.engine.arrivals`), a client trains in the round in which it began.
+(`strategies.channels.waiting`), a client trains in the round in which it began.
 
 * A client that arrives is replaced at once by another one that is idle, drawn at random, which gets the
   newest version; the last one of a buffer once the step is taken.
@@ -49,9 +49,9 @@ import numpy as np
 from strategies.engine.rule import TRAIN, Phase, Round, RoundContext, Route, Rule, Seconds
 from strategies.engine.schedule import Begin, Start, VirtualClock, next_step
 from strategies.engine.state import AggregatedReplies, Number, ServerState
+from task.catalogue.selections import cohort_size
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.spec.selections import cohort_size
 
 
 @dataclass(frozen=True)

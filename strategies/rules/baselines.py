@@ -1,7 +1,7 @@
 """Baselines without federated averaging, server half: local training only, and training on the pooled data.
 
 Local-only: nothing goes up, and the server has no model. Centralised: one client trains on the data of all
-(`task.spec.entry.Algorithm.pooled`), and its model is the next one: FedAvg of a cohort of one.
+(`task.catalogue.entry.Algorithm.pooled`), and its model is the next one: FedAvg of a cohort of one.
 
 Local-only leaves the state alone:
 

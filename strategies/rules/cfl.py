@@ -44,9 +44,9 @@ from strategies.engine.rule import RoundContext, Route
 from strategies.engine.state import AggregatedReplies, Number, Updated
 from strategies.rules.robust_math import combine, gram
 from strategies.rules.several import SeveralModels, SeveralState, model_in
+from task.catalogue.several import model_name
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.spec.several import model_name
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.asynchronous import Asynchronous, AsyncState, given_to, staleness_metrics, stepped
 from task.config.algorithm_sections import FedAsyncConfig
 from task.config.knobs import Config
+from task.numerics.arrays import Arrays
 
 
 def discount(tau: int, knobs: FedAsyncConfig) -> float:
@@ -48,18 +49,23 @@ def discount(tau: int, knobs: FedAsyncConfig) -> float:
     return 1.0
 
 
+def mixed(state: AsyncState, reduced: AggregatedReplies, alpha: float) -> Arrays:
+    """Return (1 - alpha) w + alpha w_k of the one client that arrives."""
+    arrays = {}
+    for name, w in state.arrays.items():
+        w_k = reduced.arrays["arrays"][name][0]
+        wide = w_k if w.dtype.kind in "iu" else (1.0 - alpha) * w.astype(np.float64) + alpha * w_k
+        arrays[name] = np.asarray(wide, w.dtype)
+    return arrays
+
+
 def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config) -> Updated[AsyncState]:
     """Mix the model of the client that arrives into the present one."""
     (client,) = reduced.clients
     _, tau = given_to(state, client)
     alpha = config.fedasync.alpha * discount(tau, config.fedasync)
-    arrays = {}
-    for name, w in state.arrays.items():
-        w_k = reduced.arrays["arrays"][name][0]
-        mixed = w_k if w.dtype.kind in "iu" else (1.0 - alpha) * w.astype(np.float64) + alpha * w_k
-        arrays[name] = np.asarray(mixed, w.dtype)
     metrics = staleness_metrics(state, reduced.clients)
-    return stepped(state, arrays), metrics | {"alpha": alpha}
+    return stepped(state, mixed(state, reduced, alpha)), metrics | {"alpha": alpha}
 
 
 class FedAsync(Asynchronous, algorithm="fedasync", update=server_update):

@@ -76,7 +76,7 @@ class FedDF(Rule, algorithm="feddf", update=server_update):
         if knobs.steps and context.distil is None:
             raise ConfigError(
                 'run-config key "feddf.steps": expected `strategy.engine.distil`, which has model and public '
-                "examples (task.numerics.distil.Distiller), or 0; got none"
+                "examples (task.tasks.distil.Distiller), or 0; got none"
             )
         replies = yield context.phase(TRAIN, state)
         if isinstance(context.family, Kinds):

@@ -24,8 +24,8 @@ from dataclasses import replace
 
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.several import SeveralModels, SeveralState
+from task.catalogue.several import model_name
 from task.config.knobs import Config
-from task.spec.several import model_name
 
 
 def server_update(state: SeveralState, reduced: AggregatedReplies, config: Config) -> Updated[SeveralState]:

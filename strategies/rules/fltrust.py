@@ -134,7 +134,7 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
         cohort = tuple(client for client in context.cohort if client != root)
         if not cohort:
             raise TooFewRepliesError(f'nobody but the root client "{root}" was to train')
-        replies = yield replace(context.phase("root", state, (root,)), least=1, books=TRAIN)
+        replies = yield replace(context.phase("root", state, (root,)), least=1, log_as=TRAIN)
         taken = replace(state, root=replies.arrays["arrays"])
         replies = yield context.phase(TRAIN, taken, cohort)
         return type(self).update(taken, replies, self.config)

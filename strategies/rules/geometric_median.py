@@ -37,8 +37,8 @@ import numpy as np
 from strategies.engine.state import AggregatedReplies, Number, S, Updated, byzantine
 from strategies.rules.pre_aggregation import RobustRule
 from strategies.rules.robust_math import combine_robustly, gram
+from task.catalogue.selections import SELECTIONS
 from task.config.knobs import Config
-from task.spec.selections import SELECTIONS
 
 STILL = 1e-9
 

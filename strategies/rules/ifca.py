@@ -35,8 +35,8 @@ import numpy as np
 from strategies.engine.rule import Limits
 from strategies.engine.state import AggregatedReplies, Number, Updated
 from strategies.rules.several import SeveralModels, SeveralState, model_in
+from task.catalogue.several import model_name
 from task.config.knobs import Config
-from task.spec.several import model_name
 
 
 def server_update(state: SeveralState, reduced: AggregatedReplies, config: Config) -> Updated[SeveralState]:

@@ -28,9 +28,9 @@ import numpy as np
 
 from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import ServerState
+from task.catalogue.several import model_name
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.spec.several import model_name
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class SharedTable(Rule):
         if arrays.keys() != {*self.holds}:
             raise ConfigError(
                 f"{type(self).__name__}: expected as initial arrays a table of {' and '.join(self.holds)} "
-                "(task.resolve.contract.initial_of), as its models never leave the clients; got "
+                "(task.resolve.run_model.initial_of), as its models never leave the clients; got "
                 f"{sorted(arrays)[:5]}"
             )
         return super().initial_state(arrays, trainable)

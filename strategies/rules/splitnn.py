@@ -83,7 +83,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
             gradients = last.arrays["gradients"][ROWS][0]
         state, _ = type(self).update(state, last, self.config)
         if others:
-            done = yield from self._step(ask, len(spans), gradients, 0, books=TRAIN)
+            done = yield from self._step(ask, len(spans), gradients, 0, log_as=TRAIN)
             state, _ = type(self).update(state, done, self.config)
         return state, {"exchanges": 2 * len(spans) + 1 if others else len(spans), "rows": self.train}
 
@@ -107,7 +107,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         return np.concatenate(list(replies.arrays["embeddings"][ROWS]), axis=1)
 
     def _step(
-        self, ask: "Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0, books: str = ""
+        self, ask: "Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0, log_as: str = ""
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Ask the other parties to step along their gradients and to embed so many rows."""
         width = self.config.vertical.cut
@@ -115,6 +115,6 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         rows = {"gradients": (len(gradients), width), "embeddings": (size, width), "digest": (1, psi.BYTES)}
         return (
             yield from ask(
-                "embed", self.others, {"gradients": own}, rows=rows, books=books, window=w, tests=tests
+                "embed", self.others, {"gradients": own}, rows=rows, log_as=log_as, window=w, tests=tests
             )
         )

@@ -100,7 +100,7 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
         rows = {"opened": opened[self.label].shape, "proofs": proofs[self.label].shape}
         rows["digest"] = (1, psi.BYTES)
         sums = {"opened": opened, "proofs": proofs}
-        last = yield from ask(TRAIN, self.parties, sums, rows=rows, books=TRAIN, window=len(spans))
+        last = yield from ask(TRAIN, self.parties, sums, rows=rows, log_as=TRAIN, window=len(spans))
         state, _ = type(self).update(state, last, self.config)
         return state, {"exchanges": (3 if others else 1) * len(spans) + 1, "rows": self.train}
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.stages import LOSS_RMS
 from task.config.sections import DevicesConfig, TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.spec.entry import Algorithm
-from task.spec.stages import LOSS_RMS
 from task.wire.layouts import Forms
 
 Floats = npt.NDArray[np.float64]

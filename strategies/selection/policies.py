@@ -1,4 +1,4 @@
-"""Who gets to train: one class per policy of ``task/spec/selections.py``, usable with any rule.
+"""Who gets to train: one class per policy of ``task/catalogue/selections.py``, usable with any rule.
 
 Every policy draws from the sorted names of the clients that are online, with the round's own generator, so
 the cohort depends on the seed, the round, the clients' names and data and what the policy remembers; never on
@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import Times
+from task.catalogue.selections import cohort_size
+from task.catalogue.stages import LOSS_RMS
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
-from task.spec.selections import candidates_of, cohort_size
-from task.spec.stages import LOSS_RMS
+from task.resolve.cohorts import candidates_of
 from task.wire import messages as wire
 
 Floats = npt.NDArray[np.float64]

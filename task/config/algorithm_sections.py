@@ -2,11 +2,12 @@
 
 import math
 
-from task.config.sections import Section, knob
+from task.config.sections import OPTIMIZERS, Section, knob
+from task.config.when import When
 from task.numerics.graphs import ROUTES
 
 
-class AdamConfig(Section):
+class AdamConfig(Section, when=When("optimizer", OPTIMIZERS[1:])):
     """The local optimizers adam, Kingma and Ba 2015, and adamw, Loshchilov and Hutter 2019."""
 
     beta1: float = knob(0.9, "decay of the first moment", low=0, below=1)
@@ -72,10 +73,20 @@ class AdaptiveTauConfig(Section):
     resource: str = knob(
         "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
     )
-    step_cost: float = knob(0.013, "c of resource=model, cost of a local step", low=0)
-    round_cost: float = knob(0.1316, "b of resource=model, cost of a round without its steps", above=0)
+    step_cost: float = knob(
+        0.013,
+        "c of resource=model, cost of a local step",
+        low=0,
+        when=When("adaptive-tau.resource", ("model",)),
+    )
+    round_cost: float = knob(
+        0.1316,
+        "b of resource=model, cost of a round without its steps",
+        above=0,
+        when=When("adaptive-tau.resource", ("model",)),
+    )
     phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
-    tau_max: int = knob(100, "largest tau", low=1)
+    tau_max: int = knob(100, "largest tau", low=1, when=When("adaptive-tau.fixed-tau", (0,)))
     fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
 
 
@@ -108,10 +119,27 @@ class FedAsyncConfig(Section):
         "s(tau), which alpha is multiplied by for a model tau versions old",
         choices=("constant", "polynomial", "hinge"),
     )
-    poly_a: float = knob(0.5, "a of (1 + tau)^-a", low=0)
-    hinge_a: float = knob(10.0, "a of 1 / (a (tau - b) + 1), if tau > b, else 1", above=0)
-    hinge_b: int = knob(6, "b of the same, versions that do not count as stale", low=0)
+    poly_a: float = knob(0.5, "a of (1 + tau)^-a", low=0, when=When("fedasync.staleness", ("polynomial",)))
+    hinge_a: float = knob(
+        10.0,
+        "a of 1 / (a (tau - b) + 1), if tau > b, else 1",
+        above=0,
+        when=When("fedasync.staleness", ("hinge",)),
+    )
+    hinge_b: int = knob(
+        6,
+        "b of the same, versions that do not count as stale",
+        low=0,
+        when=When("fedasync.staleness", ("hinge",)),
+    )
     rho: float = knob(0.005, "rho of the clients' proximal term rho/2 |w - w^v|^2; 0 = none", low=0)
+
+
+class CoopConfig(Section):
+    """CO-OP, Wang 2017; fraction-train is the share of the clients that are at work at once."""
+
+    lower: int = knob(1, "b_l, age difference below which a client trains on, fewer than are at work", low=0)
+    upper: int = knob(100, "b_u, age difference above which a model is dropped, at least b_l", low=0)
 
 
 class AFLConfig(Section):
@@ -182,7 +210,7 @@ class MimeConfig(Section):
     beta: float = knob(0.9, "beta of the server's momentum; 0 makes mimelite FedAvg", low=0, below=1)
 
 
-class SamConfig(Section):
+class SamConfig(Section, switch="rho"):
     """Sharpness-aware local steps, in front of any algorithm whose clients take them: FedSAM, FedASAM."""
 
     rho: float = knob(
@@ -265,7 +293,9 @@ class DPSGDConfig(Section):
     route: str = knob(
         "ring", "the graph; in one-peer each sends to one, another in each round", choices=ROUTES
     )
-    degree: int = knob(3, "regular: neighbours of each client", low=1)
+    degree: int = knob(
+        3, "regular: neighbours of each client", low=1, when=When("d-psgd.route", ("regular",))
+    )
     order: str = knob(
         "adapt-then-combine",
         "what is mixed: trained models, or received ones, to which the training's change is added",
@@ -277,7 +307,9 @@ class HierFAVGConfig(Section):
     """HierFAVG, Liu et al. 2020; kappa_1 is local-steps, or local-epochs."""
 
     kappa2: int = knob(2, "kappa_2, means at an edge to one in the cloud; 1 = FedAvg", low=1)
-    edges: int = knob(2, "edges, that the clients are shared out to by name", low=1)
+    edges: int = knob(
+        2, "edges, that the clients are shared out to by name", low=1, when=When("hierfavg.pattern", ("",))
+    )
     pattern: str = knob(
         "", 'which part of a client\'s name is its edge, a regular expression: "^[a-z]+"; "" = edges'
     )
@@ -309,7 +341,12 @@ class VerticalConfig(Section):
         "noise on the gradients that leave the party with the labels",
         choices=("none", "max-norm", "gaussian"),
     )
-    noise: float = knob(3.0, "defence=gaussian: deviation over a batch's largest row gradient norm", above=0)
+    noise: float = knob(
+        3.0,
+        "defence=gaussian: deviation over a batch's largest row gradient norm",
+        above=0,
+        when=When("vertical.defence", ("gaussian",)),
+    )
     key_bits: int = knob(
         2048, "vertical-logistic: bits of n_k, each party's key; 0 = nothing is encrypted, to compare",
         choices=(0, 2048, 3072),

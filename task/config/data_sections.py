@@ -1,6 +1,7 @@
 """The sections of data that change while a run goes on: they arrive, they drift, clients join late."""
 
 from task.config.sections import Section, knob
+from task.config.when import When
 
 # What a drift does to the images; the others change the labels.
 IMAGE_DRIFTS = ("background", "contrast", "invert", "noise", "rotate")
@@ -14,11 +15,18 @@ class StreamConfig(Section):
         1.0, "share of its examples that a client has in the first round that it is there; 1 = all", above=0,
         high=1,
     )  # fmt: skip
-    per_round: float = knob(0.0, "share of them that arrives in each later round", low=0, high=1)
+    per_round: float = knob(
+        0.0,
+        "share of them that arrives in each later round",
+        low=0,
+        high=1,
+        when=When("stream.start", (1.0,), but=True),
+    )
     order: str = knob(
         "shuffled",
         "how they arrive: shuffled by seed, or as the data set has them",
         choices=("shuffled", "rows"),
+        when=When("stream.start", (1.0,), but=True, other=When("stream.window")),
     )
     window: int = knob(0, "w, of those that arrived a client keeps the last w; 0 = all", low=0)
     own_data: bool = knob(False, "nodes' own files may change: each is registered again before every round")
@@ -27,6 +35,9 @@ class StreamConfig(Section):
     def on(self) -> bool:
         """Whether clients of a partition have other examples than all of theirs in some round."""
         return self.start < 1 or self.window > 0
+
+
+_DRIFTS = When("drift.kind", ("none",), but=True)
 
 
 class DriftConfig(Section):
@@ -38,24 +49,37 @@ class DriftConfig(Section):
         choices=("none", *LABEL_DRIFTS, *IMAGE_DRIFTS),
     )
     strength: float = knob(
-        0.0, "of images: level, contrast or deviation; 0 = that of feature-skew-strength = 0", low=0, high=1
+        0.0,
+        "of images: level, contrast or deviation; 0 = that of feature-skew-strength = 0",
+        low=0,
+        high=1,
+        when=When("drift.kind", ("background", "contrast", "noise")),
     )
-    round: int = knob(10, "t_0, the first round with the new concept", low=1)
+    round: int = knob(10, "t_0, the first round with the new concept", low=1, when=_DRIFTS)
     pattern: str = knob(
         "sudden",
         "sudden = all at t_0; gradual, staggered = more examples, clients every round; recurring = by turns",
         choices=("sudden", "gradual", "staggered", "recurring"),
+        when=_DRIFTS,
     )
-    span: int = knob(10, "rounds: gradual, staggered, until all have changed; recurring, of each turn", low=1)
-    clients: float = knob(1.0, "share of the clients whose data change, drawn by seed", above=0, high=1)
+    span: int = knob(
+        10,
+        "rounds: gradual, staggered, until all have changed; recurring, of each turn",
+        low=1,
+        when=(_DRIFTS, When("drift.pattern", ("sudden",), but=True)),
+    )
+    clients: float = knob(
+        1.0, "share of the clients whose data change, drawn by seed", above=0, high=1, when=_DRIFTS
+    )
     examples: str = knob(
         "all",
         "which change: all that a client has, or new = those that arrive then, the others stay as they are",
         choices=("all", "new"),
+        when=_DRIFTS,
     )
 
 
-class ArriveConfig(Section):
+class ArriveConfig(Section, switch="share"):
     """Clients that join after round 1 (see ``docs/changing-data.md``)."""
 
     share: float = knob(0.0, "share of the clients that join late, drawn by seed; 0 = none", low=0, below=1)

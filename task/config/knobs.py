@@ -6,14 +6,17 @@ into these objects.
 """
 
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.algorithm_sections import (
     AdamConfig,
     AdaptiveTauConfig,
     AFLConfig,
     CenteredClippingConfig,
+    CoopConfig,
     DnCConfig,
     DPSGDConfig,
     EnsembleConfig,
@@ -74,7 +77,7 @@ from task.config.personal_sections import (
     PersonalConfig,
     PFedMeConfig,
 )
-from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name
+from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name, key_of
 from task.config.sections import (
     AuditConfig,
     CodecConfig,
@@ -90,7 +93,8 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
-from task.spec.brought import algorithm_of
+from task.config.when import Value, When, but_algorithms
+from task.references import is_reference
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
@@ -108,13 +112,19 @@ class Config:
     """One run, checked."""
 
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
-    model: str = knob("mlp", "see `bouquet models`")
+    model: str = knob(
+        "mlp",
+        "see `bouquet models`",
+        when=(but_algorithms(lambda entry: entry.fixed_model), When("models.levels", ("",))),
+    )
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
     metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
     initial_model: str = knob(
         "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
     )
-    initial_model_strict: bool = knob(True, "refuse a file that does not fit whole; false names what did not")
+    initial_model_strict: bool = knob(
+        True, "refuse a file that does not fit whole; false names what did not", when=When("initial-model")
+    )
     seed: int = knob(1, "every random number of the run comes from it", low=0)
     model_seed: int = knob(-1, "the same of the initial parameters alone; -1 = seed", low=-1)
     data_seed: int = knob(-1, "of partition, splits, subsets, generated data; -1 = seed", low=-1)
@@ -142,6 +152,7 @@ class Config:
     afl: AFLConfig = field(default_factory=AFLConfig)
     term: TERMConfig = field(default_factory=TERMConfig)
     fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    coop: CoopConfig = field(default_factory=CoopConfig)
     fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
     fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
     feddc: FedDCConfig = field(default_factory=FedDCConfig)
@@ -204,8 +215,23 @@ class Config:
         return hash(tuple(getattr(self, f.name) for f in fields(self)))
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out the hash, which is another one in another process."""
+        """Exclude the cached hash: string hashes differ between processes."""
         return {key: value for key, value in vars(self).items() if key != "_hash"}
+
+    def value(self, key: str) -> Value:
+        """Return what the run has of a run-config key."""
+        section, name = _places()[key]
+        found: Value = getattr(getattr(self, section) if section else self, name)
+        return found
+
+    @property
+    def entry(self) -> Algorithm:
+        """The entry of the run's algorithm, in the variant that the keys of its solver ask for."""
+        entry = algorithm_of(self.algorithm)
+        for variant in () if is_reference(entry.solver) else entry.variants:
+            if self.value(variant.key) == variant.value:
+                entry = replace(entry, **variant.changes)
+        return entry
 
     @property
     def seeds(self) -> Seeds:
@@ -228,32 +254,19 @@ class Config:
         return bool(self.models.levels) and bool(algorithm_of(self.algorithm).distils)
 
     @property
+    def narrow(self) -> bool:
+        """Whether clients train some of the units of each layer."""
+        return any(r < 1 for r, _ in self.widths)
+
+    @property
     def parted(self) -> bool:
         """Whether clients train parts of the model."""
-        return self.by_kind or any(r < 1 for r, _ in self.widths)
+        return self.by_kind or self.narrow
 
     @property
     def part_key(self) -> str:
         """The key that says which part of the model a client has."""
-        return self._parts[0]
-
-    @property
-    def part_levels(self) -> str:
-        """What it says."""
-        return self._parts[1]
-
-    @property
-    def part_whole(self) -> str:
-        """What it says where all train the whole model."""
-        return self._parts[2]
-
-    @property
-    def _parts(self) -> tuple[str, str, str]:
-        if self.by_kind:
-            return "models.levels", self.models.levels, '""'
-        if self.width.levels:
-            return "width.levels", self.width.levels, "1"
-        return "dropout-width", f"{self.train.dropout_width:g}", "1"
+        return "models.levels" if self.by_kind else "width.levels" if self.width.levels else "dropout-width"
 
     @property
     def run_name(self) -> str:
@@ -272,6 +285,17 @@ class Config:
             return 0.0  # a client's own numbers are not protected
         at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
         return 1.0 if at_clients else 0.0
+
+
+@cache
+def _places() -> dict[str, tuple[str, str]]:
+    """Return by key the section that holds it, "" = the run itself, and its field."""
+    places = {key_of("", f.name): ("", f.name) for f in fields(Config) if f.default_factory is MISSING}
+    for section in fields(Config):
+        if section.default_factory is not MISSING:
+            own = fields(section.default_factory())
+            places |= {key_of(section.name, f.name): (section.name, f.name) for f in own}
+    return places
 
 
 # Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.

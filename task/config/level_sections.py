@@ -1,10 +1,11 @@
 """The run-config keys of clients of several widths or kinds of models, and of public examples."""
 
 from task.config.sections import Section, knob
+from task.config.when import AVERAGED, When, algorithms
 from task.errors import ConfigError
 
 
-class WidthConfig(Section):
+class WidthConfig(Section, switch="levels"):
     """Clients of several sizes: HeteroFL, Diao et al. 2021, and FedRolex, Alam et al. 2022."""
 
     levels: str = knob("", 'r, shares of each layer\'s units that clients have: "1,0.5,0.25"; "" = all alike')
@@ -33,11 +34,15 @@ class WidthConfig(Section):
         return tuple(zip(levels, _shares("width", self.shares, len(levels)), strict=True))
 
 
-class ModelsConfig(Section):
+class ModelsConfig(Section, when=AVERAGED):
     """Clients of several kinds of models, which never leave them."""
 
     levels: str = knob("", 'models that clients have, in place of model: "logistic,mlp,2nn"; "" = all model')
-    shares: str = knob("", 'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal')
+    shares: str = knob(
+        "",
+        'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal',
+        when=When("models.levels"),
+    )
     features: int = knob(
         0, "units of a last hidden layer, ReLU, that is put into each model; 0 = as the model is", low=0
     )
@@ -56,7 +61,7 @@ class ModelsConfig(Section):
         return tuple(zip(names, _shares("models", self.shares, len(names)), strict=True))
 
 
-class PublicConfig(Section):
+class PublicConfig(Section, when=algorithms(lambda entry: entry.reads_public)):
     """Public examples, the same at all parties, whose labels only `FedMDConfig.pretrain_epochs` needs."""
 
     data: str = knob("", 'data set that they come from; "" = from the run\'s own, and no client has them')

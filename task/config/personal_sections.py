@@ -1,6 +1,7 @@
 """The run-config keys of the personalised algorithms: a section each, or one for those that share it."""
 
 from task.config.sections import Section, knob
+from task.config.when import HEAD, When, algorithms
 
 
 class FedBABUConfig(Section):
@@ -41,7 +42,9 @@ class FedPHPConfig(Section):
         "what is learnt from it: its outputs (kd), or the distribution of its features (mmd)",
         choices=("kd", "mmd"),
     )
-    temperature: float = knob(4.0, "transfer=kd: what its logits are divided by", above=0)
+    temperature: float = knob(
+        4.0, "transfer=kd: what its logits are divided by", above=0, when=When("fedphp.transfer", ("kd",))
+    )
     mu: float = knob(0.9, "largest share that the inherited model keeps in a round", low=0, below=1)
 
 
@@ -88,11 +91,17 @@ class FedEMConfig(Section):
 class PersonalConfig(Section):
     """What several personalised algorithms share."""
 
-    layers: int = knob(1, "fedper, fedrep, fedbabu: K_P, layers of the head, the last ones", low=0)
+    layers: int = knob(
+        1,
+        "fedper, fedrep, fedbabu: K_P, layers of the head, the last ones",
+        low=0,
+        when=(HEAD, When("private-layers", ("",))),
+    )
     epochs: int = knob(
         0,
         "epochs of FedRep's head, Ditto's personal model, fine-tune, fedbabu's fine-tuning; 0 = local-epochs",
         low=0,
+        when=(When("local-steps", (0,)), When("fedbabu.tune", ("none",), but=True)),
     )
 
 
@@ -102,7 +111,7 @@ class FineTuneConfig(Section):
     mu: float = knob(0.0, "mu of FedProx's term in training and fine-tuning; 0 = FedAvg's", low=0)
 
 
-class FedALAConfig(Section):
+class FedALAConfig(Section, when=algorithms(lambda entry: "ala" in entry.stages, other=When("ala", (True,)))):
     """Adaptive local aggregation, Zhang et al. 2023: fedala, and ala = true in front of another."""
 
     eta: float = knob(1.0, "eta, learning rate of the weights W; 0 = W stays one, FedAvg", low=0)

@@ -1,10 +1,9 @@
 """Run config -> frozen dataclasses; the only reader of the kebab-case keys.
 
 A run is described by the flat keys of ``[tool.flwr.app.config]`` in ``pyproject.toml``, overridden by a
-recipe (``task/recipes/*.toml``) and by ``-c key=value``. `read_config` checks all of it at once, before
-round 1: unknown keys, types, ranges, names and keys that nothing in the run reads are refused with the key,
-what was expected and what was got. Below the two ``app.py`` files only the objects of `task.config.knobs`
-travel.
+recipe (``task/recipes/*.toml``) and by ``-c key=value``. Here each key is checked by itself; whether they go
+together is `task.resolve.read`'s question. Below the two ``app.py`` files only the objects of
+`task.config.knobs` travel.
 """
 
 import dataclasses
@@ -17,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_type_hints
 
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.names import unknown_key
 from task.config.run_name import key_of
-from task.config.sections import DataConfig, Value
+from task.config.sections import DataConfig, Section, Value
+from task.config.when import When
 from task.errors import ConfigError, choose_from
-from task.spec.brought import algorithm_of
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides
@@ -41,6 +41,8 @@ class Knob:
     doc: str
     bounds: Mapping[str, float]  # by `SIGNS`
     choices: tuple[str, ...] | tuple[int, ...]
+    when: tuple[When, ...]  # what must hold for a run to read it, beside what holds of its owner
+    section_when: tuple[When, ...] = ()  # and what of the whole section
 
 
 @cache  # a node reads its config with every message
@@ -52,9 +54,21 @@ def knobs() -> tuple[Knob, ...]:
         for f in dataclasses.fields(cls):
             if "doc" not in f.metadata:
                 continue
-            default = cast(Value, f.default)
-            found.append(Knob(key_of(section, f.name), section, f.name, hints[f.name], default, **f.metadata))
-    return tuple(found)
+            default, key = cast(Value, f.default), key_of(section, f.name)
+            found.append(Knob(key, section, f.name, hints[f.name], default, **f.metadata))
+    return tuple(_switched(k, dict(_sections()).get(k.section)) for k in found)
+
+
+def _switched(k: Knob, section: type[Section] | None) -> Knob:
+    """Add the conditions of a key's section, of which its own take the place of the switch."""
+    if section is None:
+        return k
+    own = k.when
+    if section.switch and not own and k.name != section.switch:
+        switch = section.__dataclass_fields__[section.switch]
+        on = tuple(choice for choice in switch.metadata["choices"] if choice != switch.default)
+        own = (When(key_of(k.section, section.switch), on),)
+    return replace(k, when=own, section_when=section.when)
 
 
 def section_title(section: str) -> str:
@@ -64,7 +78,7 @@ def section_title(section: str) -> str:
 
 
 @cache
-def _sections() -> tuple[tuple[str, type], ...]:
+def _sections() -> tuple[tuple[str, type[Section]], ...]:
     hints = get_type_hints(Config)
     return tuple((f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata)
 
@@ -80,24 +94,8 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
     return flat
 
 
-def read_config(run_config: Mapping[str, Any]) -> Config:
-    """Build a `Config` from run-config keys; keys that are absent take their default.
-
-    Raises:
-        ConfigError: An unknown key, a wrong type, a value out of range, an unknown name, or a key that was
-            set and that nothing in the run reads.
-    """
-    from task.config.effective import check_read
-    from task.resolve.validate import check_names
-
-    config = _built(run_config)
-    check_names(config)
-    check_read(as_run_config(config), defaults())
-    return config
-
-
 def read_checked(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of a run that `read_config` accepted where it began, from the keys in its files.
+    """Return the config of a run that was accepted where it began, from the keys in its files.
 
     Each key is checked by itself. Whether they go together is not asked again: a model's card has no paths,
     and what a server measures follows from its data, which need not be on this machine.
@@ -105,11 +103,6 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: An unknown key, a wrong type or a value out of range.
     """
-    return _built(run_config)
-
-
-def _built(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of some keys, each checked by itself."""
     known = {k.key: k for k in knobs()}
     values: dict[str, dict[str, Any]] = {name: {} for name in ("", *dict(_sections()))}
     for key, raw in flatten(run_config).items():
@@ -117,7 +110,7 @@ def _built(run_config: Mapping[str, Any]) -> Config:
             raise ConfigError(unknown_key(key, known, str(run_config.get("algorithm", ""))))
         k = known[key]
         values[k.section][k.name] = _checked(k, raw)
-    sections = {name: cls(**values[name]) for name, cls in _sections()}
+    sections: dict[str, Any] = {name: cls(**values[name]) for name, cls in _sections()}
     return _measured(_parted(Config(**values[""], **sections)))
 
 
@@ -139,26 +132,6 @@ def _measured(config: Config) -> Config:
             f'run-config key "fraction-evaluate": expected -1 or float >= 0 and <= 1; got {share!r}'
         )
     return replace(config, server=replace(config.server, fraction_evaluate=config.measured_share))
-
-
-def fuse(recipe: Mapping[str, Value], own: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Put run-config keys on top of a recipe's.
-
-    A recipe may set the knobs of several algorithms, so that they can be run one after the other.
-
-    Returns:
-        All keys without those of the recipe that nothing in the run reads, and by key of these, why.
-
-    Raises:
-        ConfigError: A key that is wrong by itself.
-    """
-    from task.config.effective import unread
-
-    own = flatten(own)
-    keys: dict[str, Any] = {**recipe, **own}
-    run = as_run_config(_built(keys))
-    out = {key: str(why) for key, why in unread(run, defaults()) if key in recipe and key not in own}
-    return {key: value for key, value in keys.items() if key not in out}, out
 
 
 @cache
@@ -185,7 +158,7 @@ def _checked(k: Knob, raw: object) -> Value:
 
 
 def as_run_config(config: Config) -> dict[str, Value]:
-    """Return every key with its value: the inverse of `read_config`."""
+    """Return every key with its value: the inverse of `read_checked`."""
     return {k.key: getattr(getattr(config, k.section) if k.section else config, k.name) for k in knobs()}
 
 

@@ -4,6 +4,7 @@ Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are
 needed, and only the process that decodes pays for the last three.
 """
 
+import os
 import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
@@ -245,9 +246,15 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
 
 
 def _files(source: Source) -> dict[str, Any]:
-    """Return how many files were read, and the names of the first, as of `task.datasets.facts`."""
-    names = [path.name for path in source.files[:FILES_LISTED]]
-    return {"files": {"count": len(source.files), "listed": names}} if names else {}
+    """Return how many files were read, and the names of the first, as of `task.datasets.facts`.
+
+    Names are below the folder that has all of them, so that pictures are told apart by their class folders.
+    """
+    if not source.files:
+        return {}
+    above = os.path.commonpath([path.parent for path in source.files])
+    names = [path.relative_to(above).as_posix() for path in source.files[:FILES_LISTED]]
+    return {"files": {"count": len(source.files), "listed": names}}
 
 
 def _owned(request: Request, source: Source) -> Decoded:

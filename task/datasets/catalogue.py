@@ -1,6 +1,6 @@
 """The data sets a run can name, by name."""
 
-from task.datasets import brought, domains, generated, hub, idx, images, leaf, shakespeare, tables, words
+from task.datasets import domains, generated, hub, idx, images, leaf, shakespeare, tables, user_loader, words
 from task.datasets.base import DatasetSpec, Source
 from task.errors import ConfigError, choose_from
 from task.references import is_hub, is_reference
@@ -90,7 +90,7 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
 }  # fmt: skip
 
-_BROUGHT = DatasetSpec("your own code", "package.module:name", "", brought.locate, brought.decode)
+_BROUGHT = DatasetSpec("your own code", "package.module:name", "", user_loader.locate, user_loader.decode)
 _HUB = DatasetSpec("of Hugging Face", "hf:OWNER/NAME or hf:FOLDER", "", hub.locate, hub.decode)
 
 

@@ -1,7 +1,7 @@
 """What happens to the columns of a table before a model reads them: filled gaps, standardisation.
 
 Both go by the means and deviations of all clients' values, which the server has the clients sum up before
-round 1 and sends with every message (`strategies.engine.columns_phase`); nodes keep none of it.
+round 1 and sends with every message (`strategies.stages.columns`); nodes keep none of it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,8 @@ from task.datasets.own import assemble, data_path, files_of, keys_of
 from task.datasets.parts import TEST, TRAIN
 from task.datasets.pictures import PictureError, Stack, opened
 from task.errors import DataError, local, reason
+
+MOST_BYTES, MOST_UNPACKED = 256 << 20, 64 << 30  # of a file in a zip file, and of all of them
 
 
 class _Cifar(NamedTuple):
@@ -195,12 +199,31 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], bytes]]]:
         return
     try:
         with zipfile.ZipFile(path) as archive:
-            yield archive.namelist(), archive.read
+            yield archive.namelist(), partial(_unpacked, archive, Counter())
     except zipfile.BadZipFile as err:
         raise DataError(
             f"{local(path)}: expected a folder of class folders or a zip file of one; got {local(err)}. "
             "Fetch it again."
         ) from err
+
+
+def _unpacked(archive: zipfile.ZipFile, so_far: Counter[str], name: str) -> bytes:
+    """Return a file of an archive; `so_far` counts the bytes that were unpacked.
+
+    It cannot yield more than its header says, which `zipfile` cuts it off at.
+
+    Raises:
+        PictureError: It is too large, or all together are.
+    """
+    size = archive.getinfo(name).file_size
+    so_far["bytes"] += size
+    for what, found, most in (("a file", size, MOST_BYTES), ("all", so_far["bytes"], MOST_UNPACKED)):
+        if found > most:
+            raise PictureError(
+                f"in a zip file that unpacks to too much: expected at most {most >> 20:,} MiB for {what}; "
+                f"got {found >> 20:,} MiB. If it is what it should be, unpack it and name the folder"
+            )
+    return archive.read(name)
 
 
 def decode_folder(request: Request, source: Source) -> Decoded:
@@ -275,6 +298,8 @@ def _stacked(
     for picture in pictures:
         try:
             data = read(picture.name)
+        except PictureError as err:
+            raise DataError(f"{local(path)}: {local(picture.name)} is {err.args[0]}") from err
         # RuntimeError and NotImplementedError: a zip file with a password, or packed by other means.
         except (OSError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as err:
             raise DataError(

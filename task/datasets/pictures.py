@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from task.errors import DataError, local
+from task.storage.memory import available
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
+MOST_PIXELS = 2**26  # of a picture; a small file may say that it is of billions
 _ORIENTATION, _UPRIGHT = 0x0112, 1  # an EXIF tag
 _TODO = (
     "Convert all pictures to 8 bits by one range for all sites, as in x / 4095 * 255 for values of 12 bits"
@@ -48,6 +50,10 @@ def opened(data: bytes) -> tuple[npt.NDArray[np.uint8], str]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise PictureError(
+                    f"of {image.width}x{image.height} pixels; expected at most {MOST_PIXELS:,}. Scale it"
+                )
             deep = _deep(image)
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             image.load()
@@ -131,6 +137,12 @@ class Stack:
         if self._x is None:
             channels = 3 if self._colour else len(planes)
             self._first = name
+            needs, free = self._count * channels * planes[0].size, available()
+            if needs > free:
+                raise PictureError(
+                    f"one of {self._count:,} pictures that take {needs >> 20:,} MiB if all are like it; "
+                    f"expected at most {free >> 20:,} MiB, the memory that is left here. Scale them"
+                )
             self._x = np.empty((self._count, channels, *planes.shape[1:]), dtype=np.uint8)
         if planes.shape[1:] != self._x.shape[2:]:
             raise PictureError(

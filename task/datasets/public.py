@@ -4,8 +4,8 @@ Nobody reads their labels, unless the run says that models begin with them (``fe
 
 They come from a data set that everybody can have (``public.data``), or from the run's own training pool
 (``public.data = ""``); of a pool they are taken out before any client trains or tests. Which rows follows
-from the seed of the data. Where all parties need them (`task.spec.entry.Algorithm.public`), every node says
-the SHA-256 of its examples when it registers, and one whose examples are others takes no part. Where the
+from the seed of the data. Where all parties need them (`task.catalogue.entry.Algorithm.public`), every node
+says the SHA-256 of its examples when it registers, and one whose examples are others takes no part. Where the
 server trains on them (`Algorithm.distils`), it alone has them.
 
 A table of logits has two arrays:
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.datasets import Dataset, load_dataset, spec_of
 from task.datasets.base import Owners, Rows
@@ -126,7 +127,8 @@ def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:
             f'"{config.data.dataset}"; got {source.input_shape} of "{name}"'
         )
     rows = public_rows(source, config)
-    if not (config.algorithm == "fedmd" and config.fedmd.pretrain_epochs):
+    labels = algorithm_of(config.algorithm).owns("fedmd.pretrain-epochs") and config.fedmd.pretrain_epochs
+    if not labels:
         return PublicExamples(source.inputs(rows))
     if dataset is not None and source.num_classes != dataset.num_classes:
         raise ConfigError(

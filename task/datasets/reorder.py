@@ -74,10 +74,12 @@ def in_order_of(order: Meaning, said: Description) -> Description:
     """Return a description of the same things in the order of a meaning that is of the same names."""
     sources = _moves(said.meaning.inputs, order.inputs)
     columns = _columns([said.inputs[i] for i in sources], said.columns) if len(sources) else said.columns
-    if not said.classes:
+    if not said.outputs:
         return replace(said, columns=columns)
-    targets = _moves(said.meaning.outputs, order.outputs)
-    return replace(said, columns=columns, classes=tuple(said.classes[i] for i in targets))
+    outputs = tuple(said.outputs[i] for i in _moves(said.meaning.outputs, order.outputs))
+    if said.classes:
+        return replace(said, columns=columns, classes=outputs)
+    return replace(said, columns=columns, targets=outputs)
 
 
 def _moves(mine: tuple[int, ...], wanted: tuple[int, ...]) -> npt.NDArray[np.int64]:

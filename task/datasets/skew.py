@@ -108,7 +108,7 @@ class Skew:
         return torch.from_numpy(np.stack(found)) if found else torch.zeros_like(pixels)
 
 
-def load_dealt(config: Config) -> tuple[Dataset, Partition]:
+def load_partitioned(config: Config) -> tuple[Dataset, Partition]:
     """Return the data set that a run names, with its clients' skew and conditions, and who owns which rows.
 
     What changes from round to round is whole and as before round 1; `at` of both says what it is in a round.

@@ -34,6 +34,7 @@ from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
+from task.storage.memory import available
 
 
 def locate_csv(request: Request) -> Source:
@@ -168,9 +169,9 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         raise DataError(f"{local(source.files[0])}: expected at least one row below the header; got none")
     rows, tests, notes = _used(table.rows)
     if table.empty:
-        notes.append(
-            f"{len(table.empty)} files have a header and no row, and are left out: {listed(table.empty)}"
-        )
+        has, are = ("file has", "is") if len(table.empty) == 1 else ("files have", "are")
+        what = f"{has} a header and no row, and {are} left out"
+        notes.append(f"{len(table.empty)} {what}: {listed(table.empty)}")
     if others := source.keys["others"]:
         notes.append(f"{len(others)} files or folders are no csv, and are left out: {listed(others)}")
     y: npt.NDArray[Any] = np.zeros(len(rows), np.int64)
@@ -352,7 +353,15 @@ def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
     try:
         # Opened here, because NumPy leaves the file open when it is not what it should be.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            needs, free = sum(member.file_size for member in archive.zip.infolist()), available()
+            if needs > free:
+                raise DataError(
+                    f"{local(path)}: expected arrays of at most {free >> 20:,} MiB, the memory that is left "
+                    f"on this machine; got {needs >> 20:,} MiB. Make x smaller: float32, or fewer rows"
+                )
             arrays = {name: archive[name] for name in archive.files}
+    except DataError:
+        raise
     except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
         raise DataError(
             f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."

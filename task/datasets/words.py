@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
 from task.errors import DataError, local
+from task.models import WORD_BUCKETS
 
-BUCKETS = 32_000  # numbers of words, 0 among them, which stands for no word
 NEWS = 200  # words of a news item that count, as in PFLlib
 _WORD = re.compile(r"\w+|[^\w\s]")
 _TOPICS = ("World", "Sports", "Business", "Sci/Tech")  # of labels 1 to 4
@@ -30,12 +30,12 @@ def numbered(texts: Sequence[str], length: int) -> npt.NDArray[np.int32]:
     """Return the numbers of the first `length` words of each text, int32 ``[N, length]``, padded with 0.
 
     Words are runs of letters and digits in lower case, and single signs. Their numbers go from 1 to
-    `BUCKETS` - 1.
+    `WORD_BUCKETS` - 1.
     """
     out = np.zeros((len(texts), length), np.int32)
     for row, text in zip(out, texts, strict=True):
         words = _WORD.findall(text.lower())[:length]
-        row[: len(words)] = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
+        row[: len(words)] = [1 + zlib.crc32(word.encode()) % (WORD_BUCKETS - 1) for word in words]
     return out
 
 

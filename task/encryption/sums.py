@@ -15,7 +15,7 @@ from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Foldable
 from task.numerics.reduce import Mean
-from task.wire.checks import FINITE
+from task.numerics.terms import FINITE
 
 TOTAL = "he-total"  # entry of an order: n, the weight of all clients that are asked
 

@@ -24,9 +24,10 @@ from task.references import is_reference
 if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
     from torch import nn
 
-__all__ = ["MODELS", "ModelSpec", "build_model", "drawn"]
+__all__ = ["MODELS", "WORD_BUCKETS", "ModelSpec", "build_model", "drawn"]
 
 Shape = tuple[int, ...]
+WORD_BUCKETS = 32_000  # numbers of words, 0 among them, which stands for no word
 _TRIES = 4  # to make a model without importing a module
 
 
@@ -143,10 +144,9 @@ def _char_lstm(shape: Shape, num_classes: int) -> nn.Module:
 def _fasttext(shape: Shape, num_classes: int) -> nn.Module:
     from torch import nn
 
-    from task.datasets.words import BUCKETS
     from task.models.layers import MeanOfWords
 
-    return nn.Sequential(MeanOfWords(BUCKETS, 32), nn.Linear(32, 32), nn.Linear(32, num_classes))
+    return nn.Sequential(MeanOfWords(WORD_BUCKETS, 32), nn.Linear(32, 32), nn.Linear(32, num_classes))
 
 
 def _resnet18(description: str, *, batch_norm: bool = False) -> ModelSpec:

@@ -47,9 +47,8 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         ConfigError: The callable fails, or what it returns cannot be trained.
     """
     maker = find_maker(reference)
-    args, named = _arguments(reference, maker, shape, num_classes)
     try:
-        model = maker(*args, **named)
+        model = _made(reference, maker, shape, num_classes)
     except Exception as err:  # whatever the user's code raises
         raise _refused(reference, "a model", f"an error: {place(err)}") from err
     if not isinstance(model, nn.Module):
@@ -72,6 +71,20 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         model.train()
     _check_tensors(reference, model)
     return model
+
+
+def _made(reference: str, maker: Callable[..., Any], shape: Shape, num_classes: int) -> Any:
+    """Call a maker. One with **options is given num_classes if it takes it, as torchvision's models do."""
+    args, named = _arguments(reference, maker, shape, num_classes)
+    if not args and not named:
+        parameters = inspect.signature(maker).parameters.values()
+        before = torch.get_rng_state()
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            try:
+                return maker(num_classes=num_classes)
+            except TypeError:
+                torch.set_rng_state(before)
+    return maker(*args, **named)
 
 
 def _is_away(value: Any) -> bool:
@@ -110,11 +123,14 @@ def _check_tensors(reference: str, model: nn.Module) -> None:
     """Refuse a model whose tensors cannot be sent, averaged or trained."""
     names: dict[int, str] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
-        if first := names.get(id(p)):
+        where = p.untyped_storage().data_ptr() if p.numel() else id(p)
+        if first := names.get(where):
             raise _refused(
-                reference, "parameters of their own in every layer", f"one tensor as {first!r} and {name!r}"
-            )
-        names[id(p)] = name
+                reference, "parameters of their own in every layer",
+                f"one tensor as {first!r} and {name!r} (tied weights). Keep one of these layers, and use its "
+                "tensor twice in forward, as in F.linear(x, self.embedding.weight)",
+            )  # fmt: skip
+        names[where] = name
         if p.dtype != torch.float32:
             raise _refused(reference, "float32 parameters", f"{str(p.dtype)[6:]} in {name!r}")
     if not any(p.requires_grad for p in model.parameters()):

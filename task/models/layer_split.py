@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from task.catalogue.entry import Private
 from task.errors import ConfigError
 from task.models.layers import Twin
-from task.spec.entry import Private
 
 LinearCall = tuple[str, torch.Tensor, torch.Tensor]
 
@@ -31,8 +31,8 @@ def private_names(
 ) -> frozenset[str]:
     """Return the names of the tensors, parameters and buffers, that stay at the clients.
 
-    `private` says which part, as in `task.spec.entry.Algorithm`; the "head" are the last `layers`, 0 = none,
-    or what `patterns` name, and the "body" is all but the last `layers`.
+    `private` says which part, as in `task.catalogue.entry.Algorithm`; the "head" are the last `layers`, 0 =
+    none, or what `patterns` name, and the "body" is all but the last `layers`.
 
     Raises:
         ConfigError: The model has no such part.

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from task.tasks.elbo import SAMPLES, Posterior
+from task.models.elbo import SAMPLES, Posterior
 
 NOISES = 250  # rows of the noise of a measurement, after which it starts again
 

@@ -15,7 +15,7 @@ import numpy as np
 from task.errors import FieldError, StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Foldable, dense, peak
-from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM
+from task.numerics.terms import FINITE, MAX_INTEGER_TERM, MAX_TERM
 
 SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 

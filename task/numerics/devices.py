@@ -4,27 +4,26 @@ from pathlib import Path
 
 import torch
 
-from task.config.sections import TrainConfig
 from task.errors import ConfigError
 
 
-def training_device(config: TrainConfig) -> torch.device:
-    """Return the device to train on.
+def training_device(wanted: str, *, portable: bool = False) -> torch.device:
+    """Return the device to train on; `wanted` is auto, cpu or cuda.
 
     Raises:
         ConfigError: ``cuda`` is asked for and there is none.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError('run-config key "device": expected a CUDA GPU on this node; got none. Use "auto".')
-    return evaluation_device(config)
+    return evaluation_device(wanted, portable=portable)
 
 
-def evaluation_device(config: TrainConfig) -> torch.device:
+def evaluation_device(wanted: str, *, portable: bool = False) -> torch.device:
     """Return the device on which the server evaluates; it need not have a GPU where the nodes do.
 
     On a GPU this process's convolutions then keep all bits of float32 and add in a fixed order.
     """
-    if config.portable or config.device == "cpu" or not torch.cuda.is_available():
+    if portable or wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     # By default PyTorch's convolutions round float32 inputs to 10 bits (TF32), and may add in any order.
     torch.backends.cudnn.allow_tf32 = False

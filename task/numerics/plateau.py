@@ -1,4 +1,4 @@
-"""When a run no longer gets better."""
+"""Early stopping: has the metric plateaued?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

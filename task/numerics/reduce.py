@@ -36,7 +36,7 @@ from task.errors import FieldError, WireError
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
 from task.numerics.held import Base, Foldable, Held, dense, peak
-from task.wire.checks import FINITE, MAX_INTEGER_TERM, MAX_TERM
+from task.numerics.terms import FINITE, MAX_INTEGER_TERM, MAX_TERM
 
 LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
 CARRY = 31  # a unit of `high` is 2^31 units of `low`

@@ -32,7 +32,7 @@ from task import timing
 from task.errors import ConfigError, RefusedError, StateError, local
 from task.privacy.accounting import epsilon as epsilon_of
 from task.privacy.accounting import gaussian_epsilon
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.storage.locks import HeldError, locked
 from task.text import logger
 

@@ -16,10 +16,10 @@ c            ``colluding``            nodes that may give their noise away      
 
 import math
 
+from task.catalogue.entry import Algorithm
 from task.config.sections import DPConfig
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.noise import Stream
-from task.spec.entry import Algorithm
 
 
 def releases(entry: Algorithm) -> int:

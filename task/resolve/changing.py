@@ -1,42 +1,70 @@
 """What goes together with data that change from round to round; see ``docs/changing-data.md``."""
 
+from dataclasses import replace
+
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.spec.entry import Algorithm
+from task.resolve.refusals import (
+    CANARIES,
+    DP_LOCAL,
+    MEANS_FILLED,
+    QUOTED,
+    STANDARDISED,
+    Setting,
+    algorithm_is,
+    pairs,
+    refuse,
+)
+
+STREAM = (
+    Setting("stream.start", lambda c: c.stream.on and c.stream.start < 1),
+    Setting("stream.window", lambda c: c.stream.on and not c.stream.start < 1),
+)
+LATE = Setting("arrive.share", lambda c: c.arrive.share > 0)
+DRIFT = Setting("drift.kind", lambda c: c.drift.kind != "none")
+OWN_DATA = Setting("stream.own-data", lambda c: c.stream.own_data)
+_NEW = Setting("drift.examples", lambda c: c.drift.examples == "new")
+_VALIDATES = algorithm_is(lambda entry: any(record.of == "validation" for record in entry.up))
+_FROM_POOL = Setting("public.data", lambda c: c.entry.public and not c.public.data, got=QUOTED)
+_COLUMNS = "the sums of columns are of all examples, also of those that have not arrived"
+_CLAIMED = "canaries say that they have examples, which never arrive"
+
+CHANGING = (
+    *pairs(
+        (*STREAM, LATE, DRIFT, OWN_DATA),
+        (algorithm_is(lambda entry: entry.vertical), "parties have the same rows, matched before round 1"),
+    ),
+    *pairs(
+        (*STREAM, OWN_DATA),
+        (
+            _VALIDATES,
+            "its validation examples are redrawn as others arrive, so some would have been trained on",
+        ),
+        (
+            replace(DP_LOCAL, got=QUOTED),
+            "the sampling rate of its ledger is that of one number of examples",
+        ),
+    ),
+    *pairs(
+        _NEW,
+        (
+            _FROM_POOL,
+            "public examples are taken out of it, and which of the others arrive when changes with that",
+        ),
+    ),
+    *pairs(STREAM, (STANDARDISED, _COLUMNS), (replace(MEANS_FILLED, got=QUOTED), _COLUMNS)),
+    *pairs((*STREAM, LATE), (CANARIES, _CLAIMED)),
+)
 
 
-def check_changing(config: Config, entry: Algorithm) -> None:
+def check_changing(config: Config) -> None:
     """Refuse data that change where what is computed from them would not follow.
 
     Raises:
         ConfigError: Naming both keys and the reason.
     """
-    stream, drift, arrive = config.stream, config.drift, config.arrive
-    columns = "the sums of columns are of all examples, also of those that have not arrived"
-    moves = "its validation examples are redrawn as others arrive, so some would have been trained on"
-    rates = "the sampling rate of its ledger is that of one number of examples"
-    claimed = "canaries say that they have examples, which never arrive"
-    parties = "parties have the same rows, matched before round 1"
-    taken = "public examples are taken out of it, and which of the others arrive when changes with that"
-    chosen = any(record.of == "validation" for record in entry.up)
-    arriving = (_stream(config), stream.on)
-    late, drifting = ("arrive.share", arrive.share > 0), ("drift.kind", drift.kind != "none")
-    own, named = ("stream.own-data", stream.own_data), f'algorithm = "{entry.name}"'
-    for (key, on), other, applies, why in (
-        *((case, named, entry.vertical, parties) for case in (arriving, late, drifting, own)),
-        *((case, named, chosen, moves) for case in (arriving, own)),
-        *((case, 'dp.unit = "example"', config.dp.local, rates) for case in (arriving, own)),
-        (("drift.examples", drift.examples == "new"), 'public.data = ""',
-         entry.public and not config.public.data, taken),
-        (arriving, "standardise = true", config.data.standardise, columns),
-        (arriving, 'missing = "mean"', config.data.missing == "mean", columns),
-        *((case, "audit.canaries", config.audit.canaries > 0, claimed) for case in (arriving, late)),
-    ):  # fmt: skip
-        if on and applies:
-            raise ConfigError(
-                f'run-config key "{key}": it does not go with {other}, as {why}. Leave one of the two out'
-            )
-    if drift.examples == "new" and stream.start == 1:
+    refuse(config, CHANGING)
+    if _NEW.on(config) and config.stream.start == 1:
         raise ConfigError(
             'run-config key "drift.examples": "new" changes the examples that arrive from drift.round on; '
             "expected a stream, stream.start < 1 with stream.per-round > 0; got stream.start = 1, with which "
@@ -50,17 +78,14 @@ def check_own_data(config: Config) -> None:
     Raises:
         ConfigError: Naming the key.
     """
-    for key, on, instead in (
-        (_stream(config), config.stream.on, "they arrive as its file grows: stream.own-data = true"),
-        ("drift.kind", config.drift.kind != "none", "they drift by themselves"),
-        ("arrive.share", config.arrive.share > 0, "a node that registers later joins then"),
+    arrive = "they arrive as its file grows: stream.own-data = true"
+    for setting, instead in (
+        *((setting, arrive) for setting in STREAM),
+        (DRIFT, "they drift by themselves"),
+        (LATE, "a node that registers later joins then"),
     ):
-        if on:
+        if setting.on(config):
             raise ConfigError(
-                f'run-config key "{key}": a node brings its own data, which are used as they are: {instead}; '
-                "expected the key left out"
+                f'run-config key "{setting.key}": a node brings its own data, which are used as they are: '
+                f"{instead}; expected the key left out"
             )
-
-
-def _stream(config: Config) -> str:
-    return "stream.start" if config.stream.start < 1 else "stream.window"

@@ -6,24 +6,32 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.encryption import why_not_added
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
+from task.catalogue.selections import SELECTIONS
+from task.catalogue.stages import ALA_FITS, coded_in
+from task.catalogue.sub_models import why_whole
 from task.config.attack_section import INFORMED, MOVED
 from task.config.knobs import Config
 from task.config.sections import CODECS, SPARSE
 from task.errors import ConfigError
-from task.references import is_reference
 from task.resolve.changing import check_changing
 from task.resolve.contract import entry_of
 from task.resolve.measurements import check_measurements
 from task.resolve.pairs import check_pairs
 from task.resolve.private import why_not_central, why_not_local
-from task.secagg.grid import EXACT
-from task.spec.algorithms import ALGORITHMS
-from task.spec.encryption import why_not_added
-from task.spec.entry import Algorithm
-from task.spec.record import MODEL_DOWN, MODEL_UP, PARAMETERS, SHARED
-from task.spec.selections import SELECTIONS
-from task.spec.stages import ALA_FITS, coded_in
-from task.spec.sub_models import why_whole
+from task.resolve.refusals import (
+    COARSE,
+    DP_CENTRAL,
+    DP_LOCAL,
+    DROPOUT,
+    HELD_OUT,
+    SHARP,
+    WIDTHS,
+    Setting,
+)
 
 _PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
 
@@ -34,35 +42,6 @@ LEVELS = "1,0.5"
 MODELS = "logistic,mlp"
 
 
-def _narrow(config: Config) -> bool:
-    return any(share < 1 for share, _ in config.widths)
-
-
-# What a run config has of each key; "" and `EXACT` stand for nothing added.
-_VALUES: dict[str, Callable[[Config], bool | int | str]] = {
-    "ala": lambda c: c.train.ala,
-    "optimizer": lambda c: OWN if is_reference(c.train.optimizer) else c.train.optimizer,
-    "clip-norm": lambda c: SOME if c.train.clip_norm else "",
-    "sam.rho": lambda c: SOME if c.sam.rho > 0 else "",
-    "dropout-width": lambda c: BELOW_ONE if not c.width.levels and _narrow(c) else "",
-    "width.levels": lambda c: LEVELS if c.width.levels and _narrow(c) else "",
-    "models.levels": lambda c: MODELS if c.models.levels else "",
-    "initial-model": lambda c: FILE if c.initial_model else "",
-    "heldout-clients": lambda c: SOME if c.server.heldout_clients > 0 else "",
-    "attack.kind": lambda c: c.attack.kind,
-    "codec.up": lambda c: c.codec.up,
-    "codec.down": lambda c: c.codec.down,
-    "structured.kind": lambda c: c.structured.kind,
-    "dp.noise": lambda c: SOME if c.dp.central else "",
-    "dp.unit": lambda c: "example" if c.dp.local else "",
-    "secagg-bits": lambda c: c.server.secagg_bits if c.server.secagg else EXACT,
-    "secagg": lambda c: c.server.secagg,
-    "he": lambda c: c.server.he,
-    "transcript": lambda c: c.server.transcript,
-    "selection": lambda c: c.server.selection,
-}
-
-
 @dataclass(frozen=True)
 class Choice:
     """Values of a run-config key that add something to an algorithm."""
@@ -71,6 +50,7 @@ class Choice:
     values: tuple[bool | int | str, ...]  # which are alike in what they need
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
+    setting: Setting | None = None  # what says whether a run has one of the values, if these stand for others
 
     def __post_init__(self) -> None:
         """Refuse whatever stands around local training where none of one model takes place."""
@@ -85,7 +65,9 @@ class Choice:
 
     def chosen(self, config: Config) -> bool:
         """Return whether a run config says so."""
-        return _VALUES[self.key](config) in self.values
+        if self.setting is not None:
+            return bool(self.setting.on(config))
+        return config.value(self.key) in self.values
 
 
 _REPEATS = "its clients train several times in a round"
@@ -129,22 +111,15 @@ def _no_base(entry: Algorithm) -> str:
 
 def _structured(entry: Algorithm) -> str:
     more = entry.keeps or entry.phases or entry.private or entry.personal
-    if entry.solver not in ("sgd", "fedexp", "fedprox") or more:
+    if not entry.traits.restricted or more:
         return "its clients do more than steps from the received model, which no restriction is defined for"
     whole = "its rule compares whole models, of which a restriction leaves most as they were"
     return "" if entry.up == (MODEL_UP,) else whole
 
 
-# Solvers whose steps go along the gradient of a loss on one batch, with linear terms at most.
-_UPHILL = (
-    "ditto", "fedacg", "fedcm", "feddc", "feddyn", "fedexp", "fedlc", "fednova", "fedntd", "fedprox",
-    "fedrep", "fine-tune", "loss-before", "mimelite", "moon", "qfedavg", "scaffold", "sgd",
-)  # fmt: skip
-
-
 def _sharp(entry: Algorithm) -> str:
     why = "its clients do not step along the gradient of a loss on one batch, or it is not verified with them"
-    return "" if entry.solver in _UPHILL else why
+    return "" if entry.traits.uphill else why
 
 
 def _ring(entry: Algorithm) -> str:
@@ -221,7 +196,7 @@ def _summed(entry: Algorithm) -> str:
 
 def _protecting(check: Callable[[Algorithm], str]) -> Callable[[Algorithm], str]:
     """Return a check of what protects clients, which goes with nothing that only claims to."""
-    return lambda entry: entry.disproved or check(entry)
+    return lambda entry: entry.unsafe_reason or check(entry)
 
 
 def _selection(name: str) -> Choice:
@@ -236,16 +211,21 @@ def _selection(name: str) -> Choice:
     return Choice("selection", (name,), why_not)
 
 
+_OPTIMIZER = Setting("optimizer", lambda c: c.train.optimizer != "sgd")
+_CLIPPED = Setting("clip-norm", lambda c: c.train.clip_norm)
+_MODELS = Setting("models.levels", lambda c: c.models.levels)
+_FILE = Setting("initial-model", lambda c: c.initial_model)
+
 CHOICES: tuple[Choice, ...] = (
     Choice("ala", (True,), _ala),
-    Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only),
-    Choice("clip-norm", (SOME,), lambda entry: entry.unclipped),
-    Choice("sam.rho", (SOME,), _sharp),
-    Choice("dropout-width", (BELOW_ONE,), why_whole),
-    Choice("width.levels", (LEVELS,), why_whole),
-    Choice("models.levels", (MODELS,), _alike),
-    Choice("initial-model", (FILE,), _own_start),
-    Choice("heldout-clients", (SOME,), _everybody),
+    Choice("optimizer", ("adam", "adamw", OWN), lambda entry: entry.sgd_only, _OPTIMIZER),
+    Choice("clip-norm", (SOME,), lambda entry: entry.unclipped, _CLIPPED),
+    Choice("sam.rho", (SOME,), _sharp, SHARP),
+    Choice("dropout-width", (BELOW_ONE,), why_whole, DROPOUT),
+    Choice("width.levels", (LEVELS,), why_whole, WIDTHS),
+    Choice("models.levels", (MODELS,), _alike, _MODELS),
+    Choice("initial-model", (FILE,), _own_start, _FILE),
+    Choice("heldout-clients", (SOME,), _everybody, HELD_OUT),
     Choice("attack.kind", MOVED, lambda entry: _everybody(entry) or _no_base(entry)),
     Choice("attack.kind", ("label-flip", "backdoor"), _everybody),
     Choice("attack.kind", INFORMED, _informed),
@@ -253,9 +233,9 @@ CHOICES: tuple[Choice, ...] = (
     Choice("codec.up", SPARSE, _sparse),
     Choice("codec.down", CODECS, _down),
     Choice("structured.kind", ("low-rank", "mask"), _structured),
-    Choice("dp.noise", (SOME,), _protecting(why_not_central)),
-    Choice("dp.unit", ("example",), _protecting(why_not_local)),
-    Choice("secagg-bits", (64, 32), _protecting(_rounded)),
+    Choice("dp.noise", (SOME,), _protecting(why_not_central), DP_CENTRAL),
+    Choice("dp.unit", ("example",), _protecting(why_not_local), DP_LOCAL),
+    Choice("secagg-bits", (64, 32), _protecting(_rounded), COARSE),
     Choice("secagg", (True,), _protecting(_secure)),
     Choice("he", (True,), _protecting(why_not_added)),
     Choice("transcript", ("sums",), _summed),
@@ -281,6 +261,6 @@ def check_composition(config: Config) -> None:
                 f"expected one of {', '.join(fits[:12])}{', ...' if len(fits) > 12 else ''}, or another "
                 f'"{choice.key}"'
             )
-    check_changing(config, entry)
+    check_changing(config)
     check_measurements(config, entry)
     check_pairs(config)

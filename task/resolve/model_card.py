@@ -25,7 +25,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from task.config.effective import models_in
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_checked
 from task.config.sections import Value
@@ -36,7 +36,7 @@ from task.errors import ConfigError, StateError, local, reason
 from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
-from task.spec.brought import algorithm_of
+from task.resolve.effective import models_in
 from task.tasks import with_task
 
 FORMAT = 1

@@ -1,12 +1,145 @@
 """Keys that do not go together, whatever the algorithm. `task.resolve.composition` has what depends on it."""
 
-from task import codecs
-from task.config.attack_section import INFORMED
+from dataclasses import replace
+
+from task.codecs import CODECS
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.secagg.grid import EXACT
-from task.spec.algorithms import ALGORITHMS
-from task.spec.selections import SELECTIONS
+from task.resolve.refusals import (
+    ALA,
+    ATTACK_INFORMED,
+    COARSE,
+    CODEC_DOWN,
+    CODEC_UP,
+    DP_CENTRAL,
+    DP_LOCAL,
+    ENCRYPTED,
+    ENOUGH,
+    HELD_OUT,
+    KINDS,
+    MEANS_FILLED,
+    PARTS,
+    SECURE,
+    SHARP,
+    STANDARDISED,
+    STRAGGLERS,
+    STRUCTURED,
+    TRANSCRIPT,
+    Setting,
+    algorithm_is,
+    pairs,
+    policy_is,
+    refuse,
+)
+
+
+def _codec(config: Config, *, biased: bool = False) -> bool:
+    codec = CODECS.get(config.codec.up)
+    return codec is not None and (codec.biased or not biased)
+
+
+_LOSSES = policy_is(lambda policy: policy.needs_losses)
+_UNBOUNDED = Setting("max-update-norm", lambda c: not (c.server.max_update_norm or c.dp.central))
+_PORTABLE = Setting("portable", lambda c: c.train.portable)
+_NOISY_NODES = Setting("dp.noise-by", lambda c: c.dp.distributed)
+_WHOLE = "a masked sum has every number whole, so that a code saves nothing"
+_CODED = "a ciphertext has every number whole, so that a code saves nothing"
+_COLUMNS = "the sums of each client's columns go up in clear"
+
+PAIRS = (
+    *pairs(
+        SHARP,
+        (DP_LOCAL, "the noise is for one gradient of an example in a step, and the ascent takes another"),
+    ),
+    *pairs(
+        Setting("threads", lambda c: c.train.threads != 1, "1"),
+        (_PORTABLE, "sums are split alike everywhere"),
+    ),
+    *pairs(
+        Setting("device", lambda c: c.train.device == "cuda", '"cpu" or "auto"'),
+        (_PORTABLE, "clients train on processors"),
+    ),
+    *pairs(
+        Setting("personal.epochs", lambda c: c.personal.epochs > 0, "0"),
+        (STRAGGLERS, "it is the same for all clients, and slow ones have fewer epochs"),
+    ),
+    *pairs(
+        Setting("initial-model", lambda c: c.initial_model, '""'),
+        (ALA, "clients mix what they get with the model that the seed draws"),
+    ),
+    *pairs(
+        STRUCTURED,
+        (ALA, "what is sent is relative to the received model, and clients start from a mixture with it"),
+    ),
+    *pairs(CODEC_UP, (STRUCTURED, "that says what is sent")),
+    *pairs(
+        Setting("optimizer", lambda c: c.train.optimizer != "sgd", '"sgd"'),
+        (STRUCTURED, "a restricted step is one along a restricted gradient"),
+    ),
+    *pairs(
+        PARTS,
+        (ALA, "clients keep arrays of the whole model from round to round"),
+        (_LOSSES, "the policy goes by the loss of the received model, and no whole model is sent"),
+        (
+            replace(CODEC_UP, on=lambda c: _codec(c, biased=True)),
+            "clients keep what their codes leave out of the whole model",
+        ),
+        (STRUCTURED, "a restriction is of the whole model"),
+        (CODEC_DOWN, "no whole model is sent"),
+    ),
+    *pairs(
+        KINDS,
+        (replace(CODEC_UP, on=_codec), "it was not verified together"),
+        (HELD_OUT, "a client held out has no kind of model of its own yet"),
+    ),
+    *pairs(
+        PARTS,
+        (TRANSCRIPT, "a transcript's sums are of whole models"),
+        (ATTACK_INFORMED, "malicious clients compare coordinates of models that do not have the same ones"),
+    ),
+    *pairs(
+        SECURE,
+        (_LOSSES, "the policy goes by single clients' losses"),
+        (policy_is(lambda policy: policy.ring), "the server sees each client's model on its way"),
+        (CODEC_UP, _WHOLE),
+        (STRUCTURED, _WHOLE),
+        (PARTS, "which numbers a client sends would show which part it trained"),
+        (HELD_OUT, "they are measured one by one"),
+        (DP_LOCAL, "the server adds up the private steps of each client, which masks would hide"),
+        (ENOUGH, "a sum is opened once all nodes have answered or the time is up"),
+    ),
+    *pairs(
+        COARSE,
+        (_UNBOUNDED, "without a bound on updates a sum of so few bits could wrap"),
+    ),
+    *pairs(
+        ENCRYPTED,
+        (SECURE, "either hides single nodes' sums; masks cost less"),
+        (DP_CENTRAL, "the server adds noise to integers, and has ciphertexts"),
+        (DP_LOCAL, "it was not verified together"),
+        (CODEC_UP, _CODED),
+        (CODEC_DOWN, "the server knows no model to code"),
+        (STRUCTURED, _CODED),
+        (PARTS, "the server cannot cut parts out of a ciphertext"),
+        (STANDARDISED, _COLUMNS),
+        (MEANS_FILLED, _COLUMNS),
+    ),
+    *pairs(
+        Setting("transcript", lambda c: c.server.transcript == "full", '"sums" or "none"'),
+        (DP_CENTRAL, "uploads, and sums of masked ones, are without noise"),
+    ),
+    *pairs(
+        TRANSCRIPT,
+        (algorithm_is(lambda entry: entry.vertical), "each party's part of the model stays with it"),
+        (
+            algorithm_is(lambda entry: entry.asynchronous),
+            "a transcript does not say who was at work since when",
+        ),
+        (algorithm_is(lambda entry: entry.distils), "it does not hold public examples"),
+        (ENCRYPTED, "the models that the rule computes are ciphertexts"),
+        (COARSE, "the sums of a coarser grid are not published"),
+        (_NOISY_NODES, "the sums that nodes noise are not published"),
+    ),
+)
 
 
 def check_pairs(config: Config) -> None:
@@ -15,119 +148,4 @@ def check_pairs(config: Config) -> None:
     Raises:
         ConfigError: Naming both, the reason, and what would go.
     """
-    _refuse(
-        config.sam.rho > 0 and config.dp.local, ("sam.rho", f"{config.sam.rho:g}", "0"), "dp.unit", "example",
-        "the noise is for one gradient of an example in a step, and the ascent takes another",
-    )  # fmt: skip
-    if config.parted:
-        _check_parts(config)
-    if config.server.secagg:
-        _check_secure(config)
-    if config.server.he:
-        _check_encrypted(config)
-    if config.server.transcript != "none":
-        _check_transcript(config)
-
-
-def _check_secure(config: Config) -> None:
-    """Refuse keys that need single clients' numbers, or that masks would make useless."""
-    server, selection = config.server, SELECTIONS[config.server.selection]
-    whole = "a masked sum has every number whole, so that a code saves nothing"
-    for key, value, on, why in (
-        ("selection", selection.name, selection.needs_losses, "the policy goes by single clients' losses"),
-        ("selection", selection.name, selection.ring, "the server sees each client's model on its way"),
-        ("codec.up", config.codec.up, config.codec.up != "none", whole),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none", whole),
-        (config.part_key, config.part_levels, config.parted,
-         "which numbers a client sends would show which part it trained"),
-        ("heldout-clients", f"{server.heldout_clients:g}", server.heldout_clients > 0,
-         "they are measured one by one"),
-        ("dp.unit", config.dp.unit, config.dp.local,
-         "the server adds up the private steps of each client, which masks would hide"),
-        ("enough-replies", f"{server.enough_replies}", server.enough_replies > 0,
-         "a sum is opened once all nodes have answered or the time is up"),
-    ):  # fmt: skip
-        _refuse(on, ("secagg", "true", "false"), key, value, why)
-    bits = f"{server.secagg_bits}"
-    if server.secagg_bits < EXACT and not (server.max_update_norm or config.dp.central):
-        raise ConfigError(
-            f'run-config key "secagg-bits": expected {EXACT} with max-update-norm = 0, as without a bound on '
-            f"updates a sum of {bits} bits could wrap; got {bits}. Set max-update-norm: what is larger "
-            "is refused"
-        )
-
-
-def _check_encrypted(config: Config) -> None:
-    """Refuse keys that need single clients' models, or the model in clear, at the server."""
-    server, dp = config.server, config.dp
-    coded = "a ciphertext has every number whole, so that a code saves nothing"
-    columns = "the sums of each client's columns go up in clear"
-    for key, value, on, why in (
-        ("secagg", "true", server.secagg, "either hides single nodes' sums; masks cost less"),
-        ("dp.noise", f"{dp.noise:g}", dp.central, "the server adds noise to integers, and has ciphertexts"),
-        ("dp.unit", dp.unit, dp.local, "it was not verified together"),
-        ("codec.up", config.codec.up, config.codec.up != "none", coded),
-        ("codec.down", config.codec.down, config.codec.down != "none", "the server knows no model to code"),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none", coded),
-        (config.part_key, config.part_levels, config.parted,
-         "the server cannot cut parts out of a ciphertext"),
-        ("standardise", "true", config.data.standardise, columns),
-        ("missing", "mean", config.data.missing == "mean", columns),
-    ):  # fmt: skip
-        _refuse(on, ("he", "true", "false"), key, value, why)
-
-
-def _check_transcript(config: Config) -> None:
-    """Refuse keys under which a round cannot be computed again from what a transcript holds."""
-    server, entry = config.server, ALGORITHMS.get(config.algorithm)
-    if server.transcript == "full" and config.dp.central:
-        raise ConfigError(
-            'run-config key "transcript": expected "sums" or "none" with dp.noise, as uploads, and sums of '
-            'masked ones, are without noise; got "full"'
-        )
-    noisy = config.dp.central and config.dp.noise_by == "nodes"
-    for key, value, on, why in (
-        ("algorithm", config.algorithm, entry is not None and entry.vertical,
-         "each party's part of the model stays with it"),
-        ("algorithm", config.algorithm, entry is not None and entry.asynchronous,
-         "a transcript does not say who was at work since when"),
-        ("algorithm", config.algorithm, bool(entry and entry.distils), "it does not hold public examples"),
-        ("he", "true", server.he, "the models that the rule computes are ciphertexts"),
-        ("secagg-bits", f"{server.secagg_bits}", server.secagg and server.secagg_bits < EXACT,
-         "the sums of a coarser grid are not published"),
-        ("dp.noise-by", "nodes", noisy, "the sums that nodes noise are not published"),
-    ):  # fmt: skip
-        _refuse(on, ("transcript", server.transcript, "none"), key, value, why)
-
-
-def _check_parts(config: Config) -> None:
-    """Refuse keys that do not go with clients that train a part of the model each."""
-    selection, codec = config.server.selection, codecs.CODECS.get(config.codec.up)
-    for key, value, on, why in (
-        ("ala", "true", config.train.ala, "clients keep arrays of the whole model from round to round"),
-        ("selection", selection, SELECTIONS[selection].needs_losses,
-         "the policy goes by the loss of the received model, and no whole model is sent"),
-        ("codec.up", config.codec.up, codec is not None and codec.biased,
-         "clients keep what their codes leave out of the whole model"),
-        ("structured.kind", config.structured.kind, config.structured.kind != "none",
-         "a restriction is of the whole model"),
-        ("codec.down", config.codec.down, config.codec.down != "none", "no whole model is sent"),
-        ("codec.up", config.codec.up, codec is not None and config.by_kind, "it was not verified together"),
-        ("heldout-clients", "above 0", config.by_kind and config.server.heldout_clients > 0,
-         "a client held out has no kind of model of its own yet"),
-        ("transcript", config.server.transcript, config.server.transcript != "none",
-         "a transcript's sums are of whole models"),
-        ("attack.kind", config.attack.kind, config.attack.kind in INFORMED,
-         "malicious clients compare coordinates of models that do not have the same ones"),
-    ):  # fmt: skip
-        _refuse(on, (config.part_key, config.part_levels, config.part_whole), key, value, why)
-
-
-def _refuse(on: bool, wanted: tuple[str, str, str], key: str, value: str, why: str) -> None:
-    """Refuse a key for the value of another; `wanted` are its name, its value, and the one that would go."""
-    if on:
-        name, got, fits = wanted
-        raise ConfigError(
-            f'run-config key "{name}": expected {fits} with {key} = {value}, as {why}; got {got}. '
-            f'Set it to {fits}, or choose another "{key}"'
-        )
+    refuse(config, PAIRS)

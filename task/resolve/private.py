@@ -5,13 +5,32 @@ would leave a client, or make one client's update depend on who the others are, 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import PARAMETERS, SHARED
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.errors import ConfigError
-from task.privacy.grid import LEAST_NOISE
-from task.spec.entry import Algorithm
-from task.spec.record import PARAMETERS, SHARED
+from task.privacy.bounded_integers import LEAST_NOISE
+from task.resolve.refusals import (
+    ALA,
+    CODEC_UP,
+    DP_CENTRAL,
+    DP_LOCAL,
+    ENOUGH,
+    HELD_OUT,
+    MEANS_FILLED,
+    PARTS,
+    QUOTED,
+    STANDARDISED,
+    STRAGGLERS,
+    STRUCTURED,
+    Setting,
+    policy_is,
+    refuse,
+    refused_by,
+)
 
 
 def why_not_central(entry: Algorithm) -> str:
@@ -40,16 +59,13 @@ def why_not_central(entry: Algorithm) -> str:
     return ""
 
 
-STEPS_ALONE = ("sgd", "fedprox", "feddyn", "scaffold")  # solvers whose examples count in their steps alone
-
-
 def why_not_local(entry: Algorithm) -> str:
     """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
     if entry.pooled:
         return "its clients train on everybody's data"
     if entry.repeats:
         return "its clients train several times in a round, and a round is accounted for once"
-    if entry.phases or entry.solver not in STEPS_ALONE:
+    if entry.phases or not entry.traits.steps_alone:
         return "its clients use their examples in other ways than in steps along the gradients of batches"
     if entry.private == "norm":
         return "batch normalisation lets each example change the gradients of the others"
@@ -86,6 +102,94 @@ def check_covered(config: Config, others: Sequence[str], buffers: Sequence[str])
         )
 
 
+_UNPROTECTED = "losses and accuracies on clients' own data are not protected"
+_INTEGERS = "updates go up as the integers that noise is added to"
+_MEANS, _CLIENT_MEANS = (
+    "means of columns are not protected",
+    "means of the clients' columns are not protected",
+)
+_OWN_MU = Setting(
+    "fedprox.adaptive", lambda c: c.entry.owns("fedprox.adaptive") and c.fedprox.adaptive, "false"
+)
+
+PRIVATE = (
+    *refused_by(
+        replace(DP_LOCAL, got=QUOTED),
+        (ALA, "its weights are learnt from the examples without noise"),
+        (
+            Setting(
+                "scaffold.option",
+                lambda c: c.entry.owns("scaffold.option") and c.scaffold.option == "I",
+                '"II"',
+            ),
+            "a full gradient would go up without noise",
+        ),
+        (policy_is(lambda policy: policy.needs_losses), "losses over the examples are not protected"),
+        (HELD_OUT, "clients held out adapt to their examples without noise before they are measured"),
+        (
+            Setting("precision", lambda c: c.train.precision != "float32", '"float32"'),
+            "gradients of single examples are not computed in 16 bits",
+        ),
+        (PARTS, "it was not verified with parts of a model"),
+        (_OWN_MU, "mu would follow losses over the examples, which are not protected"),
+        (STANDARDISED, _MEANS),
+        (MEANS_FILLED, _MEANS),
+        (
+            Setting(
+                "dataset",
+                lambda c: spec_of(c.data.dataset).targets > 1,
+                "one whose examples have one target",
+            ),
+            "what an example is in a text is not defined",
+        ),
+    ),
+    *refused_by(
+        Setting("secagg-min-nodes", lambda c: c.dp.distributed),
+        (
+            Setting("dp.colluding", lambda c: c.dp.colluding >= c.server.secagg_min_nodes, "less"),
+            "the noise of one node at least must stay unknown",
+        ),
+    ),
+    *refused_by(
+        replace(DP_CENTRAL, got=""),
+        (
+            Setting("dp.noise-by", lambda c: c.dp.distributed and not c.server.secagg, '"server"'),
+            "without secagg = true the server sees each client's update before other nodes add noise",
+        ),
+        (
+            Setting("dp.clip-quantile", lambda c: c.dp.distributed and c.dp.clip_quantile > 0, "0"),
+            'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it',
+        ),
+        (
+            Setting("selection", lambda c: c.server.selection != "uniform", '"uniform"'),
+            "each client joins a round by a secret coin of its own",
+        ),
+        (
+            Setting("fraction-train", lambda c: c.server.fraction_train == 0, "above 0"),
+            "it is the probability with which a client joins a round",
+        ),
+        (Setting("fraction-evaluate", lambda c: c.server.fraction_evaluate > 0, "0"), _UNPROTECTED),
+        (HELD_OUT, _UNPROTECTED),
+        (
+            Setting("min-replies", lambda c: c.server.min_replies > 1, "1"),
+            "whether a round counts would say how many clients took part",
+        ),
+        (ENOUGH, "whom a round leaves out would depend on the other clients"),
+        (STRAGGLERS, "who is slow would depend on who else takes part"),
+        (
+            Setting("max-update-norm", lambda c: c.server.max_update_norm > 0, "0"),
+            '"dp.clip" bounds every update, and refuses none',
+        ),
+        (CODEC_UP, f"{_INTEGERS}, and what a code leaves out, or adds, is not clipped"),
+        (STRUCTURED, _INTEGERS),
+        (PARTS, "how many clients train a unit depends on who takes part"),
+        (_OWN_MU, "mu would follow the clients' losses, which are not protected"),
+        (STANDARDISED, _CLIENT_MEANS),
+        (MEANS_FILLED, _CLIENT_MEANS),
+    ),
+)
+
+
 def check_private(config: Config) -> None:
     """Refuse keys that differential privacy could not keep its promise with.
 
@@ -105,79 +209,4 @@ def check_private(config: Config) -> None:
             f'run-config key "dp.delta": expected less than one over the {config.data.num_clients} clients; '
             f"got {dp.delta:g}"
         )
-    if dp.central:
-        _check_central(config)
-    else:
-        _check_local(config)
-
-
-def _check_local(config: Config) -> None:
-    train, server, data = config.train, config.server, config.data
-    mixes = train.ala or (config.algorithm == "scaffold" and config.scaffold.option == "I")
-    for key, expected, got, on, why in (
-        ("ala", "false", "true", train.ala, "its weights are learnt from the examples without noise"),
-        ("scaffold.option", '"II"', "I", mixes, "a full gradient would go up without noise"),
-        ("selection", '"uniform"', server.selection, server.selection in ("oort", "power-of-choice"),
-         "losses over the examples are not protected"),
-        ("heldout-clients", "0", server.heldout_clients, server.heldout_clients > 0,
-         "clients held out adapt to their examples without noise before they are measured"),
-        ("precision", '"float32"', train.precision, train.precision != "float32",
-         "gradients of single examples are not computed in 16 bits"),
-        (config.part_key, config.part_whole, config.part_levels, config.parted,
-         "it was not verified with parts of a model"),
-        ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
-         "mu would follow losses over the examples, which are not protected"),
-        ("standardise", "false", "true", data.standardise, "means of columns are not protected"),
-        ("missing", '"zero"', data.missing, data.missing == "mean", "means of columns are not protected"),
-        ("dataset", "one whose examples have one target", data.dataset, spec_of(data.dataset).targets > 1,
-         "what an example is in a text is not defined"),
-    ):  # fmt: skip
-        _refuse(on, key, expected, 'dp.unit = "example"', why, got)
-
-
-def _check_central(config: Config) -> None:
-    server, data = config.server, config.data
-    nodes, dp = config.dp.distributed, config.dp
-    for key, expected, got, on, why in (
-        ("dp.noise-by", '"server"', "nodes", nodes and not server.secagg,
-         "without secagg = true the server sees each client's update before other nodes add noise"),
-        ("dp.clip-quantile", "0", dp.clip_quantile, nodes and dp.clip_quantile > 0,
-         'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it'),
-        ("dp.colluding", f"less than secagg-min-nodes = {server.secagg_min_nodes}", dp.colluding,
-         nodes and dp.colluding >= server.secagg_min_nodes,
-         "the noise of one node at least must stay unknown"),
-        ("selection", '"uniform"', server.selection, server.selection != "uniform",
-         "each client joins a round by a secret coin of its own"),
-        ("fraction-train", "above 0", server.fraction_train, server.fraction_train == 0,
-         "it is the probability with which a client joins a round"),
-        ("fraction-evaluate", "0", server.fraction_evaluate, server.fraction_evaluate > 0,
-         "losses and accuracies on clients' own data are not protected"),
-        ("heldout-clients", "0", server.heldout_clients, server.heldout_clients > 0,
-         "losses and accuracies on clients' own data are not protected"),
-        ("min-replies", "1", server.min_replies, server.min_replies > 1,
-         "whether a round counts would say how many clients took part"),
-        ("enough-replies", "0", server.enough_replies, server.enough_replies > 0,
-         "whom a round leaves out would depend on the other clients"),
-        ("stragglers", "0", server.stragglers, server.stragglers > 0,
-         "who is slow would depend on who else takes part"),
-        ("max-update-norm", "0", server.max_update_norm, server.max_update_norm > 0,
-         '"dp.clip" bounds every update, and refuses none'),
-        ("codec.up", '"none"', config.codec.up, config.codec.up != "none",
-         "updates go up as the integers that noise is added to, and what a code leaves out, or adds, is not "
-         "clipped"),
-        ("structured.kind", '"none"', config.structured.kind, config.structured.kind != "none",
-         "updates go up as the integers that noise is added to"),
-        (config.part_key, config.part_whole, config.part_levels, config.parted,
-         "how many clients train a unit depends on who takes part"),
-        ("fedprox.adaptive", "false", "true", config.algorithm == "fedprox" and config.fedprox.adaptive,
-         "mu would follow the clients' losses, which are not protected"),
-        ("standardise", "false", "true", data.standardise, "means of the clients' columns are not protected"),
-        ("missing", '"zero"', data.missing, data.missing == "mean",
-         "means of the clients' columns are not protected"),
-    ):  # fmt: skip
-        _refuse(on, key, expected, "dp.noise", why, got)
-
-
-def _refuse(on: bool, key: str, expected: str, given: str, why: str, got: object) -> None:
-    if on:
-        raise ConfigError(f'run-config key "{key}": expected {expected} with {given}, as {why}; got {got}')
+    refuse(config, PRIVATE)

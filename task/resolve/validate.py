@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.selections import SELECTIONS
+from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import codec_of
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
@@ -10,14 +13,14 @@ from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
+from task.features import check_features
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
+from task.resolve.cohorts import asked_of, candidates_of
 from task.resolve.composition import OWN, check_composition
+from task.resolve.contract import contract_of
 from task.resolve.private import check_private
-from task.spec.algorithms import ALGORITHMS
-from task.spec.brought import algorithm_of
-from task.spec.selections import SELECTIONS, asked_of, candidates_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
@@ -55,6 +58,7 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
+    check_features(config, contract_of(config))
     config.width.by_level()
     if config.server.selection == "power-of-choice" and (clients := _clients(config)):
         candidates_of(config, clients)
@@ -77,26 +81,14 @@ def check_names(config: Config) -> None:
     check_goal_names(config)
     if config.data.task != "auto":
         check_goal(config, config.data.task)
-    if config.server.stragglers > 0 and config.personal.epochs > 0:
-        raise ConfigError(
-            'run-config key "personal.epochs": it is the same for all, but "stragglers" have fewer epochs; '
-            "set one of the two to 0"
-        )
-    if config.initial_model and config.train.ala:
-        raise ConfigError(
-            'run-config key "initial-model": with "ala" clients mix what they get with the model that the '
-            "seed draws; set one of the two only"
-        )
-    _check_portable(config)
-    _check_structured(config)
     _check_schedule(config)
     _check_measured(config)
-    if config.algorithm == "fsvrg-sparse":
+    if algorithm_of(config.algorithm).traits.by_feature:
         linear = ("2nn", "logistic", "mlp")
         if config.model not in linear and not is_reference(config.model):
             raise ConfigError(
-                f'run-config key "model": fsvrg-sparse scales the columns of a first layer that is linear in '
-                f"the features; expected one of {', '.join(linear)}; got {config.model!r}"
+                f'run-config key "model": {config.algorithm} scales the columns of a first layer that is '
+                f"linear in the features; expected one of {', '.join(linear)}; got {config.model!r}"
             )
     no_tests = config.data.local_test_fraction == 0 and config.data.partition != "natural"
     if config.server.heldout_clients > 0 and no_tests:
@@ -133,7 +125,9 @@ def _check_tables(config: Config) -> None:
 def _check_graph(config: Config) -> None:
     """Refuse a number of clients that has no graph of the route."""
     knobs, clients = config.d_psgd, _clients(config)
-    if config.algorithm == "d-psgd" and clients and (why := why_not(knobs.route, clients, knobs.degree)):
+    if not clients or not _rule_reads(config, "d-psgd.route"):
+        return
+    if why := why_not(knobs.route, clients, knobs.degree):
         raise ConfigError(
             f'run-config key "num-clients": {why}; or choose another "d-psgd.route"; got {clients}'
         )
@@ -148,10 +142,15 @@ def _check_edges(config: Config) -> None:
         raise ConfigError(
             f'run-config key "hierfavg.pattern": expected a regular expression; got {knobs.pattern!r}: {err}'
         ) from None
-    if config.algorithm == "hierfavg" and not knobs.pattern and 0 < clients < knobs.edges:
+    if _rule_reads(config, "hierfavg.edges") and not knobs.pattern and 0 < clients < knobs.edges:
         raise ConfigError(
             f'run-config key "hierfavg.edges": expected at most the {clients} clients; got {knobs.edges}'
         )
+
+
+def _rule_reads(config: Config, key: str) -> bool:
+    """Return whether a key is one of the rule's own; a rule that a user brings is known to read none."""
+    return not is_reference(config.algorithm) and algorithm_of(config.algorithm).owns(key)
 
 
 def _clients(config: Config) -> int:
@@ -203,41 +202,6 @@ def _check_columns(config: Config) -> None:
             f'run-config key "partition": "columns" gives clients the same rows and other columns, which '
             f'"{config.algorithm}" cannot train on; expected another partition, or algorithm = '
             f"{', '.join(fits)}"
-        )
-
-
-def _check_portable(config: Config) -> None:
-    """Refuse what has other bits on each machine, although they are to be the same."""
-    if config.train.portable and config.train.threads != 1:
-        raise ConfigError(
-            'run-config key "threads": with portable = true sums are split alike everywhere; expected 1; got '
-            f"{config.train.threads}"
-        )
-    if config.train.portable and config.train.device == "cuda":
-        raise ConfigError(
-            'run-config key "device": with portable = true clients train on processors; expected "cpu" or '
-            '"auto"; got "cuda"'
-        )
-
-
-def _check_structured(config: Config) -> None:
-    """Refuse what would leave the space that local steps are restricted to."""
-    if config.structured.kind == "none":
-        return
-    if config.train.ala:
-        raise ConfigError(
-            'run-config key "structured.kind": what is sent is relative to the received model, from which '
-            '"ala" does not start; set one of the two only'
-        )
-    if config.codec.up != "none":
-        raise ConfigError(
-            f'run-config key "codec.up": "structured.kind" = {config.structured.kind!r} says what is sent; '
-            "set one of the two only"
-        )
-    if config.train.optimizer != "sgd":
-        raise ConfigError(
-            'run-config key "structured.kind": a restricted step is one along a restricted gradient; '
-            f'expected optimizer = "sgd", with or without momentum; got {config.train.optimizer!r}'
         )
 
 

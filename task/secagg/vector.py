@@ -1,6 +1,6 @@
 """What is masked: a node's sums as integers modulo 2^96, and a few numbers that are exact sums of float64s.
 
-Sums on a declared grid (`task.secagg.grid`) are integers modulo 2^64 or 2^32 and have no upper word.
+Sums on a declared grid (`task.secagg.fixed_point`) are integers modulo 2^64 or 2^32 and have no upper word.
 
 `words` of a sum V = high 2^31 + low (`task.numerics.reduce`) are those of V as one two's complement integer:
 the lower 64 bits and the upper 32. Masks are the raw words of a keystream. Sums of masked words give the same
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.errors import SecureAggregationError
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 from task.secagg.primitives import Keystream, encode, tag
 
 Low = npt.NDArray[np.uint64] | npt.NDArray[np.uint32]

@@ -11,7 +11,7 @@ language        next characters int64 [N, T]  logits [B, C, T]                  
 regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
 multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
 reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a  mse; elbo
-                                              `task.tasks.elbo.Posterior`
+                                              `task.models.elbo.Posterior`
 ==============  ============================  ==================================  =======================
 
 A target of -100, or NaN among floats, does not count: it fills up a batch or a text.
@@ -28,7 +28,6 @@ from task.errors import ConfigError, choose_from
 from task.models import MODELS
 from task.population import listed
 from task.references import check_reference, is_reference, load_reference
-from task.spec.brought import algorithm_of
 from task.tasks.specs import TASKS, TaskSpec
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -138,7 +137,7 @@ def check_goal(config: Config, name: str) -> None:
             'numbers; expected task = "classification"; got "language"'
         )
     plain = config.loss in ("", "cross-entropy")
-    if algorithm_of(config.algorithm).solver == "fedrod" and config.fedrod.gamma and not plain:
+    if config.entry.owns("fedrod.gamma") and config.fedrod.gamma and not plain:
         raise ConfigError(
             'run-config key "loss": FedRoD balances the classes within a softmax, where one without examples '
             f'has no probability; expected "cross-entropy", or fedrod.gamma=0; got "{config.loss}"'
@@ -154,17 +153,6 @@ def classes_only(config: Config) -> str:
     """Return why a run needs targets that are class numbers; "" = it does not."""
     if config.attack.kind in ("label-flip", *BACKDOORS):
         return f'attack.kind = "{config.attack.kind}" trains on other classes'
-    if (entry := algorithm_of(config.algorithm)).distils:
+    if (entry := config.entry).distils:
         return f"{entry.title} distils probabilities of classes"
-    return {
-        "ensemble": "the members of an ensemble vote with probabilities of classes",
-        "fedmd": "FedMD averages scores of classes",
-        "fedproto": "FedProto averages features by class",
-        "fedlc": "FedLC calibrates the logits of classes",
-        "fedntd": "FedNTD distils the classes other than the true one",
-        "fedem": "the components of FedEM vote with probabilities of classes",
-        "fedphp": "FedPHP learns probabilities of classes" if config.fedphp.transfer == "kd" else "",
-        "fedrod": "FedRoD balances classes",
-        "knn-per": "the neighbours of kNN-Per vote for classes",
-        "moon": "MOON is derived for a classifier, whose features it contrasts",
-    }.get(entry.solver, "")
+    return "" if is_reference(entry.solver) else entry.classes  # what a user's own needs is not known

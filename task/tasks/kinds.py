@@ -14,8 +14,8 @@ from torch.nn.functional import (
 )
 
 from task.errors import ConfigError
+from task.models.elbo import neg_elbo
 from task.tasks.base import Loss, Task
-from task.tasks.elbo import neg_elbo
 from task.tasks.metrics import Measures
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ sums                       what they are                                       m
 ``labels`` [C, 3]          true positives, predicted and true by label         precision, recall, f1
 ``exact`` [1]              examples whose labels are all right                 accuracy
 ``errors`` [d, 4, LIMBS]   |r|, r^2, y and y^2 by output, r = output - y       mae, mse, rmse, r2
-``elbo``, ``iwae``         bounds of -log p(x), `task.tasks.elbo`; [1, LIMBS]  neg-elbo, neg-iwae
+``elbo``, ``iwae``         bounds of -log p(x), `task.models.elbo`; [1, LIMBS]  neg-elbo, neg-iwae
 =========================  ==================================================  ==============================
 
 AUROC is that of scores rounded down to multiples of 1/1024: at most half of the pairs whose scores are in one
@@ -35,10 +35,10 @@ import numpy.typing as npt
 import torch
 
 from task.errors import ConfigError
+from task.models.elbo import Posterior, neg_elbo, neg_iwae
 from task.numerics.arrays import Arrays
 from task.numerics.limbs import LIMBS, Ints, exact, number_of
 from task.references import is_reference
-from task.tasks.elbo import Posterior, neg_elbo, neg_iwae
 from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None

@@ -6,18 +6,17 @@ from typing import cast
 
 import numpy as np
 
+from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
+from task.catalogue.record import Record, Scalar
 from task.errors import FieldError
 from task.numerics.arrays import NamedArrays
 from task.numerics.held import Foldable, dense, peak
+from task.numerics.terms import FINITE
 from task.population import LONGEST_NAME, is_name
-from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
-from task.spec.record import Record, Scalar
 
 MOST_SCALARS = 1000  # of one client
 NO_TESTS = "test data"  # field of a client that has no examples of its own to measure on
 LARGEST = float(np.finfo(np.float32).max)  # of a scalar: sums and means of many stay finite
-FINITE = "finite number"  # in what is expected of every number that a model which diverged spoils
-MAX_TERM, MAX_INTEGER_TERM = 2.0**31, 2.0**55  # |weight * value| of a client that fits an exact sum
 
 
 def check_records(entry: Algorithm, got: Mapping[str, object]) -> None:

@@ -19,6 +19,8 @@ from typing import cast
 
 import numpy as np
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import SUB_MODEL, Record
 from task.codecs import codec_of
 from task.codecs.codec import Codec, Left
 from task.config.knobs import Config
@@ -26,8 +28,6 @@ from task.errors import FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Base
-from task.spec.entry import Algorithm
-from task.spec.record import SUB_MODEL, Record
 from task.wire.checks import check_arrays
 from task.wire.layouts import base_of
 from task.wire.messages import ClientUpdate

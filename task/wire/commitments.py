@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors import safe_open
 
+from task.catalogue.selections import CANDIDATES
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.secagg.identity import Endorsement
 from task.secagg.primitives import encode
-from task.spec.selections import CANDIDATES
 from task.storage.files import write_safetensors
 from task.wire import messages as wire
 

@@ -5,14 +5,14 @@ from types import MappingProxyType
 
 import numpy as np
 
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import SUB_MODEL, Record
 from task.encryption.sums import Ciphertexts, Sealing
+from task.models.coverage import CoverageMean
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect, CollectParts
-from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import REDUCTIONS, Reduction
-from task.spec.entry import Algorithm
-from task.spec.record import SUB_MODEL, Record
 from task.wire.checks import check_arrays, check_records, check_weights
 from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from task.catalogue.record import SUB_MODEL, Layout, Record
 from task.errors import WireError
 from task.numerics.arrays import Arrays, NamedArrays, only
 from task.numerics.moments import columns_like
-from task.spec.record import SUB_MODEL, Layout, Record
 from task.wire.checks import short
 
 ROWS = "rows"  # name of the one array of a record with a phase's rows

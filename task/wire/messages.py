@@ -30,12 +30,12 @@ from typing import TypeVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from task.catalogue.columns import COLUMNS
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import Record
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.population import LONGEST_NAME
-from task.spec.columns import COLUMNS
-from task.spec.entry import Algorithm
-from task.spec.record import Record
 from task.wire import npy
 from task.wire.checks import check_arrays, check_columns, diverged, short
 from task.wire.entries import CONFIG as CONFIG
@@ -377,7 +377,12 @@ def message(content: RecordDict, node_id: int, kind: str, server_round: int, ttl
 
 def clients_of(request: Message) -> list[str]:
     """Return the clients that a message is for; empty if it names none."""
-    return list(cast("list[str]", config_of(request.content).get("clients", [])))
+    return clients_in(request.content)
+
+
+def clients_in(content: RecordDict) -> list[str]:
+    """Return the clients that a message's content names."""
+    return list(cast("list[str]", config_of(content).get("clients", [])))
 
 
 def payload_bytes(content: RecordDict) -> int:

@@ -20,12 +20,12 @@ from types import MappingProxyType
 
 import numpy as np
 
+from task.catalogue.record import MODEL_DOWN, Record
 from task.errors import FieldError
 from task.numerics.arrays import BLOCK, NamedArrays, blocks
 from task.numerics.held import dense
 from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.spec.record import MODEL_DOWN, Record
-from task.wire.checks import FINITE
+from task.numerics.terms import FINITE
 from task.wire.layouts import base_of
 
 SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound

@@ -28,9 +28,11 @@ from typing import cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
-from task.secagg.grid import EXACT, MOST
+from task.numerics.terms import FINITE
+from task.secagg.fixed_point import EXACT, MOST
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.secagg.sums import ScalarSums, Sums
 from task.secagg.vector import (
@@ -47,9 +49,7 @@ from task.secagg.vector import (
     total,
     words_like,
 )
-from task.spec.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.wire import messages as wire
-from task.wire.checks import FINITE
 
 SECAGG, MASKED, NUMBERS = "secagg", "masked", "numbers"
 KEYS, SHARES, UNMASK = "secagg_keys", "secagg_shares", "secagg_unmask"  # actions of queries

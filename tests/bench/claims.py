@@ -23,10 +23,10 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from client_app.training.programs import Single
 from task.config.knobs import Config
-from task.config.read import fuse, read_config
 from task.datasets import load_dataset
 from task.datasets.drift import client_rounds
 from task.models import build_model
+from task.resolve.read import fuse, read_config
 from task.wire import messages as wire
 from tests.bench.families import COMMON, PARTITIONS
 from tests.support.federation import Played, play

@@ -23,11 +23,11 @@ import typer
 from flwr.app import ArrayRecord, MetricRecord
 
 from server_app.run.evaluate import central_evaluation
-from task.config.read import fuse, read_config
-from task.datasets.skew import load_dealt
+from task.catalogue.algorithms import ALGORITHMS
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError
-from task.resolve.contract import model_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import fuse, read_config
+from task.resolve.run_model import model_of
 from tests.support.federation import play
 
 COMMON: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _rows(keys: dict[str, Any], nodes: int, last: int) -> Sequence[dict[str, Any
     """Return a run's rows; the server measures the `last` models only."""
     read = fuse({"device": "cpu", **keys}, {})[0]  # those that the algorithm reads
     config = read_config(read)
-    dataset = load_dealt(config)[0]
+    dataset = load_partitioned(config)[0]
     model = model_of(config, dataset.input_shape, dataset.num_classes)
     measure = (
         central_evaluation(model, dataset, torch.device("cpu")) if config.server.evaluate_every else None

@@ -12,9 +12,9 @@ from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from strategies.engine.fold import Fold
+from task.catalogue.algorithms import ALGORITHMS
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Mean
-from task.spec.algorithms import ALGORITHMS
 from task.wire import checks
 from task.wire import messages as wire
 from tests.bench.readings import Row, median, paired, short

@@ -21,12 +21,13 @@ from client_app.app import make_app
 from server_app.run.evaluate import central_evaluation
 from strategies import STRATEGIES
 from strategies.engine.journal import Journal
-from task.config.read import as_run_config, read_config, read_recipe
+from task.catalogue.algorithms import ALGORITHMS
+from task.config.read import as_run_config, read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
 from task.numerics.arrays import state_of, trainable_names
 from task.numerics.metrics import crossing
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 

@@ -19,13 +19,14 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from server_app.deploy.flower.fleet_client import FleetClient
+from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.host import place_of
 from server_app.deploy.host.processes import Child, Supervisor
+from server_app.deploy.host.tasks import NEWS, ORDER, READY, START, Answer, Tasks
 from server_app.deploy.kits.kit import read_node_kit
-from server_app.deploy.node.app_integrity import OF_A_NODE, installed
 from server_app.deploy.node.message_loop import MessageLoop
-from server_app.deploy.node.serve import APP, Options, environment, node_config, site
-from server_app.deploy.node.tasks import NEWS, ORDER, READY, START, Answer, Tasks
+from server_app.deploy.node.options import Options, environment, node_config, site
+from server_app.deploy.node.run_node import APP
 from task.storage.files import make_folder
 
 

@@ -22,12 +22,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.models import build_model
-from task.numerics.evaluate import measure
 from task.numerics.seeds import rng_for
+from task.resolve.read import read_config
+from task.tasks.evaluate import measure
 
 WORKERS = 2
 SPAWN = get_context("spawn")

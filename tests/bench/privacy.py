@@ -28,10 +28,10 @@ from safetensors.torch import load_file
 from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
-from task.resolve.contract import model_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 
 COMMON: dict[str, Any] = {
     "dataset": "mnist",

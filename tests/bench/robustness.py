@@ -21,14 +21,15 @@ import typer
 
 from client_app.training.programs import Single
 from server_app.run.evaluate import attack_success
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.attack_section import BACKDOORS
 from task.config.options import parse_options
-from task.config.read import fuse, read_config, read_recipe
+from task.config.read import read_recipe
 from task.datasets import load_dataset
 from task.errors import BouquetError
 from task.models import build_model
-from task.numerics.evaluate import measure
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import fuse, read_config
+from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
 from tests.support.federation import play
 

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from server_app.deploy.host.resource_limits import proportional_bytes
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.status import read_status
-from server_app.deploy.node.resource_limits import proportional_bytes
 from server_app.engines.federation import Federation, federation
 from task.storage.files import private
 from tests.bench.data import ROOT

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from task.secagg import node as steps
-from task.secagg.grid import EXACT
+from task.secagg.fixed_point import EXACT
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import Rules, Session
 from task.secagg.server import Aggregation

@@ -21,11 +21,11 @@ import typer
 from strategies import STRATEGIES, Strategy
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fsvrg import FSVRG, FSVRGSparse
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.numerics.arrays import Arrays
 from task.numerics.collect import Collect, release
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
+from task.resolve.read import read_config
 from task.wire.layouts import Forms
 from tests.bench import readings
 from tests.bench.folding import CNN, SMALL

@@ -17,10 +17,11 @@ import torch
 import typer
 
 from client_app.training.programs import Single
-from task.config.read import read_config, read_recipe
+from task.config.read import read_recipe
 from task.datasets import load_dataset
 from task.models import build_model
-from task.numerics.evaluate import measure
+from task.resolve.read import read_config
+from task.tasks.evaluate import measure
 from tests.support.federation import play
 
 RECIPE = "adaptive-tau-mnist"

@@ -17,7 +17,8 @@ from typing import Any
 
 from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
-from task.config.read import read_config, scene_runs
+from task.config.read import scene_runs
+from task.resolve.read import read_config
 
 SCENE = "topologies"
 

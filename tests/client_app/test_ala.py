@@ -21,7 +21,6 @@ from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
 from task.config.personal_sections import FedALAConfig
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
@@ -29,11 +28,11 @@ from task.models.layer_split import top_parameters
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of, trainable_names
 from task.numerics.seeds import rng_for
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedala, mlp
 from tests.reference.driver import Trace
 from tests.reference.mlp import Data, Params
-from tests.support.federation import Keep, play
 from tests.support.grid import LocalGrid
 from tests.support.kept import kept_by, losing
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
@@ -517,32 +516,6 @@ def test_an_evaluation_does_what_the_next_round_begins_with_and_leaves_no_trace(
     assert len({t for t, _ in both}) == 4
     for key in both:
         assert all(np.array_equal(trained[key][n], a) for n, a in evaluated[key].items())
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
-
-
-def test_a_resumed_run_ends_as_one_that_was_not_stopped(tmp_path: Path) -> None:
-    """The clients are ahead of the checkpoint: their W and models of the abandoned rounds do not count."""
-    given = {f"fedala__{k}": v for k, v in KNOBS.items()} | {"fedprox__mu": 0.5}
-    keys = keys_of(tmp_path, "fedprox", ala=True, num_server_rounds=4, checkpoint_every=2, **given)
-    fields, back_to = ("local-model", "ala-weights", "ala-started"), 2
-
-    def end(journal: Keep) -> tuple[list[Any], list[Any]]:
-        played = play(keys, journal=journal)
-        lines = [line for line in played.keep.clients if line["round"] > back_to]
-        return lines, [kept_by(keys, played, field) for field in fields]
-
-    whole = OneRun()
-    lines, want = end(whole)
-    again, got = end(OneRun(whole.snapshots[back_to]))
-    assert again == lines
-    assert {*got[0]} == {*want[0]}
-    for a, b in zip(got, want, strict=True):
-        assert all(np.array_equal(a[c][n], b[c][n]) for c in b for n in b[c])
 
 
 @pytest.mark.parametrize(

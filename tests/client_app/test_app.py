@@ -11,13 +11,17 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client_app.app import WORK, Outcome, answer, train_clients
-from client_app.node import Node, open_node
+from client_app.answer import answer
+from client_app.data.node import Node, open_node
+from client_app.stages.stage import Outcome
 from client_app.training.programs import Perceptron
-from task.config.read import as_run_config, read_config
+from client_app.work import train_clients
+from client_app.works import WORK
+from task.catalogue.entry import Algorithm, evaluation_of
+from task.config.read import as_run_config
 from task.errors import FieldError, WireError
 from task.resolve.contract import contract_of
-from task.spec.entry import Algorithm, evaluation_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference.mlp import average
 from tests.support.federation import Keep, far, linear, owners_config, play, write_owners

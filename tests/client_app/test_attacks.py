@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from client_app.stages.attacks import Attack, flip_labels, malicious, z_max
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import PARAMETERS, Record
 from task.config.attack_section import DEVIATING, INFORMED, AttackConfig
 from task.config.knobs import Config
 from task.errors import FieldError
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import PARAMETERS, Record
 from task.wire import messages as wire
 from tests.reference import robust as reference
 from tests.support.federation import SIZES, owners_config, play, write_owners

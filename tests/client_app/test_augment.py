@@ -12,11 +12,11 @@ import torch
 
 from client_app.training.augment import PAD, Augmentation, crops_flips
 from client_app.training.programs import Batch
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
-from task.resolve.contract import check_augment
+from task.resolve.read import read_config
+from task.resolve.run_model import check_augment
 from tests.support.brought import imported_from
 from tests.support.federation import play
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from client_app.training.programs import Layers, Perceptron, Single, program_of
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.models import build_model
-from task.resolve.contract import parts_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
+from task.resolve.run_model import parts_of
 from tests.support.brought import NET, imported_from
 from tests.support.federation import play, read_by
 from tests.support.horizontal import HORIZONTAL

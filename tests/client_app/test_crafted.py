@@ -13,12 +13,12 @@ from client_app.stages.attacks import Attack
 from client_app.stages.crafted import crafted, dot, hidden
 from client_app.training.loop import Examples
 from server_app.run.evaluate import attack_success
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.attack_section import AttackConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from task.tasks import task_of
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import Node, open_node
-from task.config.read import as_run_config, read_config
-from task.spec.algorithms import ALGORITHMS
+from client_app.data.node import Node, open_node
+from task.catalogue.algorithms import ALGORITHMS
+from task.config.read import as_run_config
+from task.resolve.read import read_config
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
 from tests.support.nodes import NAMES, alone, start

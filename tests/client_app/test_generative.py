@@ -12,11 +12,11 @@ from PIL import Image
 
 from server_app.results.plots import samples
 from server_app.results.samples import tiled, write_samples
-from task.config.read import read_config
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.models import build_model
 from task.numerics.arrays import state_of
-from task.resolve.contract import model_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.support.federation import Keep, play
 
 KEYS: dict[str, Any] = {
@@ -61,7 +61,7 @@ def test_one_client_of_fedavg_is_local_training() -> None:
 
 def test_the_picture_has_images_reconstructions_and_samples(tmp_path: Path) -> None:
     config = read_config(KEYS)
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     model = build_model("vae", data.input_shape, 10, seed=1)
     write_samples(tmp_path, model, state_of(model), data)
     (plot,) = samples(tmp_path / "samples.png")
@@ -76,7 +76,7 @@ def test_the_picture_has_images_reconstructions_and_samples(tmp_path: Path) -> N
 
 def test_the_picture_of_a_conditional_model_has_a_row_for_each_client(tmp_path: Path) -> None:
     config = read_config(KEYS | {"model": "cvae"})
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     model = model_of(config, data.input_shape, data.num_classes)
     with torch.no_grad():
         model.decoder[0].weight[:, 8:] *= 100  # what is drawn depends on the condition alone

@@ -12,9 +12,9 @@ import pytest
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
+from task.catalogue.algorithms import ALGORITHMS
 from task.numerics.arrays import Arrays, sha256
-from task.spec.algorithms import ALGORITHMS
-from tests.support.federation import Keep, Played, far, owners_config, play, read_by, write_owners
+from tests.support.federation import Keep, OneRun, Played, far, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.kept import kept_by, store_of
 from tests.support.shapes import by_shape
@@ -113,12 +113,6 @@ def test_a_client_that_does_not_take_part_keeps_what_it_has(name: str, tmp_path:
             assert (now[0] if now else 0) == last
             if last != t:
                 assert now == seen[t - 1, c]
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 @pytest.mark.parametrize(

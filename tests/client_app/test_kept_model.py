@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from flwr.app import Message
 from typer.testing import CliRunner
 
 from client_app.app import make_app
-from client_app.kept_model import keep_model
-from client_app.node import open_node
-from client_app.owner import owner_of
+from client_app.data.node import open_node
+from client_app.data.owner import owner_of
+from client_app.stages.kept_model import keep_model
 from server_app.cli.main import app
 from server_app.deploy.kits.kit import NodeKit, read_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.node.serve import Options, node_config
+from server_app.deploy.node.options import Options, node_config
 from server_app.takeout.model import take_kept
 from server_app.takeout.predict import own_examples, predict
 from strategies import STRATEGIES
-from task.config.read import as_run_config, read_config
+from strategies.stages.mixed_models import set_family
+from task.catalogue.algorithms import ALGORITHMS
+from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import state_of
 from task.references import CODE
-from task.resolve.contract import family_of, model_of, parts_of
 from task.resolve.kept_model import find_kept_model, read_kept_model
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
+from task.resolve.run_model import family_of, model_of, parts_of
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid
+from tests.support.wards import HEADER, deployed, table
 
 WARDS = ("ward-1", "ward-2", "ward-3")
 
@@ -64,7 +69,7 @@ def play(nodes: list[dict[str, Any]], **more: Any) -> Played:
     strategy.engine.register(grid, 0)
     model = model_of(config, *strategy.registry.shape_of_data())
     parts, keep = parts_of(model, config), Keep()
-    strategy.engine.family = family_of(model, config, (3,))
+    set_family(strategy.engine, family_of(model, config, (3,)))
     first = {n: a for n, a in state_of(model).items() if n in parts.shared}
     strategy.start(
         grid, wire.pack_arrays(first), num_rounds=2, timeout=60, journal=keep, trainable=parts.trainable
@@ -90,6 +95,27 @@ def test_it_is_the_last_global_model_that_came(
         assert (card.config.algorithm, card.num_classes, card.kind) == ("fedavg", 2, "features")
         assert found.round == 2
         assert kept(node).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_kept_table_model_is_exported_with_the_names_of_the_file_that_it_is_compared_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's path of its data is no data set of the model: the error named data-path."""
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+    files = {name: table(tmp_path / f"{name}.csv", HEADER, seed=i) for i, name in enumerate(WARDS)}
+    policy = {name: {"keep-models": str(tmp_path / name)} for name in WARDS}
+    run = deployed(tmp_path, files, policy, standardise=True, **{"fraction-evaluate": 1.0})
+    path = find_kept_model(tmp_path / "ward-1")
+    out = str(tmp_path / "m.onnx")
+    for model in (str(path), str(run)):
+        made = CliRunner().invoke(app, ["export", model, "-f", "onnx", "-o", out])
+        assert isinstance(made.exception, ConfigError)
+        assert "--data: expected examples to compare the answers on" in str(made.exception)
+        given = ["--data", str(files["ward-2"])]
+        assert CliRunner().invoke(app, ["export", model, "-f", "onnx", "-o", out, *given]).exit_code == 0
+        said = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
+        assert json.loads(said["inputs"]) == ["age", "bmi", "job=clerk", "job=nurse"]
+        assert json.loads(said["outputs"]) == ["well", "ill"]
 
 
 def test_rounds_that_the_server_went_back_from_are_kept_too(wards: list[dict[str, Any]]) -> None:

@@ -18,12 +18,12 @@ from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import program_of
 from task.config.algorithm_sections import AdamConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import state_of
 from task.numerics.seeds import rng_for
+from task.resolve.read import read_config
 from tests.support.models import blobs
 
 ADAM = AdamConfig(beta1=0.8, beta2=0.95, epsilon=1e-6)

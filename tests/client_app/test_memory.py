@@ -17,9 +17,9 @@ from strategies import STRATEGIES, Strategy
 from strategies.engine.rule import TRAIN, Round, RoundContext
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import FedAvg
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import FREE, PARAMETERS, Record
 from task.numerics.arrays import Arrays
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import FREE, PARAMETERS, Record
 from task.storage.client_state import read_kept
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners

@@ -23,7 +23,7 @@ from task.errors import ConfigError, FieldError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.resolve.contract import parts_of
+from task.resolve.run_model import parts_of
 from tests.reference.driver import Trace
 from tests.reference.moon import Moon
 from tests.support.federation import far
@@ -94,13 +94,6 @@ def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
         mixed.append(0 < len(seen & {*cohort}) < len(cohort))
         seen |= {*cohort}
     assert any(mixed)
-
-
-def test_in_a_stack_it_is_what_it_is_alone(tmp_path: Path) -> None:
-    stacked, alone = (played(tmp_path, stack=stack, learning_rate=0.1) for stack in (0, 1))
-    for t in range(4):
-        pair = (tuple(run.played.arrays(t).values()) for run in (stacked, alone))
-        assert far(*pair) < 1e-5  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------- one client

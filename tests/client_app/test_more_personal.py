@@ -15,10 +15,10 @@ from client_app.solvers.fedphp import mmd
 from client_app.solvers.fedrod import balanced
 from client_app.solvers.knn_per import votes
 from client_app.training.programs import Batch
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import MODELS, ModelSpec, build_model
 from task.models.layer_split import features_of, last_linear_path, private_names
+from task.resolve.read import read_config
 from task.tasks import check_goal
 from tests.reference import apfl, fedem, fedphp, fedrod, ifca, knn_per, mlp
 from tests.reference import feddbe as dbe

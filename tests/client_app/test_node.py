@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import _open, _pool, open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from client_app.data.open_data import _pool, open_data
+from client_app.data.registration import registration_of
+from client_app.memory.memory import store_of
 from task.errors import ConfigError, DataError
+from task.resolve.read import read_config
 from tests.support.federation import SIZES, owners_config, write_owners
 
 
 @pytest.fixture(autouse=True)
 def _fresh_nodes() -> Iterator[None]:
     """A new process each: nodes are kept by their configuration."""
-    _open.cache_clear()
+    open_data.cache_clear()
     yield
-    _open.cache_clear()
+    open_data.cache_clear()
 
 
 def write_csv(path: Path, rows: int, *, classes: int = 3, seed: int = 0) -> None:
@@ -39,7 +42,7 @@ def own(dataset: str, **keys: Any) -> Any:
 def test_a_node_with_its_own_csv_is_one_client(tmp_path: Path) -> None:
     write_csv(tmp_path / "ward.csv", 20)
     node = open_node(own("csv"), {"client-name": "ward-3", "data-path": str(tmp_path / "ward.csv")})
-    call = node.registration()
+    call = registration_of(node)
     # local-test-fraction 0.1: 2 of 20 are its own test
     assert (call.clients, call.num_examples.tolist()) == (("ward-3",), [18])
     assert (call.shape, call.classes) == ((2,), 3)
@@ -54,8 +57,8 @@ def test_a_node_with_its_own_npz_has_the_files_test_set(tmp_path: Path) -> None:
     x = rng.normal(size=(9, 2)).astype(np.float32)
     np.savez(tmp_path / "w.npz", x=x, y=np.arange(9) % 3, x_test=x[:4] + 1, y_test=np.arange(4) % 3)
     node = open_node(own("npz"), {"client-name": "ward-3", "data-path": str(tmp_path / "w.npz")})
-    assert node.registration().num_examples.tolist() == [9]
-    assert node.registration().code == {}  # no hash of rows, which only pooled data have in common
+    assert registration_of(node).num_examples.tolist() == [9]
+    assert registration_of(node).code == {}  # no hash of rows, which only pooled data have in common
     assert np.array_equal(node.data("ward-3", "train")[0].numpy(), x)
     assert np.array_equal(node.data("ward-3", "test")[0].numpy(), x[:4] + 1)
 
@@ -89,13 +92,13 @@ def owners(tmp_path: Path) -> dict[str, Any]:
 
 def opened(config: dict[str, Any], part: int = 0, parts: int = 1, **keys: Any) -> Any:
     """Open a node as a process of its own would."""
-    _open.cache_clear()
+    open_data.cache_clear()
     return open_node(read_config(config | keys), {"partition-id": part, "num-partitions": parts})
 
 
 def test_a_node_without_data_of_its_own_can_train_every_client_of_the_run(owners: dict[str, Any]) -> None:
     node = opened(owners, 1, 3)
-    call = node.registration()
+    call = registration_of(node)
     assert dict(zip(call.clients, call.num_examples.tolist(), strict=True)) == SIZES
     assert call.share == (1, 3)
     for name, n in SIZES.items():
@@ -128,15 +131,16 @@ def test_nodes_with_their_own_data_are_pools_of_their_own_on_one_disk(tmp_path: 
     for name in ("ward-1", "ward-2"):
         write_csv(tmp_path / f"{name}.csv", 20)
         node_config = {"client-name": name, "data-path": str(tmp_path / f"{name}.csv")}
-        calls.append(open_node(own("csv", **{"state-dir": str(tmp_path)}), node_config).registration())
+        config = own("csv", **{"state-dir": str(tmp_path)})
+        calls.append(registration_of(open_node(config, node_config)))
     assert calls[0].pool != calls[1].pool
 
 
 def test_the_state_lies_below_the_state_folder_by_run_name(tmp_path: Path, owners: dict[str, Any]) -> None:
     node = opened(owners)
     name = node.config.run_name  # of the configuration, as the run's folder is
-    assert node.store().path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
-    store = opened(owners, **{"run-name": "trial"}).store()
+    assert store_of(node).path("a", "f00") == tmp_path / "state" / name / "f00" / "a.safetensors"
+    store = store_of(opened(owners, **{"run-name": "trial"}))
     assert store.path("a", "f00") == tmp_path / "state" / "trial" / "f00" / "a.safetensors"
 
 

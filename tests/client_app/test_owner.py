@@ -19,17 +19,21 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import WORK, answer, make_app
-from client_app.node import open_node
-from client_app.own_data import check_own_data, note_own_data
-from client_app.owner import Owner, basis, keys_of_node, owner_of
+from client_app.answer import answer
+from client_app.app import make_app
+from client_app.data.node import open_node
+from client_app.data.own_data import check_own_data, note_own_data
+from client_app.data.owner import Owner, basis, keys_of_node, owner_of
+from client_app.memory.memory import store_of
+from client_app.works import WORK
 from server_app.app import run
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import adaptation_of, evaluation_of
 from task.config.paths import state_root
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import BouquetError, ConfigError, DataError, RefusedError, local, public, reason
 from task.resolve.contract import contract_of
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import adaptation_of, evaluation_of
+from task.resolve.read import read_config
 from task.storage.client_state import receipts_of
 from task.wire import messages as wire
 from task.wire import registration
@@ -130,8 +134,8 @@ def test_what_a_node_writes_is_its_owners_whatever_the_umask(ward: dict[str, Any
     try:
         call(make_app(), CSV, ward)
         node = open_node(read_config(CSV), ward)
-        node.store().save("ward", "ditto", 1, {"personal": {"w": np.zeros(2)}})
-        with node.store().lock("ward"):
+        store_of(node).save("ward", "ditto", 1, {"personal": {"w": np.zeros(2)}})
+        with store_of(node).lock("ward"):
             pass
     finally:
         os.umask(before)
@@ -442,5 +446,5 @@ def test_the_name_that_a_server_gives_a_run_is_no_path(ward: dict[str, Any], tmp
     (written,) = root.rglob("*.jsonl")
     assert written.parent == root / ".own-data"
     assert receipts_of(root, name).parent == root / ".receipts"
-    assert node.store().path("anna", name).is_relative_to(root)
+    assert store_of(node).path("anna", name).is_relative_to(root)
     assert not list(tmp_path.rglob("evil*"))

@@ -15,10 +15,10 @@ from client_app.solvers.per_fedavg import PerFedAvgSolver
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import Examples, LocalTask, train
 from client_app.training.programs import Batch, Dense, Gradient, Single
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.personal_sections import PerFedAvgConfig
 from task.numerics.arrays import state_of
-from task.spec.algorithms import ALGORITHMS
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
 from tests.support.personal import case_of, close
 

@@ -18,13 +18,13 @@ import torch
 from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.work import train_clients
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
-from task.resolve.contract import parts_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
+from task.resolve.run_model import parts_of
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.reference.fedper import FedPer, LocalOnly, PrivateLayers

@@ -18,18 +18,17 @@ from client_app.training.programs import Dense, Single, program_of
 from strategies import STRATEGIES
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.pfedme import PFedMe, server_update
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.personal_sections import PFedMeConfig
 from task.config.sections import TrainConfig
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.spec.algorithms import ALGORITHMS
 from tests.reference import pfedme
-from tests.support.federation import far
 from tests.support.kept import losing
 from tests.support.models import Noisy, OneNumber, blobs, task_on
-from tests.support.personal import Case, case_of, check_metrics, close, reference_of, told
+from tests.support.personal import Case, case_of, check_metrics, close, reference_of
 
 WHOLE = ("1.weight", "1.bias", "3.weight", "3.bias")
 KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}
@@ -61,20 +60,6 @@ def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path
     )
     assert [lost[t] == kept[t] for t in (1, 2, 3, 4)] == [True, False, False, True]
     check_metrics(case, SimpleNamespace(personal=personal), reference)
-
-
-def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
-    assert told(played(tmp_path, nodes=1)) == told(played(tmp_path, nodes=5))
-
-
-def test_in_a_stack_it_is_what_it_is_alone(tmp_path: Path) -> None:
-    stacked, alone = (played(tmp_path, stack=stack) for stack in (0, 1))
-    for t in range(4):
-        pair = (tuple(case.played.arrays(t).values()) for case in (stacked, alone))
-        assert far(*pair) < 1e-5  # type: ignore[arg-type]
-    kept, kept_alone = stacked.kept(), alone.kept()
-    assert kept.keys() == kept_alone.keys()
-    assert all(close(kept[c], kept_alone[c], 1e-4) for c in kept)
 
 
 # ------------------------------------------------------------------------------------------- the client

@@ -13,19 +13,19 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from client_app.app import answer
-from client_app.node import open_node
+from client_app.answer import answer
+from client_app.data.node import open_node
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask, full_gradient, train
 from client_app.training.programs import Batch, Layers, Perceptron, Program, Single, program_of
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.seeds import rng_for
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.support.federation import far, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.models import Noisy, blobs

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import Node, open_node
+from client_app.data.node import Node, open_node
+from client_app.data.registration import registration_of
 from client_app.trial import try_out
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
-from task.resolve.contract import check_model
+from task.resolve.read import read_config
+from task.resolve.run_model import check_model
 from tests.support.brought import NET, imported_from
 from tests.support.federation import read_by
 from tests.support.horizontal import HORIZONTAL
@@ -32,7 +33,7 @@ from torch import nn
 from client_app.solvers.sgd import Solver
 from client_app.training.programs import Dense
 from strategies.engine.rule import Rule
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 
 def mean(state, replies, config):
@@ -229,7 +230,7 @@ def test_ids_of_words_are_tried_as_they_are(tmp_path: Path) -> None:
     keys = {"dataset": "npz", "data-path": str(tmp_path / "ids.npz"), "model": "trial_own:Ids"}
     own = {"client-name": "anna", "data-path": str(tmp_path / "ids.npz")}
     node = open_node(read_config({"dataset": "npz", "model": "trial_own:Ids", "num-classes": 2}), own)
-    node.check_task()
+    registration_of(node)
     try_out(node)
     config = read_config({**keys, "num-clients": 2})
     node = open_node(config, {})

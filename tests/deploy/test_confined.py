@@ -10,10 +10,11 @@ from flwr.app import Context, RecordDict
 from server_app.app import main
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link.confined import KIT, PATHS, confined
 from server_app.deploy.link.follow import submit
-from task.config.read import as_run_config, read_config
+from server_app.run.confined import KIT, PATHS, confined
+from task.config.read import as_run_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 
 
 def test_paths_lie_in_the_kit(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from server_app.deploy.flower.fleet_transport import OPTIONS
 from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
 from server_app.deploy.flower.retries import keep_connection
 from server_app.deploy.host.host import free_port
+from server_app.deploy.host.resource_limits import SlowLink
 from server_app.deploy.kits.kit import FILES
-from server_app.deploy.node.resource_limits import SlowLink
 from task import timing
 from task.errors import ConfigError
 from tests.support.fleet import Served, served

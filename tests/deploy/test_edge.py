@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from server_app.deploy.node.resource_limits import (
+from server_app.deploy.host.resource_limits import (
     ByteBucket,
     MemoryLimit,
     SlowLink,

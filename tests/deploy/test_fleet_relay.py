@@ -18,8 +18,8 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import sign_message
 
-from server_app.deploy.flower import arrivals
 from server_app.deploy.flower import fleet_relay as relaying
+from server_app.deploy.flower import inbox
 from server_app.deploy.flower.limits import FRAME_BYTES, SMALL_BYTES, Limits
 from server_app.deploy.host.host import HOLD_HEADER
 from server_app.deploy.kits.kit import read_link_kit
@@ -250,7 +250,7 @@ def test_a_held_call_is_held_and_ends_with_its_connection(link: Served) -> None:
     node = link.peer()
 
     def held() -> int:
-        return arrivals.HELD_CALLS - link.delivery.arrivals._free
+        return inbox.HELD_CALLS - link.delivery.arrivals._free
 
     call = node.hold(20)
     until(lambda: held() == 1)

@@ -151,3 +151,21 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     assert text.index("data      at the nodes") < text.index("round 1/1")
     assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[0]
     assert "node ward-1 is not online, and never was" in yellow[1]  # it was not starting, after all
+
+
+def test_the_terminal_names_a_node_that_is_left_out_of_a_run_shorter_than_the_status_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = kit_of(tmp_path, 3)
+    jobs = Jobs(kit.jobs, kit.runs)
+    job = jobs.update(follow.submit(kit, OWN | {"run-name": "a"}), state=FINISHED, attempts=1)
+    nodes = [{"name": f"ward-{i}", "id": str(i), "online": True, "problem": ""} for i in range(3)]
+    monkeypatch.setattr(follow, "read_status", lambda kit: {"state": status.GREEN, "nodes": nodes})
+    folder = RunFolder(kit.runs / "a")
+    folder.path.mkdir(parents=True)
+    folder.write_nodes([], [{"node": "2", "reason": "has data whose columns have other names"}])
+    monkeypatch.setattr(follow.Rounds, "new", lambda rounds: [{"round": 0}])
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    follow._watch(kit, jobs, job, Progress("log", 1, "a", console))
+    words = "node ward-2 has data whose columns have other names: run a goes on without it"
+    assert words in console.file.getvalue()  # type: ignore[attr-defined]

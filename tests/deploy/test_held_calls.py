@@ -19,7 +19,7 @@ from flwr.supercore import date
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from server_app.deploy.flower import arrivals
+from server_app.deploy.flower import inbox
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import Limits
 from task import timing
@@ -44,7 +44,7 @@ def small() -> RecordDict:
 
 def held(link: Served) -> int:
     """Return how many calls are held."""
-    return arrivals.HELD_CALLS - link.delivery.arrivals._free
+    return inbox.HELD_CALLS - link.delivery.arrivals._free
 
 
 def until(true: Callable[[], bool]) -> None:

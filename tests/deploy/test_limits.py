@@ -25,7 +25,7 @@ from server_app.deploy.flower import delivery as delivering
 from server_app.deploy.flower import fleet as fleets
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import FRAME_BYTES, Limits
-from server_app.deploy.node.app_integrity import HEADER_LETTERS
+from server_app.deploy.host.app_integrity import HEADER_LETTERS
 from task import timing
 from tests.support.fleet import Peer, Served, answer_to, arrays, over_http, served
 

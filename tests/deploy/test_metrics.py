@@ -11,8 +11,8 @@ from server_app.deploy.flower.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
-from server_app.deploy.monitor.data import Watched
-from server_app.deploy.monitor.metrics import LATEST, MetricFamily, metrics
+from server_app.extras.monitor.data import Watched
+from server_app.extras.monitor.metrics import LATEST, MetricFamily, metrics
 from tests.deploy.test_monitor import Browse, browse, link_kit
 from tests.support.monitor import EVIL, write_run
 

@@ -22,12 +22,12 @@ from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status
-from server_app.deploy.monitor import server as module
-from server_app.deploy.monitor.data import Watched
-from server_app.deploy.monitor.rows import SHOWN_CLIENTS
-from server_app.deploy.monitor.server import MOST_CONNECTIONS, Monitor, serve
+from server_app.extras.monitor import server as module
+from server_app.extras.monitor.data import Watched
+from server_app.extras.monitor.server import MOST_CONNECTIONS, Monitor, serve
 from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import read_lines
+from server_app.results.rows import SHOWN_CLIENTS
 from task.errors import ConfigError
 from tests.support.monitor import EVIL, SECRET, client_row, round_row, write_run
 
@@ -516,7 +516,7 @@ def test_a_wheel_holds_the_parts_of_the_page(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("*.whl")
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); from importlib import resources\n"
-        "import json; folder = resources.files('server_app.deploy.monitor'); assert '.whl' in str(folder)\n"
+        "import json; folder = resources.files('server_app.extras.monitor'); assert '.whl' in str(folder)\n"
         "print(json.dumps({f.name: f.read_text('utf-8') for f in folder.joinpath('static').iterdir()}))"
     )
     done = subprocess.run(

@@ -34,18 +34,19 @@ from server_app.deploy.flower.fleet_client import (
 )
 from server_app.deploy.flower.fleet_transport import CallError, S
 from server_app.deploy.host.host import APP_HEADER
+from server_app.deploy.host.policy import Site
 from server_app.deploy.host.processes import Supervisor
+from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import MIN_EXAMPLES, NodeKit, Policy, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node import own_data as owndata
-from server_app.deploy.node import serve as node
+from server_app.deploy.node import run_node as node
 from server_app.deploy.node.message_loop import MessageLoop
+from server_app.deploy.node.options import Options, check, node_config, read_partition
 from server_app.deploy.node.own_data import check_data
-from server_app.deploy.node.policy import Site
 from server_app.deploy.node.probe import Found
-from server_app.deploy.node.serve import Options, check, node_config, read_partition, run_node
-from server_app.deploy.node.tasks import Tasks
+from server_app.deploy.node.run_node import run_node
 from task import timing
 from task.errors import BouquetError, ConfigError, DataError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.node import policy
+from server_app.deploy.host import policy
 from task import timing
 from task.errors import RefusedError
 

@@ -31,10 +31,11 @@ from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.kit import read_kit, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link import serve as links
-from server_app.deploy.link.serve import run_link
-from server_app.deploy.node import serve as nodes
-from server_app.deploy.node.serve import Options, run_node
+from server_app.deploy.link import run_link as links
+from server_app.deploy.link.run_link import run_link
+from server_app.deploy.node import run_node as nodes
+from server_app.deploy.node.options import Options
+from server_app.deploy.node.run_node import run_node
 from task.encryption.ckks import KEY_FILE, PUBLIC_FILE, Key, id_of
 from task.errors import BouquetError, ConfigError
 

@@ -240,6 +240,17 @@ def test_what_would_fail_again_is_final(world: World, kind: str) -> None:
     assert len(world.link.submitted) == 1
 
 
+def test_a_lack_of_memory_is_tried_once_more(world: World) -> None:
+    world.jobs.submit("a", {})
+    text = "nodes: round 1: client ward-1: MemoryError at client_app.work, line 3"
+    for _ in range(200):
+        world.link.state = RunState("finished", "failed", text)
+        world.look(1)
+    assert world.state == FAILED
+    assert "MemoryError at client_app.work, line 3. It was so at the attempt before" in world.reason
+    assert len(world.link.submitted) == 2
+
+
 def test_a_key_that_the_superlink_refuses_is_final(world: World) -> None:
     world.jobs.submit("a", {})
     world.link.refusal = "no such key"

@@ -16,13 +16,14 @@ from types import SimpleNamespace
 import pytest
 
 from server_app.deploy.flower.control import NodeState
+from server_app.deploy.host.app_integrity import APPS, App
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import status as module
 from server_app.deploy.link.jobs import RUNNING, Jobs
-from server_app.deploy.link.serve import StatusWriter
+from server_app.deploy.link.run_link import StatusWriter
 from server_app.deploy.link.status import (
     GREEN,
     RED,
@@ -34,9 +35,8 @@ from server_app.deploy.link.status import (
     tables,
     write_status,
 )
-from server_app.deploy.node.app_integrity import APPS, App
 from server_app.results.folder import RunFolder
-from server_app.terminal import Terminal
+from server_app.run.terminal import Terminal
 from task import timing
 from task.storage.files import write_json
 

@@ -13,8 +13,8 @@ from client_app.app import make_app
 from server_app.app import run
 from server_app.deploy.link.jobs import STOPPED, Job, Jobs
 from server_app.deploy.link.stopped import finish_stopped
-from task.config.read import read_config
 from task.errors import BouquetError
+from task.resolve.read import read_config
 from tests.server_app.test_app import KEYS, Stopped
 
 
@@ -59,6 +59,6 @@ def test_a_damaged_checkpoint_is_named(stopped: Path) -> None:
 
 def test_the_link_s_own_process_has_no_torch() -> None:
     """It would hold some 300 MB for as long as the link is up."""
-    code = "import sys, server_app.deploy.link.serve; print('torch' in sys.modules)"
+    code = "import sys, server_app.deploy.link.run_link; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

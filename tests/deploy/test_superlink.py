@@ -17,7 +17,7 @@ import pytest
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link.serve import Health, check_addresses, why_it_ended
+from server_app.deploy.link.run_link import Health, check_addresses, why_it_ended
 from server_app.deploy.link.status import Seen
 from task import timing
 from task.errors import BouquetError, ConfigError

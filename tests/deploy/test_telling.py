@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.node import tasks
-from server_app.deploy.node.tasks import (
+from server_app.deploy.host import tasks
+from server_app.deploy.host.tasks import (
     END,
     ID_BYTES,
     KILL,

@@ -18,9 +18,8 @@ from server_app.deploy.flower.client_task import _Received
 from server_app.deploy.flower.limits import Limits
 from server_app.deploy.flower.portable_run import wants_fixed_kernels
 from server_app.deploy.flower.warm import AcquiredTask
-from server_app.deploy.host.host import APP_HEADER
-from server_app.deploy.node import policy
-from server_app.deploy.node.app_integrity import (
+from server_app.deploy.host import policy
+from server_app.deploy.host.app_integrity import (
     CONTENT,
     MOST_FILES,
     OF_A_NODE,
@@ -29,7 +28,8 @@ from server_app.deploy.node.app_integrity import (
     listing,
     own_app,
 )
-from server_app.deploy.node.policy import Site
+from server_app.deploy.host.host import APP_HEADER
+from server_app.deploy.host.policy import Site
 from task import timing
 from task.errors import PACKAGES, RefusedError
 from tests.support.fleet import served

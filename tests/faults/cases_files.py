@@ -17,9 +17,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from server_app.cli import exits
+from server_app.deploy.host.app_integrity import CONTENT, difference, installed
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.node.app_integrity import CONTENT, difference, installed
+from server_app.deploy.link.jobs import FAILED
 from server_app.deploy.node.identity import Identities
 from task.errors import NodesError, RefusedError
 from tests.faults.case import Rig, case
@@ -86,10 +87,21 @@ def through(rig: Rig) -> str:
     for kit in ("link", *fed.wards):
         (fed.kits / kit / "code").mkdir(exist_ok=True)
         (fed.kits / kit / "code" / "helper.py").write_text("import shutil\n")
-    name = rig.submit(1, model="helper:shutil.rmtree").name
-    reason = fed.until(lambda: fed.job(name).reason, 240, "the refusal")
-    fed.jobs.ask_to_stop(name)
+    configs = {name: fed.kits / name / "kit.toml" for name in fed.wards}
+    before = {name: config.read_text() for name, config in configs.items()}
+    try:
+        for ward, config in configs.items():
+            config.write_text(before[ward].replace("packages = []", 'packages = ["helper"]'))
+            fed.restart_node(ward)
+        fed.ready()
+        name = rig.submit(1, model="helper:shutil.rmtree").name
+        reason = fed.until(lambda: fed.job(name).reason, 240, "the refusal")
+    finally:
+        for ward, config in configs.items():
+            config.write_text(before[ward])
+            fed.restart_node(ward)
     assert 'through module "shutil"' in reason, reason
+    assert (fed.job(name).state, fed.job(name).attempts) == (FAILED, 1)
     return reason[:110]
 
 

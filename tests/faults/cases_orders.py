@@ -6,7 +6,7 @@ from tests.faults.case import Rig, case
 from tests.faults.cases_members import other_app
 
 TESTS = "tests/strategies/test_secure_orders.py::"
-# Added to `strategies.engine.secure`: a seed says which lie all nodes but the first get in round 1.
+# Added to `strategies.channels.masked`: a seed says which lie all nodes but the first get in round 1.
 LIES = """
 
 def _rate(content, session):
@@ -79,7 +79,7 @@ def unlike_orders(rig: Rig) -> str:
     told = []
     fed.machines["link"].stop()
     try:
-        fed.start_link(code=other_app(fed.folder / "lying-app", "strategies/engine/secure.py", LIES))
+        fed.start_link(code=other_app(fed.folder / "lying-app", "strategies/channels/masked.py", LIES))
         fed.until(lambda: fed.online() >= set(fed.wards), 120, "all nodes at the lying link")
         for seed, lie in enumerate(SAYS):
             run = rig.submit(2, secagg=True, seed=seed, min_nodes=3, round_timeout=60.0)

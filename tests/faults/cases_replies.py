@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.node.resource_limits import proportional_bytes
+from server_app.deploy.host.resource_limits import proportional_bytes
 from tests.faults.case import Rig, case
 from tests.faults.federation import MAX_REPLY
 from tests.faults.hostile import REPLIES, SPECIAL

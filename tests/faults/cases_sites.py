@@ -1,4 +1,4 @@
-"""S12, S14, S16: what a run may learn and choose on machines that are not its user's."""
+"""S12, S14, S16, S24: what a run may learn and choose on machines that are not its user's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from server_app.deploy.link.jobs import Job
 from task.errors import ConfigError
-from tests.faults.case import Rig, case
+from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.cases_nodes import blamed
 from tests.faults.federation import Federation
 from tests.faults.runs import KEYS
@@ -138,3 +138,39 @@ def few_examples(rig: Rig) -> str:
         config.write_text(before)
         fed.restart_node("ward-1")
     return f"two of three refuse: {why[-150:]}"
+
+
+@case(
+    "S24",
+    "A node joins whose client is the first by name, in a run of FLTrust that names no root",
+    "the client that was the first in round 1 stays the only one that is trusted; while it is away the model "
+    "is kept, and nobody takes its place",
+    "ward-1 is started in the midst of a run that began with ward-2 and ward-3; then all processes of ward-2 "
+    "are stopped",
+    tests=(
+        "tests/strategies/test_robust_more.py::test_who_joins_later_does_not_become_the_root_by_its_name",
+        "tests/strategies/test_robust_more.py::test_a_root_that_nobody_is_ends_the_run_before_round_1",
+    ),
+)
+def newcomer(rig: Rig) -> str:
+    fed = rig.fed()
+    fed.machines["ward-1"].stop()
+    fed.until(lambda: "ward-1" not in fed.online(), 120, "ward-1 offline")
+    run = rig.submit_to(fed, ENDLESS, algorithm="fltrust", min_nodes=2, min_replies=1, round_timeout=20.0)
+    try:
+        run.wait_round(1)
+        fed.start_node("ward-1")
+        fed.until(lambda: "ward-1" in run.rows()[-1]["selected"], 120, "a round with ward-1")
+        joined = run.done()
+        run.wait_round(joined + 2)
+        assert not any(row["skipped"] for row in run.rows()[1:]), run.quarantined()
+        fed.machines["ward-2"].stop()
+        fed.until(lambda: run.rows()[-1]["skipped"], 240, "a round without ward-2, whom the server trusts")
+        assert "ward-1" in fed.online()
+        log = fed.log("link", "warm")
+        trusted = set(re.findall(r'client "(.*?)", whom the server trusts', log))
+        assert trusted == {"ward-2"}, trusted
+    finally:
+        fed.jobs.ask_to_stop(run.name)
+        fed.start_node("ward-2")
+    return f"ward-1 joined in round {joined}; without ward-2 round {run.done()} kept the model"

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from server_app.deploy.node.resource_limits import proportional_bytes
+from server_app.deploy.host.resource_limits import proportional_bytes
 
 STARTS_S = 300.0  # of a whole federation, on a machine with six times as many processes as cores
 LOOK_S = 0.05

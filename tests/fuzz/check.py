@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import TESTS
-from task.spec.selections import with_selection
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import TESTS
+from task.catalogue.selections import with_selection
 from tests.fuzz.aliases import PLAIN
 from tests.fuzz.runs import QUERY, ROUNDS, SIZES, VARIANTS, Played, Player
 

@@ -25,9 +25,10 @@ from server_app.results.folder import RunFolder
 from server_app.run.recorder import Recorder
 from strategies.engine.journal import Snapshot
 from strategies.transport.packed import PackingGrid
-from task.config.read import as_run_config, read_config
+from task.catalogue.algorithms import ALGORITHMS
+from task.config.read import as_run_config
 from task.errors import NodesError, StateError
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from task.wire import registration
 from task.wire.messages import clients_of
 from tests.fuzz.aliases import ALIASES, PLAIN, renamed

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import Error, Message, MetricRecord
 
-from server_app import app as server
-from server_app import terminal
 from server_app.results import report
+from server_app.run import terminal
 from strategies import FedAvg
 from strategies.engine import rule_round
 from strategies.engine.fold import Fold
@@ -121,7 +120,7 @@ def test_a_report_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     def fails(path: Path) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(server, "write_report", fails)
+    monkeypatch.setattr("server_app.run.finish.write_report", fails)
     assert "report.html is missing" in found(folder, leave)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message, RecordDict
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import BouquetError
-from task.spec.algorithms import ALGORITHMS
 from tests.fuzz.mutate import mutate
 from tests.support import parties
 from tests.support.horizontal import VERTICAL

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from server_app.audit.inversion import (
+from server_app.cli.main import app
+from server_app.extras.audit.inversion import (
     Rebuilt,
     analytic,
     attack,
@@ -24,15 +25,14 @@ from server_app.audit.inversion import (
     pixels,
     psnr,
 )
-from server_app.audit.membership import confidence, likelihood, told
-from server_app.audit.wire import Tap, changes_heard
-from server_app.cli.main import app
-from task.config.read import read_config
+from server_app.extras.audit.membership import confidence, likelihood, told
+from server_app.extras.audit.wire import Tap, changes_heard
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.resolve.contract import model_of, parts_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from tests.privacy.test_central import Ledger
 from tests.support.federation import play
 from tests.support.grid import LocalGrid

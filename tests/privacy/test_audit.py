@@ -19,23 +19,23 @@ import pytest
 from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
-from client_app.stages import clipping
-from server_app.audit.epsilon import judge
-from server_app.audit.statistics import (
+from client_app.stages import privacy as clipping
+from server_app.cli.main import app
+from server_app.extras.audit.epsilon import judge
+from server_app.extras.audit.statistics import (
     jeffreys_low,
     lower_bound,
     one_run_bound,
     p_value,
     two_gaussians,
 )
-from server_app.cli.main import app
-from strategies.engine import privacy
-from task.config.read import read_config
+from strategies.stages import privacy
 from task.errors import ConfigError
 from task.numerics.seeds import NOISE, rng_for
+from task.privacy.bounded_integers import ClipBound
 from task.privacy.canaries import CLAIMED, canary_names, direction, is_in
-from task.privacy.grid import ClipBound
 from task.privacy.noise import Stream
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.privacy.test_central import Ledger
 from tests.support.federation import owners_config, play, write_owners
@@ -325,7 +325,7 @@ def test_the_command_runs_twice_and_ends_with_1_if_a_promise_is_broken(
     rows = tmp_path / "a" / found["run"] / "rounds.jsonl"  # as if the accounts said too little
     rows.write_text(re.sub(r'"epsilon": [0-9.]+', '"epsilon": 0.0', rows.read_text()))
     with monkeypatch.context() as patch:
-        patch.setattr("server_app.audit.epsilon.lower_bound", lambda *given: 0.5)
+        patch.setattr("server_app.extras.audit.epsilon.lower_bound", lambda *given: 0.5)
         again = CliRunner().invoke(app, line[3:])
     assert again.exit_code == 1
     assert "BROKEN" in again.output

@@ -14,16 +14,16 @@ import pytest
 from flwr.app import Message
 from torch import nn
 
-from strategies.engine.privacy import Privacy
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
-from task.config.read import read_config
+from strategies.stages.privacy import Privacy
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
 from task.privacy.accounting import epsilon, joined
-from task.privacy.grid import BIT, CLIP, GRID, clipped, exponent
+from task.privacy.bounded_integers import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
@@ -480,8 +480,8 @@ def test_models_with_buffers_are_refused(owners: Path) -> None:
 
 def test_a_client_that_lacks_the_bound_says_so(owners: Path) -> None:
     """A server that is not ours would get updates that nobody clipped."""
-    from client_app.app import answer
-    from client_app.node import open_node
+    from client_app.answer import answer
+    from client_app.data.node import open_node
 
     keys = keys_of(owners)
     node = open_node(read_config(keys), {})

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from client_app.app import make_app
-from client_app.memory.ledger import SECRET as SECRET_FILE
-from client_app.memory.ledger import StepLedger
+from client_app.memory.example_ledger import SECRET as SECRET_FILE
+from client_app.memory.example_ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
 from client_app.training.programs import Batch, Perceptron, Single
-from strategies.engine.example_privacy import ExamplePrivacy
+from strategies.stages.example_privacy import ExamplePrivacyStage
 from task.config.knobs import Config
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
 from task.datasets import Dataset
 from task.errors import ConfigError, FieldError, StateError
@@ -27,10 +27,11 @@ from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.privacy import noise
 from task.privacy.accounting import epsilon
-from task.privacy.ledger import secret_in
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import FILE, NoiseLedger, TakenSteps
+from task.privacy.releases import secret_in
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire.checks import check_scalars
 from tests.privacy.test_central import Ledger
@@ -229,7 +230,7 @@ def test_no_other_steps_have_the_noise_of_a_run_of_the_same_name(
         drawn.append(made := purposes(secret, *purpose))
         return made
 
-    monkeypatch.setattr("client_app.stages.examples.derived", spy)
+    monkeypatch.setattr("client_app.stages.example_privacy.derived", spy)
     first = Ledger()
     same = {"num_server_rounds": 1, "run_name": "one"}
     play(keys_of(owners, **same), journal=first)
@@ -323,7 +324,7 @@ def test_a_run_stops_before_a_client_spends_too_much(owners: Path) -> None:
 
 def test_a_client_refuses_what_would_cost_too_much(owners: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the server does."""
-    monkeypatch.setattr(ExamplePrivacy, "finished", lambda self: False)
+    monkeypatch.setattr(ExamplePrivacyStage, "finished", lambda self: False)
     limit = worst(1) - 1e-3
     rows = play(keys_of(owners, dp__max_epsilon=limit, num_server_rounds=1), journal=Ledger()).rows
     spent = {n: epsilon([(min(1.0, 4 / k), 1.5)] * math.ceil(k / 4), 0.01) for n, k in SIZES.items()}

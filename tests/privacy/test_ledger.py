@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.run.ledger import Ledger
+from server_app.run.privacy_ledger import Ledger
 from task.errors import StateError
 from task.privacy.accounting import epsilon
 

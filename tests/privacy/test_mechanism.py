@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.privacy.grid import WIDTH, ClipBound, clipped, exponent, square
+from task.privacy.bounded_integers import WIDTH, ClipBound, clipped, exponent, square
 from task.privacy.noise import Stream, coins, derived
-from task.spec.algorithms import ALGORITHMS
 
 SIZE = 1_000_000
 SECRET = bytes(range(32))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from strategies.engine.privacy import Privacy
-from task.config.read import read_config
+from strategies.stages.privacy import Privacy
 from task.errors import ConfigError
 from task.privacy.accounting import epsilon, joined
-from task.privacy.grid import CLIP, GRID, exponent
+from task.privacy.bounded_integers import CLIP, GRID, exponent
 from task.privacy.noise import Stream
 from task.privacy.shares import share
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.secagg.server import Aggregation
 from task.secagg.vector import Vector, as_limbs

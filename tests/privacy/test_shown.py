@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from server_app.deploy.monitor.rows import round_row
 from server_app.results.headline import headline
 from server_app.results.report import TILES
+from server_app.results.rows import round_row
 from server_app.results.summary import summarise
 from server_app.run.progress import _replies
 from server_app.run.repeat import keys_of_run
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
+from task.resolve.read import read_config
 
 KEYS = {"dp.noise": 1.0, "dp.delta": 1e-5, "dp.clip": 0.2, "num-server-rounds": 9, "dp.max-epsilon": 2.0}
 
@@ -46,7 +47,7 @@ def test_the_monitor_and_the_log_have_it_in_each_round() -> None:
     row = rows()[1]
     assert round_row(row)["epsilon"] == 1.25
     assert "epsilon 1.25" in _replies(row)
-    script = Path(__file__).parents[2] / "server_app/deploy/monitor/static/run.js"
+    script = Path(__file__).parents[2] / "server_app/extras/monitor/static/run.js"
     assert "['Epsilon', 'epsilon']" in script.read_text(encoding="utf-8")
 
 

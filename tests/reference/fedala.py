@@ -5,7 +5,7 @@ Client: Theta_i = its model after its last local training, Theta = w^t
         W_i <- clip(W_i - eta grad_{Theta_hat} L * (Theta - Theta_i), 0, 1), by minibatches of the slice;
         Theta_hat follows each step. W_i begins with ones and is kept.
         Before its first training Theta_i = w^0. The first time that the top layers of Theta_i are not those
-        of Theta: epochs until the loss settles; later: one epoch. Where they are equal, Theta_hat = Theta.
+        of Theta: epochs until the loss converges; later: one epoch. Where they are equal, Theta_hat = Theta.
         Then E epochs of SGD from Theta_hat; mu > 0 adds mu (w - Theta_hat) to each step.
 Server: as in FedAvg
 """

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 from flwr.app import Context, RecordDict
 
-from client_app.secure import answer_stage, masking_of
+from client_app.stages.node_stage import Asked
+from client_app.stages.secure_aggregation import SecureAggregationNode, answer_stage
 from server_app.deploy.kits.kit import NodeKit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import RefusedError, SecureAggregationError
+from task.resolve.read import read_config
 from task.secagg import node as steps
 from task.secagg.identity import REQUIRED, UNVERIFIED, Identity, check_proofs
 from task.secagg.node import RoundMemory
@@ -136,10 +140,9 @@ def test_a_node_without_a_certificate_refuses_unless_its_owner_does_without(kits
 
 
 def test_an_owner_can_refuse_runs_without_it() -> None:
-    context = Context(RUN, 1, {REQUIRED: True}, RecordDict(), {})
+    node, entry = cast(Any, SimpleNamespace(config=run_config(secagg=False))), ALGORITHMS["fedavg"]
+    wants = Context(RUN, 1, {REQUIRED: True}, RecordDict(), {})
     with pytest.raises(RefusedError, match="policy: secagg = true"):
-        masking_of(RecordDict(), "train", run_config(secagg=False), context)
-    assert (
-        masking_of(RecordDict(), "train", run_config(secagg=False), Context(RUN, 1, {}, RecordDict(), {}))
-        is None
-    )
+        SecureAggregationNode.absent(Asked(node, RecordDict(), entry, "train", wants))
+    wants_not = Context(RUN, 1, {}, RecordDict(), {})
+    SecureAggregationNode.absent(Asked(node, RecordDict(), entry, "train", wants_not))

@@ -21,11 +21,11 @@ from server_app.app import run
 from server_app.results import folder as results
 from server_app.run import run_lock as holding
 from server_app.run.naming import folder_of_run
-from task.config.read import read_config
 from task.datasets import cache
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
 from task.resolve.model_card import read_model
+from task.resolve.read import read_config
 from task.storage import files
 from tests.support.grid import LocalGrid
 
@@ -73,7 +73,7 @@ def test_what_fails_after_the_last_round_costs_neither_result_nor_model(
     def breaks(*_: Any) -> Any:
         raise ZeroDivisionError("from what clients sent")
 
-    monkeypatch.setattr(f"server_app.app.{part}", breaks)
+    monkeypatch.setattr(f"server_app.run.finish.{part}", breaks)
     folder = go(tmp_path)
     assert (folder / "model.safetensors").exists()
     result = json.loads((folder / "result.json").read_text())

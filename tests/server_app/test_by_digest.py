@@ -12,7 +12,10 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
+from server_app.deploy.kits.provision import provision
 from server_app.results.folder import RunFolder
+from server_app.run.confined import KIT
+from server_app.run.encryption import decrypt
 from server_app.run.meaning import names_let_out
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
@@ -24,6 +27,7 @@ from strategies.membership.membership import Membership
 from task.config.sections import DataConfig
 from task.datasets import load_owned
 from task.datasets.description import Description, Meaning, described
+from task.encryption import ckks
 from task.errors import BouquetError, DataError
 from task.resolve.model_card import read_model
 from task.wire.registration import Registration, read_registration, registration_content
@@ -209,3 +213,95 @@ def test_a_table_without_a_category_is_found_by_name(tmp_path: Path) -> None:
     assert scored(taken, ward(tmp_path / "new.csv", ("bmi", "age"), "outcome:target(ill|well)", 9)) > 0.9
     run = played(tmp_path / "named", files, policy={"ward-1": {"names": True}})
     assert read_model(run / "model.safetensors")[0].columns == ("age", "bmi", "outcome")
+
+
+def test_a_model_that_is_decrypted_is_used_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card is written with the encrypted model, and stays when a node's key opens that."""
+    provision(tmp_path / "kits", "127.0.0.1:9092", WARDS, he=True)
+    key, kit = tmp_path / "kits" / "ward-1" / ckks.KEY_FILE, tmp_path / "kits" / "link"
+    monkeypatch.setenv(KIT, str(kit))
+    files = {name: ward(tmp_path / f"{name}.csv", seed=i) for i, name in enumerate(WARDS)}
+    policy = {name: {ckks.NODE_KEY: str(key)} for name in WARDS}
+    keys = {"he": True, "fraction-evaluate": 1.0, "local-test-fraction": 0.25}
+    taken = take(decrypt(played(tmp_path, files, policy=policy, **keys), key))
+    turned = ("bmi", "job:category(nurse|clerk)", "extra", "age")
+    assert scored(taken, ward(tmp_path / "new.csv", turned, "outcome:target(ill|well)", 9)) > 0.9
+
+
+def arrays(path: Path, columns: tuple[str, ...], classes: tuple[str, ...], seed: int = 0) -> Path:
+    """Write a table as in `ward` as an npz file, with its inputs and classes in any order."""
+    rng = np.random.default_rng(seed)
+    age, bmi, clerk = rng.random(60), rng.random(60), np.arange(60) % 2 == 0
+    inputs = {"age": [age], "bmi": [bmi], "weight": [bmi]}
+    inputs |= {
+        "job:category(clerk|nurse)": [clerk, ~clerk],
+        "job:category(nurse|clerk)": [~clerk, clerk],
+    }
+    y = np.where(age > 0.5, classes.index("ill"), classes.index("well"))
+    x = np.stack([one for column in columns for one in inputs[column]], axis=1).astype(np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, x=x, y=y, columns=np.array(columns), classes=np.array(classes))
+    return path
+
+
+TURNED = ("job:category(nurse|clerk)", "bmi", "weight", "age")
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_columns_and_labels_of_an_npz_file_are_found_by_its_names(tmp_path: Path, names: bool) -> None:
+    """By position the bmi would decide, and by number the other class."""
+    files = {name: ward(tmp_path / f"{name}.csv", seed=i) for i, name in enumerate(WARDS)}
+    run = played(tmp_path, files, policy={"ward-1": {"names": names}})
+    taken = take(run / "model.safetensors")
+    assert bool(taken.card.columns) is names
+    path = arrays(tmp_path / "new.npz", TURNED, ("ill", "well"), 9)
+    assert scored(taken, path) > 0.9
+    found = predict(taken, read_examples(path, taken.card))
+    assert next(csv.reader(io.StringIO(found.csv()))) == ["id", "predicted", "p_well", "p_ill"]
+    with pytest.raises(DataError, match=r"expected (the columns|columns of 4 numbers)"):
+        read_examples(arrays(tmp_path / "less.npz", ("age", *TURNED[:1]), ("ill", "well")), taken.card)
+
+
+def test_a_model_of_npz_files_finds_columns_and_labels_by_name(tmp_path: Path) -> None:
+    order = ("age", "bmi", "job:category(clerk|nurse)")
+    files = {
+        name: arrays(tmp_path / f"{name}.npz", order, ("well", "ill"), i) for i, name in enumerate(WARDS)
+    }
+    taken = take(played(tmp_path, files, dataset="npz") / "model.safetensors")
+    assert scored(taken, arrays(tmp_path / "new.npz", TURNED, ("ill", "well"), 9)) > 0.9
+
+
+def numbers(path: Path, header: str, places: tuple[int, ...], seed: int) -> Path:
+    """Write a table of x, which is a number, and of what follows from it: up = x, down = -3 x."""
+    rng, lines = np.random.default_rng(seed), [header]
+    for x, z in rng.random((60, 2)):
+        cells = (x, z, x, -3 * x)
+        lines.append(",".join(f"{cells[i]:.4f}" for i in places))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_several_targets_are_found_by_name(tmp_path: Path, names: bool) -> None:
+    """By position 'up' would be compared with the numbers of 'down'."""
+    header = "x,z,up:target,down:target"
+    files = {name: numbers(tmp_path / f"{name}.csv", header, (0, 1, 2, 3), i) for i, name in enumerate(WARDS)}
+    # Other places of the targets at one site, whose names are those that are let out.
+    files["ward-1"] = numbers(tmp_path / "ward-1.csv", "down:target,z,x,up:target", (3, 1, 0, 2), 1)
+    keys = {"task": "regression", "num-classes": 2, "num-server-rounds": 30, "learning-rate": 0.3}
+    run = played(tmp_path, files, policy={"ward-1": {"names": names}}, **keys)
+    taken = take(run / "model.safetensors")
+    path = numbers(tmp_path / "new.csv", "z,down:target,up:target,x", (1, 3, 2, 0), 9)
+    found = predict(taken, read_examples(path, taken.card))
+    assert found.scores["all"]["loss"] < 0.05
+    header = next(csv.reader(io.StringIO(found.csv())))
+    assert sorted(header[1:]) == ["predicted_down", "predicted_up"]
+    rows = np.array(list(found.rows())[1:], float)
+    assert rows[:, header.index("predicted_down")].mean() < -1 < rows[:, header.index("predicted_up")].mean()
+    lone = numbers(tmp_path / "lone.csv", "x,z,up:target", (0, 1, 2), 9)
+    if names:
+        with pytest.raises(DataError, match="expected all that the model predicts, or none of it"):
+            read_examples(lone, taken.card)
+    else:
+        assert not read_examples(lone, taken.card).labelled

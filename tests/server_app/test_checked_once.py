@@ -11,16 +11,16 @@ import pytest
 from PIL import Image
 
 from client_app.app import make_app
-from client_app.owner import config_of_node
+from client_app.data.owner import config_of_node
 from server_app.app import run
 from server_app.results.folder import RunFolder
 from server_app.run.stopped import finish_stopped
 from server_app.takeout.examples import read_examples
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.resolve.model_card import OF_THE_MACHINE, card_of
+from task.resolve.read import read_config
 from tests.support.grid import LocalGrid
 
 MEASURED = {"metrics": "f1-macro", "target-accuracy": 0.999, "plateau-rounds": 5}

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from server_app.cli.catalogue import card, example
 from server_app.cli.main import app
-from server_app.terminal import Terminal
+from server_app.run.terminal import Terminal
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.options import parse_options
-from task.config.read import knobs, read_config
+from task.config.read import knobs
 from task.errors import ConfigError
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 
 
 def shown(*arguments: str, width: int = 80) -> str:
@@ -44,7 +45,7 @@ def test_a_card_has_paper_knobs_and_an_example() -> None:
 def test_every_algorithm_says_what_it_does_and_its_example_is_valid(name: str) -> None:
     """An example that is refused, or an entry without its sentence."""
     entry = ALGORITHMS[name]
-    assert entry.about.endswith("."), f'{name}: give its entry in task/spec about="..."'
+    assert entry.about.endswith("."), f'{name}: give its entry in task/catalogue about="..."'
     read_config(parse_options([example(entry)]))
     out = io.StringIO()
     Terminal(file=out, width=80).print(card(name))

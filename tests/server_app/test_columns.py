@@ -15,10 +15,11 @@ from flwr.app import Message
 from client_app.app import make_app
 from server_app.app import run
 from strategies import FedAvg
-from strategies.membership.foreign import lost_on_foreign_clients
-from task.config.read import as_run_config, read_config
+from strategies.membership.foreign import why_stock_clients_cannot_join
+from task.config.read import as_run_config
 from task.errors import RefusedError
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 
@@ -247,7 +248,7 @@ def test_hostile_sums_are_quarantined(tmp_path: Path, wards: Path) -> None:
 
 def test_another_loop_or_app_is_refused() -> None:
     config = read_config(KEYS | {"num-classes": 2})
-    assert "cannot fill and standardise" in lost_on_foreign_clients(contract_of(config), config)
+    assert "cannot fill and standardise" in why_stock_clients_cannot_join(contract_of(config), config)
     assert FedAvg(config).entry.phases.keys() == {"columns"}
 
 

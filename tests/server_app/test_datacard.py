@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from server_app.cli.data import describe
-from task.config.read import read_config
+from task.resolve.read import read_config
 
 
 @pytest.mark.parametrize(

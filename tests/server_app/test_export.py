@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,12 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import SUFFIXES, export
 from server_app.takeout.model import TakenModel, take
 from server_app.takeout.predict import own_examples, predict
-from task.config.read import read_config
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError, ConfigError
 from task.models import MODELS, build_model
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard, card_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.server_app.test_takeout import trained
 
 
@@ -54,7 +55,7 @@ def test_a_run_with_feature_skew_is_exported_for_the_images_that_its_clients_hav
 ) -> None:
     run = {"dataset": "digits", "feature-skew": "styles", "num-clients": 5, "task": "reconstruction"}
     config = read_config(run | {"model": model})
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     card = card_of(config, data.input_shape, data.num_classes, data)
     taken = TakenModel(card, model_of(config, data.input_shape, data.num_classes).eval(), config)
     assert export(taken, "torchscript", tmp_path / "m.pt", own_examples(taken)).difference <= 1e-5
@@ -159,10 +160,29 @@ def test_pictures_in_csv_of_a_deployed_run_need_examples(tmp_path: Path) -> None
     """Where only nodes have data, an npz file may hold pictures or numbers; a guess would scale wrongly."""
     card = ModelCard({"dataset": "npz", "model": "mlp"}, (1, 8, 8), 10)
     taken = TakenModel(card, build_model("mlp", (1, 8, 8), 10, 1).eval(), card.config)
-    with pytest.raises(ConfigError, match="--data: expected some examples"):
+    with pytest.raises(ConfigError, match="--data: expected examples to compare"):
         export(taken, "torchscript", tmp_path / "m", None)
     pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 8), np.uint8)
     np.savez(tmp_path / "x.npz", x=pictures)
     examples = read_examples(tmp_path / "x.npz", card)
     assert (examples.data.mean, examples.data.std) == ((0.5,), (0.5,))
     assert export(taken, "torchscript", tmp_path / "m", examples).difference <= 1e-5
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_graphs_name_their_inputs_and_outputs(form: str, int8: bool, tmp_path: Path) -> None:
+    """Without them nobody knows which column of x is which, nor which probability is whose."""
+    columns, classes = ("age", "job:category(clerk|nurse)", "outcome"), ("well", "ill")
+    card = ModelCard({"model": "logistic"}, (3,), 2, "features", classes=classes, columns=columns)
+    taken = TakenModel(card, build_model("logistic", (3,), 2, 1, "features").eval(), card.config)
+    path = tmp_path / "m"
+    export(taken, form, path, None, int8=int8)
+    said = {"inputs": "", "outputs": "", "bouquet": ""}
+    if form == "onnx":
+        said = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map
+    else:
+        torch.jit.load(str(path), _extra_files=said)
+    assert json.loads(said["inputs"]) == ["age", "job=clerk", "job=nurse"]
+    assert json.loads(said["outputs"]) == ["well", "ill"]
+    assert json.loads(said["bouquet"])["columns"] == list(columns)

@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from server_app.run.initial_model import load
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 
 SHARED = {

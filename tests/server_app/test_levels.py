@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from server_app.results.headline import headline
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.models.family import Levels
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 
 

@@ -17,8 +17,8 @@ from server_app.deploy.link.jobs import FINISHED, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.naming import folder_of_run, numbered, remove_run
 from server_app.run.run_lock import holding
-from task.config.read import read_config
 from task.errors import BouquetError, ConfigError
+from task.resolve.read import read_config
 from task.tasks import with_task
 
 

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from server_app.run.progress import Progress, closing_table, title_of
-from task.config.effective import models_in
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
+from task.resolve.effective import models_in
+from task.resolve.read import read_config
 
 
 class Terminal(io.StringIO):

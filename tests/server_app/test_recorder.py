@@ -17,10 +17,11 @@ from server_app.results.folder import RunFolder
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.progress import Progress
 from server_app.run.recorder import Recorder
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import BouquetError, ConfigError, StateError
 from task.numerics.arrays import sha256
 from task.resolve.model_card import read_model
+from task.resolve.read import read_config
 from task.storage.client_state import read_header
 from tests.support.federation import owners_config, write_owners
 from tests.support.grid import LocalGrid
@@ -35,7 +36,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module", autouse=True)
 def _no_plots() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "write_report", lambda path: None)
+        patch.setattr("server_app.run.finish.write_report", lambda path: None)
         patch.setattr(server, "closing_table", lambda summary, path: None)
         yield
 

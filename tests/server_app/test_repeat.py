@@ -9,8 +9,8 @@ import pytest
 
 from server_app.cli.common import read_keys
 from server_app.run.repeat import keys_of_run
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.server_app.test_takeout import trained
 
 

@@ -23,9 +23,10 @@ from server_app.results.summary import (
 )
 from server_app.results.svg import Plot, Point, draw, ticks
 from task.config.options import parse_options
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import StateError
 from task.flower.app import build_bundle
+from task.resolve.read import read_config
 from tests.pages import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,11 +300,36 @@ def test_the_classes_are_shown_where_the_headline_was_measured(folder: RunFolder
     text = check(folder.path, [*BY_ROUND[:2], "metrics", *BY_ROUND[2:], "confusion"])
     classes = filed(text)["run"]["classes"]
     assert classes["head"] == ["class", "examples", "f1"]
-    assert classes["rows"] == [[0, 4, 0.75], [1, 0, None]]
+    assert classes["rows"] == [["0", 4, 0.75], ["1", 0, None]]
     assert "central test set" in classes["caption"]
     plot = ElementTree.parse(folder.path / "plots" / "confusion.svg").getroot()
     cells = [c for c in plot.iter(f"{SVG}rect") if c.get("fill-opacity")]
     assert [c[0].text for c in cells][:2] == ["0, predicted class 0: 3", "0, predicted class 1: 1"]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"classes": {"count": 2, "listed": {"benign": [3, 1], "<malign>": [6, 0]}}},
+        {"names": ["benign", "<malign>"]},
+    ],
+)
+def test_classes_are_called_by_their_names_where_they_are_known(
+    folder: RunFolder, named: dict[str, Any]
+) -> None:
+    card = {"description": "scans", "clients": 1, "labels": {"clients": ["a"], "counts": [[3, 6]]}, **named}
+    (folder.path / "config.json").write_text(json.dumps({"run": RUN, "data": card}))
+    names = ["confusion", "f1-per-class"]
+    folder.append_round(row(1, measures=names, confusion=[[3, 1], [0, 0]], **{"f1-per-class": [0.75, None]}))
+    text = check(folder.path, [*BY_ROUND, "confusion", "labels"])
+    assert filed(text)["run"]["classes"]["rows"] == [["benign", 4, 0.75], ["<malign>", 0, None]]
+    for plot, cells in (
+        ("labels", ["a, class benign: 3", "a, class <malign>: 6"]),
+        ("confusion", ["benign, predicted class benign: 3", "benign, predicted class <malign>: 1"]),
+    ):
+        drawn = ElementTree.parse(folder.path / "plots" / f"{plot}.svg").getroot()
+        assert [c[0].text for c in drawn.iter(f"{SVG}rect") if c.get("fill-opacity")][:2] == cells
+        assert {"benign", "<malign>"} <= {t.text for t in drawn.iter(f"{SVG}text")}
 
 
 def test_the_confusion_of_very_many_classes_stays_in_the_result(folder: RunFolder) -> None:

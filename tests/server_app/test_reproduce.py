@@ -20,17 +20,26 @@ from typer.testing import CliRunner
 
 from server_app.cli.main import app
 from server_app.cli.reproduce import _Announcements, _seconds
-from server_app.reproduce import work
-from server_app.reproduce.measures import counted_accuracy, values_of
-from server_app.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
-from server_app.reproduce.plan import standing
-from server_app.reproduce.records import RESULTS, RunRecord, RunRecords, folder_name, results_of, run_id
-from server_app.reproduce.tables import PublishedTable, RunSeed, read_table, tables
-from server_app.reproduce.work import Remaining, TableQueue
+from server_app.extras.reproduce import work
+from server_app.extras.reproduce.measures import counted_accuracy, values_of
+from server_app.extras.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
+from server_app.extras.reproduce.plan import standing
+from server_app.extras.reproduce.records import (
+    RESULTS,
+    RunRecord,
+    RunRecords,
+    folder_name,
+    results_of,
+    run_id,
+)
+from server_app.extras.reproduce.tables import PublishedTable, RunSeed, read_table, tables
+from server_app.extras.reproduce.work import Remaining, TableQueue
 from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
-from task.config.read import as_run_config, read_config
+from server_app.sweep import pool
+from task.config.read import as_run_config
 from task.errors import ConfigError, StateError
+from task.resolve.read import read_config
 from task.storage.locks import locked
 
 TINY = """
@@ -121,8 +130,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         folder.finish(summarise(rows, [], config), {})
         return 0
 
-    monkeypatch.setattr(work, "one_run", run)
-    monkeypatch.setattr(work, "Forks", Instantly)
+    monkeypatch.setattr(pool, "one_run", run)
+    monkeypatch.setattr(pool, "Forks", Instantly)
     Instantly.most = 0
     return seen
 
@@ -274,7 +283,7 @@ def test_a_result_of_a_stopped_run_is_none_and_a_damaged_one_is_named(
 def test_a_failed_run_is_reported_and_the_others_go_on(
     tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = work.one_run
+    right = pool.one_run
 
     def fail(keys: dict[str, Any], nodes: int, log: Path) -> Any:
         if keys.get("batch-size") != 5:
@@ -282,7 +291,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
         log.write_text("error: no data\n")
         return 1
 
-    monkeypatch.setattr(work, "one_run", fail)
+    monkeypatch.setattr(pool, "one_run", fail)
     left = worked(tiny)
     assert list(left.failed.values()) == ["no data"]
     assert len(tried(started, 10)) == 6
@@ -604,7 +613,7 @@ def test_a_record_is_written_whole_or_not_at_all(tiny: Path, monkeypatch: pytest
     assert records.add(second)
     assert not records.add(second)
     assert list(RunRecords(path).by_run.values()) == [first, second]
-    monkeypatch.setattr("server_app.reproduce.records.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("server_app.extras.reproduce.records.LOCK_WAIT_S", 0.0)
     with locked(path), pytest.raises(StateError, match=rf"{RESULTS}: .*another process holds it"):
         records.add(first)
 

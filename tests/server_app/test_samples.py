@@ -17,11 +17,11 @@ from server_app.takeout.distances import density_and_coverage, frechet, nearness
 from server_app.takeout.model import TakenModel
 from server_app.takeout.result import RunResult
 from server_app.takeout.samples import Judge, judge, npz
-from task.config.read import read_config
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
-from task.resolve.contract import model_of
 from task.resolve.model_card import card_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from tests.server_app.test_takeout import trained
 
 KEYS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def drawn(n: int, d: int, seed: int = 1) -> np.ndarray:
 def fresh(**keys: Any) -> TakenModel:
     """Return the untrained model of a run."""
     config = read_config(KEYS | keys)
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     model = model_of(config, data.input_shape, data.num_classes).eval()
     return TakenModel(card_of(config, data.input_shape, data.num_classes, data), model, config)
 
@@ -119,7 +119,7 @@ def test_new_images_are_compared_in_features_that_follow_from_the_classifiers_se
 def test_a_model_that_draws_its_own_training_images_is_as_near_as_the_floor() -> None:
     """Whatever the decoder is, real images in place of its own get what real images get."""
     taken = fresh(model="vae")
-    data, clients = load_dealt(taken.config)
+    data, clients = load_partitioned(taken.config)
     rows = np.concatenate([clients.train(k) for k in range(5)])
     images = data.inputs(rows)
     taken.model.sample = lambda count, seed, given: images[torch.randperm(len(rows))[:count]].flatten(1)  # type: ignore[operator]

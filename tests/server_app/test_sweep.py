@@ -15,10 +15,11 @@ from server_app.results.folder import RunFolder
 from server_app.results.groups import groups
 from server_app.results.paired import paired_difference
 from server_app.sweep.points import Plan, SweepPoint, plan, read_axes
+from server_app.sweep.pool import PooledRun
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, WAITING, SweepQueue, holding, open_queue
 from server_app.sweep.report import curves, over_keys, write_page
 from server_app.sweep.results import as_csv, best_words, differences, matched, outcome
-from server_app.sweep.scheduler import Scheduler, _ForkedRun
+from server_app.sweep.scheduler import Followed, Scheduler
 from server_app.sweep.stopping import Curve, verdict
 from task.errors import BouquetError, ConfigError, StateError
 
@@ -263,9 +264,9 @@ def test_rounds_that_a_resumed_run_does_again_decide_nothing(
 ) -> None:
     """Only rounds up to its checkpoint are known; with the others in mind, no run waits for it."""
     queue, _ = open_queue(tmp_path / "grid", planned("seed=1,2"), "")
-    monkeypatch.setattr("server_app.sweep.scheduler.Forks", object)
+    monkeypatch.setattr("server_app.sweep.pool.Forks", object)
     scheduler = Scheduler(queue, 1, 1, warm_up=1)
-    run, path = _ForkedRun(queue.entries[0], 0.0), queue.run(queue.entries[0]).path / "rounds.jsonl"
+    run, path = Followed(queue.entries[0]), queue.run(queue.entries[0]).path / "rounds.jsonl"
     scheduler.curves[run.entry.name] = Curve()
     path.parent.mkdir()
     for accuracies, best in (([0.1, 0.9, 0.2], {1: 0.1, 2: 0.9, 3: 0.9}), ([0.1], {1: 0.1})):
@@ -281,11 +282,12 @@ def test_of_a_stopped_run_rounds_after_the_verdict_do_not_count(
 ) -> None:
     """How many it did before it was killed depends on the machine."""
     queue, _ = open_queue(tmp_path / "grid", planned("seed=1,2"), "")
-    monkeypatch.setattr("server_app.sweep.scheduler.Forks", object)
+    monkeypatch.setattr("server_app.sweep.pool.Forks", object)
     scheduler, entry = Scheduler(queue, 1, 1, warm_up=1), queue.entries[0]
     entry.stopped_at = 2
     scheduler.curves[entry.name] = curve(0.1, 0.2, 0.9, ended=False)
-    scheduler._over(_ForkedRun(entry, 0.0, stopped=True), -9)
+    pooled = PooledRun(Followed(entry, stopped=True), queue.run(entry), tmp_path / "log")
+    scheduler._over(pooled, -9)
     assert (entry.state, scheduler.curves[entry.name].best) == (STOPPED, {1: 0.1, 2: 0.2})
 
 

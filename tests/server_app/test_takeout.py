@@ -23,10 +23,10 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
 from task.resolve.model_card import read_model
+from task.resolve.read import read_config
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL
 

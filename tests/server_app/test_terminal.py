@@ -22,7 +22,7 @@ from server_app.deploy.kits.provision_report import table as provisioned
 from server_app.deploy.link.status import tables
 from server_app.results.compare import terminal_tables
 from server_app.run.progress import Progress, closing_table
-from server_app.terminal import Terminal
+from server_app.run.terminal import Terminal
 from task.errors import ConfigError
 from task.text import plain
 

@@ -12,10 +12,22 @@ from typing import Any
 
 import pytest
 
+from client_app.app import make_app
+from server_app.app import prepare, run
+from server_app.extras.trackers import (
+    TRACKERS,
+    TrackedRun,
+    Tracker,
+    Trackers,
+    check_trackers,
+    scalars,
+    tracking,
+)
 from server_app.results.folder import RunFolder
-from server_app.run.trackers import TRACKERS, TrackedRun, Tracker, Trackers, check_trackers, scalars, tracking
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
+from tests.support.grid import LocalGrid
 
 ROWS = [
     {"round": 0, "accuracy": 0.1, "loss": 2.0, "skipped": False, "seconds": {"total": 0.5}},
@@ -56,6 +68,18 @@ def record(folder: RunFolder, name: str, *, resumed: bool = False) -> None:
         trackers.round(row)
     trackers.finish(RESULT, folder.path)
     trackers.close(failed=False)
+
+
+def test_a_run_without_the_key_does_without_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "server_app.extras.trackers", None)  # an import of it raises
+    keys = {"runs-dir": str(tmp_path), "dataset": "digits", "num-server-rounds": 1, "progress": "none"}
+    prepare(keys)
+    grid = LocalGrid(make_app(keys), [{}])
+    assert (run(grid, read_config(keys)) / "result.json").exists()
+    with pytest.raises(ImportError):
+        prepare({**keys, "tracker": "mlflow"})
 
 
 def test_numbers_of_a_row() -> None:
@@ -220,7 +244,7 @@ def test_a_run_that_ends_in_an_error_is_recorded_as_failed(
     seen = list[bool]()
     kind = type("Seen", (Failing,), {"at": "", "close": lambda self, failed: seen.append(failed)})
     monkeypatch.setitem(TRACKERS, "mlflow", kind)
-    monkeypatch.setattr("server_app.run.trackers.check_trackers", lambda config: None)
+    monkeypatch.setattr("server_app.extras.trackers.check_trackers", lambda config: None)
     config = read_config({"tracker": "mlflow"})
 
     def interrupted() -> None:

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from server_app.results.folder import RunFolder
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.datasets.facts import SHOWN, as_text, facts_of, in_words
 from task.errors import BouquetError
+from task.resolve.read import read_config
 from tests.support.wards import HEADER, WARDS, deployed, pooled, table
 
 
@@ -59,6 +59,7 @@ def test_pictures_and_numbers_are_shown_as_a_model_reads_them(tmp_path: Path) ->
     assert lines["pictures"].startswith("8x6 pixels, 1 channel")
     assert lines["scaled"] == "pixels of 0 to 255 read as -1 to 1"
     assert lines["classes"].startswith("2: day (")
+    assert lines["files"].startswith("20: day/0.png, day/1.png")
     x = np.random.default_rng(0).random((30, 2)).astype(np.float32)
     np.savez(tmp_path / "n.npz", x=x, y=x[:, 0] * 3 - 7.5)
     keys = {"dataset": "npz", "task": "regression", "data-path": str(tmp_path / "n.npz")}

@@ -32,8 +32,8 @@ from strategies.rules.adaptive_tau import (  # fmt: skip
 )
 from task.config.algorithm_sections import AdaptiveTauConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference import adaptive_tau
 from tests.support.federation import (

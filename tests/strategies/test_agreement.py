@@ -13,17 +13,18 @@ from flwr.app import ConfigRecord, RecordDict
 from PIL import Image
 
 from client_app.app import make_app
-from client_app.node import open_node
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from server_app.app import run as run_server
 from server_app.results.folder import RunFolder
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.agreement import Agreement, Voter, agree
 from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
 from task.datasets import load_owned
 from task.datasets.description import Meaning, described, meaning_of
 from task.datasets.reorder import read_by_name
 from task.errors import ConfigError, DataError, WireError
+from task.resolve.read import read_config
 from task.wire.places import INPUTS, OUTPUTS, read_places
 from tests.support.federation import Played, owners_config, play, read_by
 from tests.support.grid import LocalGrid
@@ -335,6 +336,6 @@ def test_what_the_server_hears_has_no_names(tmp_path: Path) -> None:
     node = open_node(
         read_config(config_of()), {"client-name": "ward-1", "data-path": str(wards(tmp_path)["ward-1"])}
     )
-    said = repr(node.registration())
+    said = repr(registration_of(node))
     assert not any(word in said for word in ("age", "bmi", "job", "clerk", "ill", "outcome"))
-    assert node.registration().meaning == meaning_of(node.dataset)
+    assert registration_of(node).meaning == meaning_of(node.dataset)

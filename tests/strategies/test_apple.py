@@ -13,10 +13,10 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.apple import coefficient
 from task.config.knobs import Config
 from task.config.personal_sections import AppleConfig
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import MODELS, ModelSpec
 from task.numerics.arrays import Arrays, sha256
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import apple, mlp
 from tests.reference.apple import Apple

@@ -15,15 +15,14 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules import fedasync, fedbuff
 from strategies.rules.asynchronous import AsyncState, model_of, stepped
 from task import timing
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import FedAsyncConfig, FedBuffConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.resolve.composition import CHOICES, check_composition
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.reference.fedbuff import events
-from tests.strategies.test_models import OneRun
 from tests.support.federation import play, write_owners
 from tests.support.joining import joining
 from tests.support.personal import keys_of
@@ -244,16 +243,6 @@ def test_what_is_not_sound_with_it_is_refused_with_a_reason(name: str) -> None:
 
 
 # --------------------------------------------------------------------------------------- in runs
-
-
-@pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
-def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(name: str, tmp_path: Path) -> None:
-    keys = keys_of(tmp_path, name, num_server_rounds=6, fraction_evaluate=0.0)
-    whole = play(keys, journal=OneRun())
-    resumed = play(keys, journal=OneRun(whole.keep.snapshots[3]), nodes=3)
-    assert sha256(resumed.keep.snapshots[-1].arrays) == sha256(whole.keep.snapshots[-1].arrays)
-    assert [row["selected"] for row in resumed.rows] == [row["selected"] for row in whole.rows[4:]]
-    assert whole.rows[-1]["metrics"]["staleness-max"] > 0
 
 
 def test_rows_hold_the_seconds_between_steps_which_are_the_trace_s(tmp_path: Path) -> None:

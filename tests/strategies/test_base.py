@@ -15,10 +15,10 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies import FedAvg, FedProx, Strategy
 from strategies.engine.journal import Journal, Snapshot
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import FedProxConfig
 from task.config.knobs import Config
 from task.errors import ConfigError, WireError
-from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration
 from task.wire import messages as wire
 from tests.support.apps import adds, foreign_app, named_app, spread

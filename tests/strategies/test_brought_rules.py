@@ -12,12 +12,13 @@ import pytest
 from client_app.solvers import solver_of
 from strategies import strategy_of
 from strategies.engine.state import AggregatedReplies, ServerState
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.errors import ConfigError
 from task.references import references_in
 from task.resolve.contract import contract_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.support.brought import imported_from
 from tests.support.federation import Played, play, read_by
 
@@ -28,8 +29,8 @@ import numpy as np
 
 from client_app.solvers.sgd import Solver, proximal
 from strategies.engine.rule import Rule
-from task.spec.algorithms import ALGORITHMS as OURS
-from task.spec.record import Scalar
+from task.catalogue.algorithms import ALGORITHMS as OURS
+from task.catalogue.record import Scalar
 
 
 def middle(state, replies, config):
@@ -122,6 +123,18 @@ class Text(Rule, update=mean):
     entry = "fedavg"
 
 
+class Calibrated(Rule, update=mean):
+    entry = OURS["fedlc"]
+
+
+class OwnLoss(Rule, update=mean):
+    entry = replace(OURS["fedlc"], solver="own_rules:PulledSolver")
+
+
+class Controlled(Rule, update=mean):
+    entry = OURS["scaffold"]
+
+
 class Wide(Rule, update=wide): ...
 class Asks(Rule, update=asks): ...
 
@@ -210,6 +223,15 @@ def test_a_rule_gets_what_its_entry_says_and_bears_its_own_name() -> None:
     assert state.arrays["w"].tolist() == [3.0]
 
 
+def test_what_our_solvers_need_is_asked_of_rules_that_name_them() -> None:
+    keys = {"dp.noise": 1.0, "dp.unit": "example", "dp.delta": 0.01, "scaffold.option": "I"}
+    with pytest.raises(ConfigError, match="a full gradient would go up without noise"):
+        _config("Controlled", **keys)
+    with pytest.raises(ConfigError, match="FedLC calibrates the logits of classes"):
+        _config("Calibrated", task="regression")
+    _config("OwnLoss", task="regression")  # of a user's own solver nothing is known
+
+
 def _models(tmp_path: Path, name: str, algorithm: str, **keys: str | float) -> dict[str, np.ndarray]:
     path = tmp_path / name
     path.mkdir()
@@ -233,7 +255,7 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
     ("name", "words"),
     [
         ("middle", "a class derived from strategies.engine.rule.Rule; got function"),
-        ("Text", "expected entry as a task.spec.entry.Algorithm; got str"),
+        ("Text", "expected entry as a task.catalogue.entry.Algorithm; got str"),
         ("WrongRecord", r'entry.up: solver "sgd" sends arrays \(shared\); got control-delta'),
         ("NoRecords", "entry.up as a tuple of Record; got 'arrays'"),
         ("NoDown", r'entry.down_scalars: solver "fedprox" reads proximal-mu.*ALGORITHMS\[.fedprox'),
@@ -241,7 +263,7 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
         ("Elsewhere", 'expected a solver in "own_rules".*got "other:Solver"'),
         ("Taken", "entry.phases.*other than adapt.*got 'train'"),
         ("Spaced", "entry.phases.*names like Python's.*got 'my phase'"),
-        ("Untyped", r'entry.phases\["mine"\] as a task.spec.entry.Algorithm; got str'),
+        ("Untyped", r'entry.phases\["mine"\] as a task.catalogue.entry.Algorithm; got str'),
         ("Columns", r'entry.phases\["mine"\].work as "train" or "loss"; got "columns"'),
         ("Sends", r'entry.phases\["mine"\].*up=\(\), keeps=\(\).*loss, loss-rms; got others'),
         ("PhaseSolver", r'entry.phases\["mine"\].solver.*Did you mean "fedprox"'),

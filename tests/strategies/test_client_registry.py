@@ -16,9 +16,9 @@ from flwr.common.constant import ErrorCode
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.client_registry import ClientRegistry
 from task import timing
-from task.config.read import read_config
 from task.errors import ConfigError, NodesError
 from task.population import ClientNames
+from task.resolve.read import read_config
 from task.wire import registration
 from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid

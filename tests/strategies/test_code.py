@@ -9,12 +9,13 @@ import pytest
 from client_app.app import make_app
 from strategies import FedAvg
 from strategies.membership.client_identity import Claim, OnlineNode, admit
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.sections import DataConfig
 from task.datasets.base import ROWS, Dataset, compared
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.population import ClientNames
+from task.resolve.read import read_config
 from task.wire.registration import Registration, read_registration, registration_content
 from tests.support.grid import LocalGrid
 
@@ -70,7 +71,7 @@ def test_rows_are_compared_by_order_split_and_class() -> None:
 
 
 def test_who_compares_rows() -> None:
-    data, _ = load_dealt(read_config({"dataset": "digits"}))
+    data, _ = load_partitioned(read_config({"dataset": "digits"}))
     assert compared(data, DataConfig(dataset="digits")) == {}
     for brought in ("mine:load", "npz", "csv", "hf:owner/name"):
         assert compared(data, DataConfig(dataset=brought)) == {ROWS: data.rows_hash}
@@ -92,7 +93,7 @@ def test_a_run_whose_nodes_have_other_rows_ends_before_round_1(tmp_path: Path) -
             "cache-dir": str(tmp_path / "cache"), "runs-dir": str(tmp_path / "runs"),
         }
     )  # fmt: skip
-    data, _ = load_dealt(config)
+    data, _ = load_partitioned(config)
     for rows, words in ((data.rows_hash, ""), ("0" * 64, "a data set that differs from the server's")):
         strategy = FedAvg(config)
         strategy.registry.membership.expect_code({ROWS: rows})

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from client_app.app import answer
-from client_app.node import open_node
-from client_app.replica import with_model
+from client_app.answer import answer
+from client_app.data.node import open_node
+from client_app.stages.replica import with_model
 from strategies import FedAvg
-from strategies.engine.download import Download
-from strategies.engine.lost_replies import LostReplies
+from strategies.stages.coding import LostReplies
+from strategies.stages.replica import Download
+from task.catalogue.record import Record
 from task.codecs import CODECS
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.held import dense
 from task.resolve.contract import contract_of
-from task.spec.record import Record
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.coding import CODE, Coder, coder_of
 from task.wire.replica import BASE, LOST, MODEL, Steps, model_in, steps_record
@@ -59,7 +59,7 @@ def test_a_node_whose_disk_is_full_trains_without_a_copy(
     def full(*args: Any, **named: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("client_app.replica.save_file", full)
+    monkeypatch.setattr("client_app.stages.replica.save_file", full)
     with caplog.at_level("ERROR", "flwr"):
         played = play(run)
     assert last(played) == last(want)

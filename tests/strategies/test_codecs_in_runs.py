@@ -11,30 +11,24 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from client_app.data.node import open_node
 from client_app.memory.state import StateStore
-from client_app.node import open_node
 from client_app.stages.coding import Coding
-from strategies.engine.download import Download
+from strategies.stages.replica import Download
+from task.catalogue.stages import LAST_CODE
 from task.codecs import CODECS, codec_of
 from task.config.paths import state_root
-from task.config.read import read_config
 from task.config.sections import SPARSE
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
-from task.spec.stages import LAST_CODE
 from task.wire import messages as wire
 from task.wire.coding import CODE
-from tests.support.federation import Keep, Played, owners_config, play, write_owners
+from tests.support.federation import OneRun, Played, owners_config, play, write_owners
 
 SPARSE_WITH_RESIDUAL = [name for name in CODECS if codec_of(name, 0.1).biased]
 BOTH = [(side, name) for side in ("up", "down") for name in CODECS]
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from strategies.engine.contribution import Values, leave_one_out, shapley
-from task.config.read import read_config
+from strategies.stages.contribution import Values, leave_one_out, shapley
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.resolve.composition import check_composition
+from task.resolve.read import read_config
 from task.wire.messages import read_arrays
 from tests.support.federation import owners_config, play, write_owners
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from strategies.engine.loop import measuring
-from strategies.engine.state import AggregatedReplies, dump_state, load_state
+from strategies.engine.state import AggregatedReplies
 from strategies.rules import d_psgd
 from strategies.rules.client_models import table
 from strategies.rules.d_psgd import PeersState, server_update
 from task import timing
 from task.config.algorithm_sections import DPSGDConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.graphs import links, matrix, mixing
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
-from tests.strategies.test_models import OneRun, held
+from tests.strategies.test_models import held
 from tests.support.federation import play, write_owners
 from tests.support.joining import joining
 from tests.support.personal import keys_of
@@ -161,12 +161,10 @@ def test_a_newcomer_that_the_route_has_no_place_for_waits_outside(caplog: pytest
     assert list(eight.weights) == list(NAMES)
 
 
-def test_the_state_survives_a_checkpoint_and_integers_are_mixed() -> None:
+def test_integers_are_mixed_and_halves_go_up() -> None:
     state = PeersState({"w": np.zeros(2, np.float32), "n": np.array(0)})
     sent = {c: {"w": np.full(2, i, np.float32), "n": np.array(i)} for i, c in enumerate("abc")}
     made, _ = server_update(state, replies(sent, names=("a", "b", "c", "d")), config("directed-ring"))
-    back = load_state(PeersState, *dump_state(made))
-    assert sha256(dump_state(back)[0]) == sha256(dump_state(made)[0])
     assert made.models["b/n"].dtype == np.int64
     assert made.models["b/n"] == 1  # (0 + 1) / 2 = 0.5, halves up
 
@@ -187,14 +185,6 @@ def test_memory_does_not_grow_with_the_clients() -> None:
 
 
 # ----------------------------------------------------------------------------------- in runs
-
-
-def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    keys = keys_of(tmp_path, "d-psgd", num_server_rounds=4, d_psgd__route="directed-ring")
-    whole = play(keys, journal=OneRun())
-    resumed = play(keys, journal=OneRun(whole.keep.snapshots[2]), nodes=3)
-    assert sha256(resumed.keep.snapshots[-1].arrays) == sha256(whole.keep.snapshots[-1].arrays)
-    assert len(resumed.rows) == 2
 
 
 def test_who_comes_late_is_linked_and_who_leaves_is_cut_out(

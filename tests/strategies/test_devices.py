@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from strategies import STRATEGIES
+from strategies.engine.cohort import Cohorts
 from strategies.engine.fold import Folded
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import ServerState
 from strategies.rules.client_models import ModelsState
-from strategies.selection.cohort import Cohorts
 from strategies.selection.devices import Devices, Times, round_seconds, traffic, work_of
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.stages import with_stages
 from task.config.knobs import Config
 from task.config.personal_sections import FedFomoConfig
 from task.config.sections import DevicesConfig, TrainConfig
-from task.spec.algorithms import ALGORITHMS
-from task.spec.stages import with_stages
 
 NAMES = [f"client-{i:04d}" for i in range(4000)]
 AVG = ALGORITHMS["fedavg"]

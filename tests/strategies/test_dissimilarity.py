@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from server_app.results.plots import by_round
-from strategies.engine.dissimilarity import spread
-from task.config.read import read_config
+from strategies.stages.dissimilarity import spread
 from task.errors import ConfigError
 from task.resolve.composition import check_composition
+from task.resolve.read import read_config
 from tests.strategies.test_contribution import evaluate
 from tests.support.federation import SIZES, Model, loss_and_gradient, owners_config, play, write_owners
 

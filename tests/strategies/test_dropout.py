@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.app import answer
-from client_app.node import open_node
+from client_app.answer import answer
+from client_app.data.node import open_node
 from strategies import FedAvg
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, WireError
 from task.models.family import ModelFamily
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.reference import dropout, mlp
@@ -242,13 +242,13 @@ def test_a_strategy_without_the_family_says_what_is_missing(
         return None
 
     monkeypatch.setattr("tests.support.federation.family_of", none)
-    with pytest.raises(ConfigError, match=r"expected `strategy\.engine\.family`"):
+    with pytest.raises(ConfigError, match=r"expected a family of models, .*mixed_models\.set_family"):
         play(config(owners))
 
 
 def test_another_loop_cannot_drive_it() -> None:
     strategy = FedAvg(Config(train=TrainConfig(dropout_width=0.5)))
-    assert "client half" in strategy.registry.membership.lost_on_foreign
+    assert "client half" in strategy.registry.membership.why_no_stock_clients
 
 
 @pytest.mark.parametrize("harm", ["no part", "no names"])

@@ -12,15 +12,16 @@ from safetensors.numpy import load_file
 
 from client_app.app import make_app
 from strategies import strategy_of
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.paths import state_root
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import state_of
 from task.resolve.composition import CHOICES
-from task.resolve.contract import model_of, parts_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from task.resolve.validate import check_names
-from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played, owners_config, play, write_owners
 from tests.support.grid import LocalGrid

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.solvers import SOLVERS
 from client_app.work import train_clients
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import build_model
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256, state_of
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire

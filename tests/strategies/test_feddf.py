@@ -10,20 +10,22 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.node import open_node
-from server_app.run.opening import distiller
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
+from server_app.run.public_examples import distiller
 from strategies import FedAvg, FedDF
 from strategies.engine.state import ServerState
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.base import ROWS
 from task.datasets.public import public_examples
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
-from task.numerics.distil import Distiller, by_logits
-from task.resolve.contract import contract_of, levels_of
+from task.resolve.contract import contract_of
+from task.resolve.read import read_config
+from task.resolve.run_model import levels_of
+from task.tasks.distil import Distiller, by_logits
 from tests.reference import feddf, mlp
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.personal import Case, against_reference
@@ -145,7 +147,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
     def given(made: Case) -> dict[str, Any]:
         keys = read_config(made.keys)
-        public = public_examples(keys, load_dealt(keys)[0]).x.numpy()
+        public = public_examples(keys, load_partitioned(keys)[0]).x.numpy()
         size = keys.feddf.batch_size
 
         def order(t: int) -> list[np.ndarray]:
@@ -181,13 +183,6 @@ def test_one_client_alone_is_its_own_ensemble_to_the_bit(tmp_path: Path) -> None
     assert [row["model_sha256"] for row in played.rows] == still
 
 
-def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
-    keys = config(tmp_path, fraction_train=0.6)
-    whole = play(keys)
-    rest = play(keys, journal=Keep(whole.keep.snapshots[1]), nodes=3, seed=4)
-    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
-
-
 def test_kinds_without_steps_are_fedavg_of_each_kind_alone_and_nodes_change_no_byte(tmp_path: Path) -> None:
     """Also after a resume on more nodes: with `fedavg` of the clients of a kind, and nobody else."""
     keys = config(tmp_path, models__levels="mlp,logistic", feddf__steps=0, local_test_fraction=0.3)
@@ -215,7 +210,7 @@ def test_clients_neither_train_on_the_public_examples_nor_need_them(tmp_path: Pa
     node = open_node(keys, {})
     assert sum(len(node.clients.train(k)) for k in range(len(node.clients.names))) == 63 - 9
     assert node.public() is None
-    assert node.registration().code.keys() == {ROWS}
+    assert registration_of(node).code.keys() == {ROWS}
 
 
 # ------------------------------------------------------------------------------------------ refusals
@@ -262,7 +257,7 @@ def test_what_does_not_go_with_it_is_refused(keys: dict[str, Any], expected: str
 def test_public_examples_that_cannot_be_are_refused(tmp_path: Path) -> None:
     other = read_config(config(tmp_path, public__data="digits"))
     for shape in ((4,), (8, 8)):
-        dataset = load_dealt(other)[0] if shape == (4,) else None
+        dataset = load_partitioned(other)[0] if shape == (4,) else None
         with pytest.raises(ConfigError, match=r'"public.data": expected examples of shape'):
             distiller(other, linear(), dataset, (4,))
     none = read_config({"algorithm": "feddf", "dataset": "npz"})

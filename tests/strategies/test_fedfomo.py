@@ -19,11 +19,11 @@ from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedfomo import FedFomo, FedFomoState, affinities, choose, server_update
 from task.config.knobs import Config
 from task.config.personal_sections import FedFomoConfig
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.messages import ANSWERED
 from tests.reference import fedfomo

@@ -11,34 +11,30 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.node import open_node
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from client_app.solvers.fedmd import FedMDSolver, distance
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import program_of
-from server_app.run.opening import check_public
+from server_app.run.public_examples import check_public
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update
 from task.config.knobs import Config
 from task.config.level_sections import FedMDConfig
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.config.sections import TrainConfig
 from task.datasets.base import compared
 from task.datasets.public import CODE, PublicExamples, public_examples, public_rows
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
+from task.resolve.read import read_config
 from task.wire.messages import TrainOrder
 from tests.reference import fedmd, mlp
-from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.kept import kept_by
 from tests.support.personal import Case, against_reference
-
-
-class OneRun(Keep):
-    """What clients keep is of one run, however often it starts."""
-
-    run_id = "the-run"
 
 
 def config(folder: Path, **keys: Any) -> dict[str, Any]:
@@ -130,7 +126,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
     def given(made: Case) -> dict[str, Any]:
         keys = read_config(made.keys)
-        found = public_examples(keys, load_dealt(keys)[0])
+        found = public_examples(keys, load_partitioned(keys)[0])
         public, epochs = found.x.numpy(), keys.fedmd.pretrain_epochs
 
         def order(t: int, epochs: int = keys.fedmd.digest_epochs) -> list[np.ndarray]:
@@ -168,13 +164,6 @@ def test_who_is_alone_digests_its_own_logits_and_stays(tmp_path: Path) -> None:
     assert same(personal(tmp_path), personal(tmp_path, fedmd__digest_epochs=0))
 
 
-def test_it_resumes_bit_for_bit_on_other_nodes(tmp_path: Path) -> None:
-    keys = config(tmp_path, state_dir=str(tmp_path / "state"), fraction_train=0.6)
-    whole = play(keys, journal=OneRun())
-    rest = play(keys, journal=OneRun(whole.keep.snapshots[1]), nodes=3)
-    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
-
-
 # -------------------------------------------------------------------------------- the public examples
 
 
@@ -183,7 +172,7 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     node = open_node(keys, {})
     public = public_rows(node.dataset, keys)
     assert len(public) == 9
-    _, whole = load_dealt(keys)
+    _, whole = load_partitioned(keys)
     for k in range(len(node.clients.names)):
         for mine, of_all in ((node.clients.train(k), whole.train(k)), (node.clients.test(k), whole.test(k))):
             assert mine.tolist() == [row for row in of_all.tolist() if row not in public]
@@ -191,7 +180,7 @@ def test_public_rows_are_nobodys(tmp_path: Path) -> None:
     assert found is not None
     assert torch.equal(found.x, node.dataset.inputs(public))
     assert check_public(keys, node.dataset) == {CODE: found.sha256}
-    assert node.registration().code == {CODE: found.sha256, **compared(node.dataset, node.config.data)}
+    assert registration_of(node).code == {CODE: found.sha256, **compared(node.dataset, node.config.data)}
 
 
 def test_what_public_examples_leave_arrives_as_the_stream_says() -> None:
@@ -214,8 +203,8 @@ def test_the_hash_is_of_values_order_and_shape() -> None:
 def test_labels_of_other_classes_are_refused_if_they_are_to_be_learnt(tmp_path: Path) -> None:
     keys = read_config({"algorithm": "fedmd", "public.data": "digits", "public.examples": 9})
     learnt = read_config({**as_run_config(keys), "fedmd.pretrain-epochs": 1})
-    dataset = replace(load_dealt(keys)[0], num_classes=3)
-    assert public_examples(keys, dataset).sha256 != public_examples(learnt, load_dealt(keys)[0]).sha256
+    dataset = replace(load_partitioned(keys)[0], num_classes=3)
+    assert public_examples(keys, dataset).sha256 != public_examples(learnt, load_partitioned(keys)[0]).sha256
     with pytest.raises(
         ConfigError, match=r'"fedmd.pretrain-epochs": expected 0.*10 classes in place of 3; got 1'
     ):
@@ -249,7 +238,7 @@ def test_public_examples_that_cannot_be_are_refused(
     keys: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        open_node(read_config(config(tmp_path, **keys)), {}).registration()
+        registration_of(open_node(read_config(config(tmp_path, **keys)), {}))
 
 
 def test_a_named_set_leaves_the_clients_data_alone(tmp_path: Path) -> None:

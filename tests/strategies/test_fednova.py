@@ -16,8 +16,8 @@ from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fednova import server_update
 from task.config.algorithm_sections import FedNovaConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners
 from tests.support.models import Noisy, OneNumber, blobs, task_on
 from tests.support.rules import w

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Message
 
 from strategies import STRATEGIES, FedAdam, FedAvgM
-from strategies.engine.state import ServerState, dump_state, load_state
+from strategies.engine.state import ServerState
 from strategies.rules.fedopt import FedOptState
 from task.config.algorithm_sections import FedAvgMConfig, FedOptConfig
 from task.config.knobs import Config
@@ -19,11 +19,8 @@ from task.numerics.arrays import Arrays, sha256
 from task.wire import messages as wire
 from tests.support.apps import named_app
 from tests.support.federation import (
-    Keep,
-    Played,
     owners_config,
     play,
-    read_by,
     write_owners,
 )
 from tests.support.grid import LocalGrid
@@ -231,40 +228,6 @@ COMMON = {"fraction_train": 0.6, "local_epochs": 2, "batch_size": 5, "lr_decay":
 
 
 # -------------------------------------------------------------------------------------- checkpoint
-
-
-@pytest.mark.parametrize("algorithm", FOUR)
-def test_the_memory_survives_a_checkpoint_bit_for_bit(algorithm: str, tmp_path: Path) -> None:
-    """Resumed after round 2, with bias correction that counts steps, the run ends in the same bytes."""
-    write_owners(tmp_path / "owners.npz")
-    keys = owners_config(
-        tmp_path / "owners.npz", algorithm=algorithm, fraction_train=0.6, num_server_rounds=5,
-        fedopt__bias_correction=True,
-    )  # fmt: skip
-    keys = read_by(keys)
-    whole = play(keys)
-    resumed = play(keys, journal=Keep(whole.keep.snapshots[2]))
-    hashes = [[row["model_sha256"] for row in played.rows] for played in (whole, resumed)]
-    assert hashes[1] == hashes[0][3:]
-    assert memory(resumed) == memory(whole)
-    forgetful = play(keys, journal=Keep(replace(whole.keep.snapshots[2], **without_memory(whole))))
-    assert [row["model_sha256"] for row in forgetful.rows] != hashes[0][3:]  # it is the memory that counts
-
-
-def memory(played: Played) -> tuple[str, dict[str, Any]]:
-    last = played.keep.snapshots[-1]
-    return sha256(last.arrays), dict(last.numbers)
-
-
-def without_memory(played: Played) -> dict[str, Any]:
-    taken = played.keep.snapshots[2]
-    return {"arrays": {k: a for k, a in taken.arrays.items() if k.startswith("arrays/")}}
-
-
-def test_a_state_without_memory_survives_too() -> None:
-    state = FedOptState(w(1), steps=3)
-    back = load_state(FedOptState, *dump_state(state))
-    assert (back.momentum, back.second_moment, back.steps) == ({}, {}, 3)
 
 
 def test_a_skipped_round_is_no_step(tmp_path: Path) -> None:

@@ -11,24 +11,24 @@ import torch
 from flwr.app import Message
 from torch import nn
 
-from client_app.owner import Owner, check_basis
+from client_app.data.owner import Owner, check_basis
 from client_app.solvers.fedproto import ABSENT, FedProtoSolver, nearest
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Batch, Single, program_of
 from strategies import FedProto
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedproto import server_update
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.level_sections import FedProtoConfig
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError, RefusedError
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedproto, mlp
-from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.kept import kept_by
 from tests.support.personal import against_reference
 
@@ -180,20 +180,6 @@ def test_without_lambda_its_models_are_those_of_local_training_bit_for_bit(tmp_p
     assert ours.keys() == alone.keys() != set()
     for client, arrays in ours.items():
         assert all(np.array_equal(a, alone[client][n]) for n, a in arrays.items()), client
-
-
-class OneRun(Keep):
-    """What clients keep is of one run, however often it starts."""
-
-    run_id = "the-run"
-
-
-def test_it_resumes_bit_for_bit(tmp_path: Path) -> None:
-    keys = config(tmp_path, state_dir=str(tmp_path / "state"))
-    whole = play(keys, journal=OneRun())
-    back = OneRun(whole.keep.snapshots[1])
-    rest = play(keys, journal=back, nodes=3)
-    assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[2:]]
 
 
 def test_a_model_as_initial_arrays_is_refused() -> None:

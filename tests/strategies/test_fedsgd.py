@@ -14,9 +14,9 @@ from strategies import FedSGD
 from strategies.engine.state import ServerState
 from strategies.rules.fedsgd import server_update
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
-from task.resolve.contract import model_of, parts_of
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of, parts_of
 from task.wire import messages as wire
 from tests.support.apps import named_app
 from tests.support.federation import (

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client_app.app import _Merge
+from client_app.stages.merge import FoldPlan, Merge
 from strategies.engine.fold import Fold
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import SHARED, Record
 from task.errors import FieldError
 from task.numerics.arrays import sha256
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import SHARED, Record
 from task.wire import messages as wire
 
 FIELDS = (Record("arrays", SHARED, "model"), Record("control", SHARED, "variate"))
@@ -92,7 +92,7 @@ def test_a_blank_exception_is_named_by_its_kind(error: Exception, monkeypatch: p
 @pytest.mark.parametrize("order", ["abc", "acb"])
 def test_on_the_node(order: str, carry: Literal["partial", "each"]) -> None:
     entry = replace(ENTRY, up=tuple(replace(r, carry=carry) for r in FIELDS))
-    merge = _Merge(entry, {"arrays": LIKE, "control": LIKE})
+    merge = Merge(FoldPlan(entry, {"arrays": LIKE, "control": LIKE}))
     for client in order:
         if client == "b":
             with pytest.raises(FieldError, match="diverged") as caught:
@@ -124,7 +124,7 @@ def test_how_a_record_is_carried_changes_no_bit(reduce: Literal["mean", "sum"]) 
         entry = replace(ENTRY, up=(replace(FIELDS[0], reduce=reduce, carry=carry),))
         fold = Fold(entry, {"arrays": like}, {"1": ["a", "b", "c"], "2": ["d"]}, 1)
         for message_id, clients in (("1", "abc"), ("2", "d")):
-            merge = _Merge(entry, {"arrays": like})
+            merge = Merge(FoldPlan(entry, {"arrays": like}))
             for k, c in enumerate(clients):
                 merge.add(c, wire.ClientUpdate({"arrays": models[c]}, {"num-examples": 3 + k}))
             fold.take(Reply(wire.reply_content(merge.reply()), message_id))  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def test_how_a_record_is_carried_changes_no_bit(reduce: Literal["mean", "sum"]) 
 
 def test_a_node_reduces_what_it_carries_one_by_one_when_it_is_one_client() -> None:
     entry = replace(ENTRY, up=(replace(FIELDS[0], carry="each"),))
-    merge = _Merge(entry, {"arrays": LIKE})
+    merge = Merge(FoldPlan(entry, {"arrays": LIKE}))
     for client in "ac":
         merge.add(
             client,

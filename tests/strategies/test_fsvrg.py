@@ -16,11 +16,11 @@ from client_app.training.programs import program_of
 from strategies.engine.state import AggregatedReplies
 from strategies.rules.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
+from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference.fsvrg import FSVRG, SparseFSVRG
 from tests.support.federation import (

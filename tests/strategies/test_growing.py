@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from task.config.paths import cache_dir, state_root
-from task.config.read import read_config
 from task.config.sections import DataConfig
 from task.datasets import load_owned
+from task.resolve.read import read_config
 from tests.support.federation import Played, owners_config, play, read_by, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.joining import joining

@@ -11,8 +11,9 @@ import pytest
 
 from server_app.results.headline import headline
 from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
+from strategies.stages.columns import ColumnsStage
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 from tests.support.federation import Keep, play, write_owners
 from tests.support.horizontal import HORIZONTAL
@@ -115,7 +116,9 @@ def test_the_means_of_columns_are_those_of_the_clients_that_train(tmp_path: Path
     keys = config(path, "fedavg", num_server_rounds=1, local_test_fraction=0.3, standardise=True)
     journal = Held()
     played = play(keys | {"heldout-clients": 0.4}, nodes=2, journal=journal)
-    registry, moments = played.strategy.registry, played.strategy.engine.moments
+    registry, columns = played.strategy.registry, played.strategy.engine.find(ColumnsStage)
+    assert columns is not None
+    moments = columns.moments
     trained = [name for name in played.names if name not in {line["name"] for line in journal.lines}]
     assert moments is not None
     assert set(moments.count.tolist()) == {sum(registry.num_examples(trained).values())}

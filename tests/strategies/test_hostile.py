@@ -17,11 +17,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies import STRATEGIES, FedAvg
 from strategies.engine.fold import Fold, Folded, most_bytes
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import SHARED, Record
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
-from task.spec.record import SHARED, Record
 from task.wire import messages as wire
 from tests.strategies.test_base import AMOUNTS, COUNTS, Keep, model, named_grid
 from tests.strategies.test_fold import Reply

@@ -18,11 +18,11 @@ from strategies.membership.known_clients import KnownClients
 from strategies.rules.client_models import ModelsState
 from strategies.rules.scaffold import Scaffold, ScaffoldState
 from task import timing
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.population import ClientNames
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, read_by, write_owners
 from tests.support.joining import joining
 from tests.support.kept import store_of

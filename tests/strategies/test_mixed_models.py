@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.node import open_node
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from server_app.run.evaluate import by_model
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
 from task.models.family import Levels
 from task.numerics.arrays import Arrays
-from task.resolve.contract import check_levels, levels_of
+from task.resolve.read import read_config
+from task.resolve.run_model import check_levels, levels_of
 from task.resolve.validate import check_names
-from task.spec.algorithms import ALGORITHMS
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.kept import kept_by
@@ -99,7 +100,7 @@ def test_a_node_without_data_of_its_own_has_no_model(tmp_path: Path) -> None:
 
 
 def test_a_registration_of_a_model_is_of_one_client(tmp_path: Path) -> None:
-    content = registration_content(open_node(read_config(config(tmp_path)), {}).registration())
+    content = registration_content(registration_of(open_node(read_config(config(tmp_path)), {})))
     assert read_registration(content).model == ""
     content.config_records["roll_call"]["model"] = "mlp"
     with pytest.raises(WireError, match="expected a model of one client; got 5"):
@@ -143,7 +144,7 @@ def test_texts_are_refused(algorithm: str) -> None:
 
 
 def test_a_level_of_a_users_own_is_code_that_a_site_must_allow() -> None:
-    from client_app.owner import keys_of_node
+    from client_app.data.owner import keys_of_node
 
     with pytest.raises(ConfigError, match=r'packages: expected one that .* got "net"'):
         keys_of_node({"models.levels": "mlp,net.parts:Small"}, {})
@@ -167,18 +168,17 @@ def test_results_by_model_by_hand() -> None:
 
 def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path) -> None:
     """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
-    from dataclasses import replace
-
-    from client_app.work import own_model
-    from server_app.takeout.model import _order, _own_of
+    from client_app.work import kept_model
+    from server_app.takeout.last_order import evaluation_order
+    from server_app.takeout.model import _own_of
+    from task.catalogue.entry import evaluation_of
     from task.resolve.model_card import card_of
-    from task.spec.entry import evaluation_of
 
     keys = config(tmp_path)
     played, given = play(keys), read_config(keys)
     client = next(name for name, model in dealt(keys).items() if model == "2nn")
     node, entry = open_node(given, {}), evaluation_of(ALGORITHMS["fedproto"])
-    order = replace(_order(2, played.arrays(2), entry, client, "", ()), run=played.strategy.engine.run_id)
+    order = evaluation_order(2, played.arrays(2), entry, client, played.strategy.engine.run_id, ())
     assert set(order.arrays) == {"prototypes"}
     taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order)
     whole = card_of(given, (4,), 3, node.dataset)
@@ -189,4 +189,4 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     assert taken.card.config.models.levels == ""
     kept = kept_by(keys, played, "personal")[client]
     assert all(np.array_equal(t.numpy(), kept[n]) for n, t in taken.model.state_dict().items())
-    assert own_model(node, entry, order, client)[0] is taken.model
+    assert kept_model(node, entry, order, client) is taken.model

@@ -12,15 +12,15 @@ from flwr.app import Message
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
-from strategies.engine.state import AggregatedReplies, dump_state, load_state
+from strategies.engine.state import AggregatedReplies
 from strategies.rules.client_models import ModelsState, known_clients, models_of, take_in
 from task import timing
 from task.numerics.arrays import Arrays, sha256
 from task.numerics.collect import Collect
-from tests.support.federation import Keep, Played, play, write_owners
+from tests.support.federation import Played, play, write_owners
 from tests.support.joining import joining
 from tests.support.kept import kept_by
-from tests.support.personal import Case, case_of, close, keys_of, told
+from tests.support.personal import close, keys_of
 from tests.support.rules import w
 
 RULES = ["apple", "ensemble", "fedamp", "fedfomo"]
@@ -83,53 +83,7 @@ def test_the_mean_is_rounded_once_from_float64() -> None:
     assert take_in(ModelsState(w(0)), replies(models)).arrays["w"].tolist() == [np.float32(2 / 3)]
 
 
-def test_the_state_survives_a_checkpoint_bit_for_bit() -> None:
-    state = take_in(ModelsState(w(0)), replies({"a/b": w(1e-45, 0.1), "a": w(0.3, 7)}))
-    arrays, numbers = dump_state(state)
-    shuffled = dict(sorted(arrays.items(), reverse=True))
-    back = load_state(ModelsState, shuffled, numbers)
-    assert known_clients(back) == ["a", "a/b"]
-    assert models_of(back, ["a/b"])["a/b"]["w"].tobytes() == w(1e-45, 0.1)["w"].tobytes()
-
-
 # ---------------------------------------------------------------------------------------- in runs
-
-
-def results(case: Case) -> Any:
-    """Return all results of a run: models, metrics, what the server and what the clients hold."""
-    last = case.played.keep.snapshots[-1]
-    kept = {f: kept_by(case.keys, case.played, f) for f in ("personal", "ratios")}
-    digests = {(f, c): sha256(a) for f, by in kept.items() for c, a in by.items()}
-    return told(case), sha256(last.arrays), last.numbers, digests
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_neither_the_spread_over_nodes_nor_the_order_of_replies_changes_a_byte(
-    name: str, tmp_path: Path
-) -> None:
-    one, three = (results(case_of(tmp_path, name, nodes=nodes, **ACTIVE[name])) for nodes in (1, 3))
-    assert one == three
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(name: str, tmp_path: Path) -> None:
-    keys = keys_of(tmp_path, name, num_server_rounds=4, **ACTIVE[name])
-    clock = {"seconds", "bytes_up", "bytes_down"}
-
-    def rows(played: Played) -> list[dict[str, Any]]:
-        return [{k: v for k, v in row.items() if k not in clock} for row in played.rows[-2:]]
-
-    whole = play(keys, journal=OneRun())
-    want = rows(whole), sha256(whole.keep.snapshots[-1].arrays)
-    resumed = play(keys, journal=OneRun(whole.keep.snapshots[2]))
-    assert len(resumed.rows) == 2
-    assert (rows(resumed), sha256(resumed.keep.snapshots[-1].arrays)) == want
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -15,8 +15,8 @@ from client_app.training.loop import train
 from strategies.rules.nbafl import NbAFLState, honest_epsilon, server_update, sigmas
 from task.config.algorithm_sections import NbAFLConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.models import OneNumber, task_on

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 from client_app.app import make_app
 from strategies import FedAvg
 from strategies.transport.packed import PackingGrid
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.packing import FORM, is_packed

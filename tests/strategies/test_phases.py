@@ -13,9 +13,10 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from client_app.app import make_app
 from strategies import FSVRG
 from strategies.engine.journal import Snapshot
-from task.config.read import as_run_config, read_config
+from task.config.read import as_run_config
 from task.models import build_model
 from task.numerics.arrays import state_of, trainable_names
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
 from tests.support.grid import LocalGrid

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from strategies.engine.cohort import RoundPlan, plan_round
 from strategies.engine.phases import PhaseEngine
 from strategies.engine.rule import Phase
 from strategies.membership.client_registry import ClientRegistry
-from strategies.selection.cohort import RoundPlan, plan_round
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.sections import ServerConfig, TrainConfig
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
-from task.spec.algorithms import ALGORITHMS
 from task.wire import registration
 
 

@@ -13,13 +13,13 @@ import torch
 
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, full_loss, train
-from strategies import QFedAvg, QFedSGD
-from strategies.engine.state import AggregatedReplies, dump_state, load_state
+from strategies import QFedAvg
+from strategies.engine.state import AggregatedReplies
 from strategies.rules.qfedavg import QFFLState, gradient_update, server_update
 from task.config.algorithm_sections import QFFLConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference import qffl
 from tests.reference.mlp import average, double, passes, sgd
@@ -159,14 +159,6 @@ def test_server_of_qfedsgd_by_hand() -> None:
 def test_all_losses_zero_keep_the_reference_above_0() -> None:
     new, _ = server_update(QFFLState(w(1)), replies("delta", [0.0], [1.0], [0.0]), config(0.5))
     assert new.reference_loss > 0
-
-
-def test_the_state_survives_a_checkpoint() -> None:
-    state = QFFLState(w(1), reference_loss=0.1 + 0.2)
-    back = load_state(QFFLState, *dump_state(state))
-    assert back.reference_loss == state.reference_loss
-    assert QFedAvg(config(1.0)).rule.down_scalars(back) == {"reference-loss": 0.1 + 0.2}
-    assert QFedSGD.rule_type.update is not QFedAvg.rule_type.update
 
 
 # ---------------------------------------------------------------------------------------- the pipeline

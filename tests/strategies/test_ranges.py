@@ -11,10 +11,10 @@ import pytest
 
 from strategies import FedAvg
 from strategies.engine.journal import Journal
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import COMMON, evaluation_of
+from task.catalogue.selections import SELECTIONS, with_selection
 from task.errors import FieldError, StateError
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import COMMON, evaluation_of
-from task.spec.selections import SELECTIONS, with_selection
 from task.wire import checks
 from tests.strategies.test_base import COUNTS, Keep, model, named_grid
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners

@@ -12,16 +12,15 @@ import pytest
 from flwr.app import Message
 
 from server_app.run.checkpoint import Checkpoint
+from strategies import strategy_of
 from strategies.engine.fold import Folded
 from strategies.engine.journal import Snapshot
-from strategies.engine.phases import PhaseEngine
 from strategies.engine.recovery import LastGood, oldest_checkpoint
 from strategies.engine.state import ServerState
-from strategies.membership.client_registry import ClientRegistry
-from task.config.read import read_config
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
+from tests.support.federation import SIZES, Keep, OneRun, Played, owners_config, play, write_owners
 from tests.support.liar import Tamper, liar, times
 
 HUGE = 1e8  # below what a single record is refused for; the model that it makes overflows in training
@@ -125,12 +124,6 @@ def test_a_resumed_run_goes_back_as_well(algorithm: str, every: int, owners: Pat
     again = run(owners, algorithm, tamper, Keep(found[0]))
     for key in ("model_sha256", "rolled_back", "skipped"):
         assert [row[key] for row in again.rows] == [row[key] for row in whole.rows[3:]]
-
-
-class OneRun(Keep):
-    """A journal of a run that is the same after a resume."""
-
-    run_id = "the-run"
 
 
 def trouble(bad: dict[int, range], gone: dict[int, range]) -> Tamper:
@@ -272,7 +265,7 @@ def test_a_model_that_only_few_trained_from_has_not_proved_itself() -> None:
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_private_run_never_goes_back(noise: float) -> None:
     """How many clients diverged is not protected, and to go back would show it."""
-    judge = PhaseEngine(read_config({"dp.noise": noise}), ClientRegistry(1.0, 1)).last_good
+    judge = strategy_of("fedavg")(read_config({"dp.noise": noise})).last_good
     state = ServerState({"w": np.zeros(1, np.float32)})
     judge.begin(1, state)
     judge.judge([folded(5, 0)], 5)

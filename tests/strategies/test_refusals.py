@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from strategies import FedAvg
 from strategies.engine.journal import Journal
-from strategies.engine.refusals import reasons, refused_for_good, too_few_replies
+from strategies.engine.refusals import reasons, refused_for_good, short_again, too_few_replies
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.client_registry import ClientRegistry
 from task.errors import (
@@ -22,9 +22,12 @@ from task.errors import (
     NodesError,
     RefusedError,
     StateError,
+    TooLittleMemoryError,
     WireError,
     kind_in,
     kind_of,
+    of_memory,
+    public,
     split_kind,
     with_kind,
 )
@@ -135,7 +138,8 @@ class Strict(Keep):
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind", "rounds"), [("policy: no", RefusedError, 1), ("busy", NodesError, 5)]
+    ("reason", "kind", "rounds"),
+    [("policy: no", RefusedError, 1), ("busy", NodesError, 5), ("MemoryError at x", TooLittleMemoryError, 2)],
 )
 def test_a_run_that_all_nodes_refuse_ends_in_its_first_round_and_says_why(
     reason: str, kind: type[Exception], rounds: int
@@ -171,3 +175,24 @@ def test_nodes_that_cannot_take_part_for_a_time_end_no_run_for_good() -> None:
         register("x.npz: [Errno 28] No space left on device")
     with pytest.raises(ConfigError, match="line 3"):
         register("data: line 3")
+
+
+def test_a_lack_of_memory_lasts_from_the_second_round_on() -> None:
+    got = "MemoryError at client_app.training, line 3; the node's own log says more"
+    first = {c: line(c, got) for c in "ab"}
+    assert refused_for_good(first, "ab", 1, before_end=True, short=short_again({}, first.values())) == []
+    again = {c: line(c, "RuntimeError (not enough memory) at torch") for c in "ab"}
+    short = short_again(first, again.values())
+    lasting = refused_for_good(again, "ab", 1, before_end=True, short=short)
+    error = too_few_replies("rounds 1 to 2: expected 1", again.values(), lasting)
+    assert type(error) is TooLittleMemoryError
+    assert "give these nodes more memory" in str(error)
+    assert kind_of(error) == "memory"
+    assert short_again(first, [line("a", "busy")]) == set()
+
+
+def test_a_lack_of_memory_is_said_without_the_errors_own_words() -> None:
+    err = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes.")
+    assert public(err).startswith("RuntimeError (not enough memory)")
+    assert of_memory(public(err))
+    assert of_memory(public(MemoryError("64 bytes")))

@@ -9,9 +9,9 @@ import pytest
 
 from strategies import FedAvg
 from strategies.engine.reply_size import MIB, check_size, reply_bytes
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.coding import coder_of
 from tests.strategies.test_faults import WARDS, wards

@@ -17,13 +17,13 @@ from strategies.rules.bulyan import around_median, selection
 from strategies.rules.geometric_median import weiszfeld
 from strategies.rules.krum import scores
 from strategies.rules.robust_math import squared_distances
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import RobustConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 from task.numerics.collect import SPOOL
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.reference.robust import SEVEN, Robust
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.rules import reduced, w

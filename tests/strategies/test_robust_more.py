@@ -13,11 +13,11 @@ from strategies.engine.state import AggregatedReplies, ServerState, too_few
 from strategies.rules import centered_clipping, dnc, fltrust, meamed
 from strategies.rules.pre_aggregation import before, buckets, neighbours
 from task import timing
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import CenteredClippingConfig, DnCConfig, RobustConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import AbsentError, ConfigError
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.reference import robust as reference
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.joining import joining

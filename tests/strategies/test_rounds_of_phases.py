@@ -15,10 +15,10 @@ from strategies import STRATEGIES, Strategy
 from strategies.engine.rule import TRAIN, Round, RoundContext, over_models
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import FedAvg
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.selections import LOSS
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.spec.algorithms import ALGORITHMS
-from task.spec.selections import LOSS
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from task.config.read import read_config
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.resolve.composition import CHOICES
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.secagg.node import RoundMemory
-from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from task.wire import secure
 from task.wire.registration import REGISTER

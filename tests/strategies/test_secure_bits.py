@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.errors import ConfigError, FieldError
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
-from task.secagg.grid import MOST, exponent, rounded
+from task.secagg.fixed_point import MOST, exponent, rounded
 from task.secagg.vector import Vector
 from task.wire import messages as wire
 from tests.strategies.test_secure import TEN, Losing, hashes, losing
@@ -130,7 +130,7 @@ def test_a_node_that_counts_more_than_was_registered_voids_the_round(
     owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Larger weights than the grid was made for could have wrapped the sum."""
-    from strategies.engine.sum_grid import SumGrid
+    from strategies.channels.sum_grid import SumGrid
 
     monkeypatch.setattr(SumGrid, "_weight", lambda self, contract, asked: sum(TEN.values()) - 1)
     rows = play(keys_of(owners, 32, num_server_rounds=1), nodes=3).rows

@@ -13,10 +13,10 @@ import pytest
 from strategies import FedAvg
 from strategies.selection.devices import Times
 from strategies.selection.policies import SELECTORS, Oort, Pool, draw_by_size, fill_until, inclusion
+from task.catalogue.selections import SELECTIONS
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.errors import ConfigError
-from task.spec.selections import SELECTIONS
+from task.resolve.read import read_config
 from tests.strategies.test_plan import registry_of
 from tests.support.federation import read_by
 

@@ -13,10 +13,10 @@ from flwr.app import Message
 
 from server_app.run.checkpoint import Checkpoint
 from strategies.selection.policies import SELECTORS
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import MODEL_DOWN
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import MODEL_DOWN
 from task.wire import messages as wire
 from tests.support.federation import (
     SIZES,

@@ -15,6 +15,7 @@ from client_app.training.programs import Perceptron
 from strategies.engine.fold import check_votes
 from strategies.engine.state import ServerState
 from strategies.rules.signsgd import server_update
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.errors import FieldError
@@ -22,7 +23,6 @@ from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.reduce import Sum
 from task.numerics.seeds import BATCHES, rng_for
-from task.spec.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from tests.support.federation import SIZES, loss_and_gradient, owners_config, play, write_owners
 from tests.support.liar import liar

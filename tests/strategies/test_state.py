@@ -23,6 +23,7 @@ class Rich(ServerState):
     mu: float = 0.0
     step: int = 0
     warm: bool = False
+    best: float = math.inf
 
 
 MODEL = {
@@ -41,7 +42,7 @@ def test_every_field_comes_back_with_its_bits() -> None:
         got, want = getattr(back, name), getattr(state, name)
         assert list(got) == list(want)
         assert sha256(got) == sha256(want)
-    assert (back.mu, back.step, back.warm) == (0.1 + 0.2, 7, True)
+    assert (back.mu, back.step, back.warm, back.best) == (0.1 + 0.2, 7, True, math.inf)
 
 
 def test_a_field_without_arrays_comes_back_empty() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from task.codecs.structured import positions
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics import seeds
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.support.federation import far, owners_config, play, write_owners
 
@@ -79,11 +79,11 @@ def test_what_travels_is_the_numbers_alone(owners: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"ala": True, "local_test_fraction": 0.2}, '"ala" does not start'),
-        ({"optimizer": "adam"}, 'expected optimizer = "sgd"'),
+        ({"ala": True, "local_test_fraction": 0.2}, "with ala = true"),
+        ({"optimizer": "adam"}, 'expected "sgd" with structured.kind = mask'),
         ({"algorithm": "scaffold"}, "which no restriction is defined for"),
         ({"algorithm": "krum"}, "compares whole models"),
-        ({"codec.up": "int8"}, "set one of the two only"),
+        ({"codec.up": "int8"}, 'expected "none" with structured.kind = mask'),
     ],
 )
 def test_what_leaves_the_space_is_refused(more: dict[str, Any], named: str, owners: Path) -> None:

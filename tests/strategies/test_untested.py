@@ -6,7 +6,7 @@ from pathlib import Path
 
 from server_app.run.data_card import data_card, server_data
 from strategies.engine.fold import Folded
-from task.config.read import read_config
+from task.resolve.read import read_config
 from task.wire.checks import NO_TESTS
 from task.wire.messages import RejectedReply
 from tests.support.federation import owners_config, play, write_owners

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from task.errors import ConfigError, WireError
 from task.numerics import seeds
 from task.numerics.arrays import sha256
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.registration import read_registration, registration_content
@@ -162,7 +163,7 @@ def test_a_registration_of_no_width_is_refused(width: Any, tmp_path: Path) -> No
     own_nodes(tmp_path, "width", {})
     keys = config(tmp_path / "owners.npz", num_classes=3)
     node = open_node(read_config(keys), {"client-name": "anna", "data-path": str(tmp_path / "anna.npz")})
-    content = registration_content(node.registration())
+    content = registration_content(registration_of(node))
     assert read_registration(content).width == 0
     content.config_records["roll_call"]["width"] = width
     with pytest.raises(WireError, match="width from 0 to 1"):

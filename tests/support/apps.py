@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.layouts import Forms
@@ -53,7 +53,7 @@ def named_app(
         work: Gives the upload of a client.
         algorithm: Catalogue entry whose reductions are used for merged answers.
     """
-    from client_app.app import _Merge
+    from client_app.stages.merge import FoldPlan, Merge
 
     app = ClientApp()
     entry = ALGORITHMS[algorithm]
@@ -70,7 +70,7 @@ def named_app(
     def train(message: Message, context: Context) -> Message:
         arrays = wire.read_arrays(message.content["arrays"])  # type: ignore[arg-type]
         order = wire.read_order(entry, message.content, Forms(arrays, ()))
-        merged = _Merge(entry, dict.fromkeys((r.name for r in entry.up), arrays))
+        merged = Merge(FoldPlan(entry, dict.fromkeys((r.name for r in entry.up), arrays)))
         for client in order.clients:
             merged.add(client, work(client, order))
         return Message(wire.reply_content(merged.reply()), reply_to=message)

@@ -16,19 +16,22 @@ from flwr.app import Message
 
 from client_app.app import make_app
 from server_app.app import run as run_server
-from server_app.run.opening import distiller
+from server_app.run.public_examples import distiller
 from strategies import Strategy, strategy_of
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn
-from task.config.read import as_run_config, fuse, read_config
+from strategies.stages.mixed_models import set_family
+from task.catalogue.user_algorithm import algorithm_of
+from task.config.read import as_run_config
 from task.datasets import natural_task
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import BouquetError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.resolve.contract import contract_of, family_of, initial_of, model_of, parts_of
-from task.spec.brought import algorithm_of
+from task.resolve.contract import contract_of
+from task.resolve.read import fuse, read_config
+from task.resolve.run_model import family_of, initial_of, model_of, parts_of
 from task.tasks import task_of
 from task.wire import messages as wire
 from tests.reference import mlp
@@ -81,6 +84,12 @@ def write_owners(
     y = np.argmax(x @ truth + rng.gumbel(size=(len(x), classes)), axis=1)
     np.savez(path, x=x, y=y, client=names, x_test=x[:6], y_test=y[:6])
     return {name: (x[names == name], y[names == name]) for name in sorted(sizes)}
+
+
+class OneRun(Keep):
+    """A journal of a run that is the same after a resume."""
+
+    run_id = "the-run"
 
 
 @dataclass
@@ -164,9 +173,9 @@ def play(
     model = model_of(config, shape, classes)
     parts = parts_of(model, config)
     registry = strategy.registry
-    strategy.engine.family = family_of(model, config, shape, registry.width, registry.model)
+    set_family(strategy.engine, family_of(model, config, shape, registry.width, registry.model))
     if contract_of(config).distils:
-        strategy.engine.distil = distiller(config, model, load_dealt(config)[0], shape)
+        strategy.engine.distil = distiller(config, model, load_partitioned(config)[0], shape)
     keep = journal or Keep()
     strategy.start(
         grid,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 
 HORIZONTAL = {name: entry for name, entry in ALGORITHMS.items() if not entry.vertical}
 VERTICAL = {name: entry for name, entry in ALGORITHMS.items() if entry.vertical}

@@ -9,8 +9,8 @@ from typing import Any
 from flwr.app import Message
 
 from client_app.memory.state import KeptState, StateStore
-from task.config.read import read_config
 from task.numerics.arrays import Arrays
+from task.resolve.read import read_config
 from task.storage.client_state import SUFFIX, read_header, safe_name
 from tests.support.federation import Played
 from tests.support.grid import LocalGrid

@@ -11,12 +11,12 @@ from torch import nn
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Single
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.numerics import seeds
 from task.numerics.arrays import state_of
 from task.numerics.seeds import rng_for
-from task.spec.entry import Algorithm
 from task.wire import messages as wire
 from task.wire.layouts import Forms
 from tests.support.horizontal import HORIZONTAL

@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.app import answer
-from client_app.node import Node
+from client_app.answer import answer
+from client_app.data.node import Node
 from task.models import build_model
 from task.numerics.arrays import Arrays, state_of
 from task.numerics.reduce import Mean

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from task.spec.algorithms import ALGORITHMS
+from task.catalogue.algorithms import ALGORITHMS
 from tests.support.federation import Model, owners_config, play
 
 ROUNDS = 100

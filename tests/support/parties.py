@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from client_app.app import make_app
+from client_app.data.node import open_node
 from client_app.memory.memory import Memory
-from client_app.node import open_node
 from strategies import strategy_of
-from task.config.read import as_run_config, read_config
+from task.catalogue.record import Record
+from task.config.read import as_run_config
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
-from task.spec.record import Record
+from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid

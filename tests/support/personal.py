@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from torch import nn
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from task.catalogue.algorithms import ALGORITHMS
 from task.models.layers import BatchNorm1d
 from task.numerics.arrays import Arrays
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.read import read_config
 from tests.reference import mlp
 from tests.reference.driver import Reference as Rounds
 from tests.reference.driver import Trace, driven

@@ -8,9 +8,9 @@ import numpy as np
 
 from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import AggregatedReplies
+from task.catalogue.algorithms import ALGORITHMS
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
-from task.spec.algorithms import ALGORITHMS
 
 
 def reduced(

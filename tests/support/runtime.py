@@ -29,11 +29,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.deploy.host.host import APP_DIR
+from server_app.deploy.host.policy import Site
 from server_app.deploy.host.processes import SUPERVISOR
+from server_app.deploy.host.resource_limits import MemoryLimit
+from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.node.message_loop import MessageLoop
-from server_app.deploy.node.policy import Site
-from server_app.deploy.node.resource_limits import MemoryLimit
-from server_app.deploy.node.tasks import Tasks
 
 STARTS_S = 120.0
 RUN, NODE = 7, 3

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from task.spec.algorithms import ALGORITHMS
-from task.spec.entry import Algorithm
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.entry import Algorithm
 
 
 def shape(entry: Algorithm) -> tuple[Any, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from client_app.app import make_app
 from server_app.app import run
-from server_app.verify.check import verify
-from server_app.verify.findings import Findings
-from task.config.read import read_config
+from server_app.extras.verify.check import verify
+from server_app.extras.verify.findings import Findings
+from task.resolve.read import read_config
 from tests.support.grid import LocalGrid
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from client_app.app import make_app
 from server_app.app import run
-from task.config.read import read_config
+from task.resolve.read import read_config
 from tests.support.grid import LocalGrid
 
 HEADER = "age,bmi,job:category(clerk|nurse),note:ignore,outcome:target(well|ill)"

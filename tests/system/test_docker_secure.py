@@ -43,7 +43,7 @@ def patch(module):
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name != "client_app.secure":
+        if name != "client_app.stages.secure_aggregation":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         run = spec.loader.exec_module

@@ -16,11 +16,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from server_app.engines.federation import Federation, federation
+from server_app.extras.verify.receipts import COUNTED
+from server_app.extras.verify.signatures import NAMED, SIGNED
 from server_app.results.folder import ENCRYPTED, MODEL, RunFolder, to_json
-from server_app.takeout.decrypt import decrypt
+from server_app.run.encryption import decrypt
 from server_app.takeout.model import find
-from server_app.verify.receipts import COUNTED
-from server_app.verify.signatures import NAMED, SIGNED
 from task.config.read import read_recipe
 from task.encryption import ckks
 from task.errors import ConfigError, WireError

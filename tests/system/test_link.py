@@ -26,9 +26,9 @@ from server_app.deploy.flower.control import Control
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
-from server_app.deploy.link.confined import KIT
 from server_app.deploy.link.jobs import Job, Jobs
 from server_app.deploy.link.status import read_status
+from server_app.run.confined import KIT
 from server_app.run.run_lock import is_held
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]

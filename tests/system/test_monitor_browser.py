@@ -278,6 +278,39 @@ def test_a_report_is_the_page_of_its_run_as_a_file(
     page.close()
 
 
+def test_a_report_shows_what_was_read_and_its_wide_tables_scroll_at_1100_pixels(
+    browser: Browser, demo: Path, tmp_path: Path
+) -> None:
+    """The page does not scroll sideways, each table does; classes are called by their names."""
+    folder = RunFolder(shutil.copytree(demo, tmp_path / "demo"))
+    config = folder.config()
+    named = {f"number {c}": counts for c, counts in enumerate(config["data"]["classes"]["listed"].values())}
+    config["data"]["classes"]["listed"] = named
+    config["data"]["columns"] = {
+        "count": 60, "target": "digit", "other": {}, "listed": {f"column-{i}": "number" for i in range(60)},
+    }  # fmt: skip
+    (folder.path / "config.json").write_text(json.dumps(config))
+    measures = dict.fromkeys(("client_accuracy", "client_loss", "train_loss", "epsilon"), 0.123)
+    folder.append_round(round_row(6) | measures)
+    write_report(folder.path)
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page.goto((folder.path / "report.html").as_uri())
+    data = page.locator("#data")
+    expect(data).to_contain_text("60: column-0 (number), column-1 (number)")
+    expect(data).to_contain_text("number 0 (")
+    expect(page.locator("#plot-labels")).to_contain_text("number 0")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    latest = page.get_by_role("region", name="Rounds, latest first")
+    assert latest.evaluate("e => e.scrollWidth > e.clientWidth")
+    latest.evaluate("e => e.scrollLeft = 1e6")
+    last = latest.get_by_role("columnheader", name="Note").bounding_box()
+    assert last is not None
+    assert last["x"] + last["width"] <= 1100
+    for table in page.locator("table").all():
+        assert table.evaluate("e => e.closest('.wide') !== null || e.classList.contains('cards')")
+    page.close()
+
+
 def test_who_does_not_see_hears_the_same(watch: Start) -> None:
     page = watch(viewport=PHONE).open("/runs/hostile")
     plot = page.get_by_role("img", name=re.compile("^Accuracy share of examples, rounds 0 to 3"))

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from server_app.deploy.host.resource_limits import SlowLink
 from server_app.deploy.kits.parsing import read_address
-from server_app.deploy.node.resource_limits import SlowLink
 from task.config.read import read_recipe
 from tests.support.federation import read_by
 from tests.support.link import BIN, Link, running_link

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from task.resolve.read import read_config
 from tests.support.recorder import LOG, SITE
 
 pytestmark = pytest.mark.system

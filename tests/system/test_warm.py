@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from server_app.deploy.node.resource_limits import proportional_bytes
+from server_app.deploy.host.resource_limits import proportional_bytes
 from task import timing
 from tests.support.runtime import Runtime, crashing_bundle, own_bundle, running_runtime
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.config.sections import DataConfig
 from task.datasets import Dataset, load_dataset
 from task.datasets.columns import unscaled
 from task.datasets.partition import load_partition
 from task.errors import ConfigError, DataError
+from task.resolve.read import read_config
 from tests.support.brought import imported_from
 
 HEAD = """

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.brought import find_maker
-from task.resolve.contract import check_model, model_of
+from task.resolve.read import read_config
+from task.resolve.run_model import check_model, model_of
 from tests.support.brought import imported_from
 
 HEAD = """
@@ -78,6 +78,38 @@ def test_a_default_of_its_own_is_not_taken_for_the_shape(folder: Path) -> None:
     assert isinstance(made, nn.Module)
 
 
+@pytest.mark.parametrize("taken", ["options.pop('num_classes', 1000)", "options['num_classes']"])
+def test_a_maker_with_options_gets_the_number_of_classes_if_it_takes_it(folder: Path, taken: str) -> None:
+    """As torchvision's models do, which have 1,000 classes without."""
+    made = _check(folder, f"def Net(*, weights=None, **options): return Flat(None, {taken})")
+    assert made.get_submodule("fc2").weight.shape == (10, 8)
+
+
+def test_a_call_in_vain_draws_nothing(folder: Path) -> None:
+    drawn = "int(torch.rand(1)) + ten(**options)"
+    code = f"def ten(): return 10\ndef Net(**options): return Flat(None, {drawn})"
+    made = _check(folder, code, seed=5).state_dict()
+    again = _check(folder, code.replace("(**options)", "()"), seed=5).state_dict()
+    assert all(torch.equal(made[n], again[n]) for n in again)
+
+
+def test_torchvisions_resnet_is_trained_by_its_name() -> None:
+    config = read_config({"model": "torchvision.models:resnet18"})
+    check_model(config, (3, 32, 32), 7)
+    assert model_of(config, (3, 32, 32), 7).get_submodule("fc").weight.shape == (7, 512)
+
+
+def test_a_tensor_that_forward_uses_twice_is_trained(folder: Path) -> None:
+    """What a model with tied weights is to do."""
+    _check(
+        folder,
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.words = nn.Embedding(10, 8)\n        self.body = nn.Linear(64, 8)\n"
+        "    def forward(self, x):\n"
+        "        return nn.functional.linear(self.body(x.flatten(1)), self.words.weight)",
+    )
+
+
 def test_lazy_layers_and_single_examples(folder: Path) -> None:
     model = _check(
         folder,
@@ -124,6 +156,17 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ),
         ("class Net(Flat):\n    def forward(self, x): return super().forward(x).detach()", "none for fc1"),
         ("def Net():\n    m = Flat(None, 10)\n    m.fc3 = m.fc1\n    return m", "as 'fc1.weight' and 'fc3"),
+        (
+            "class Net(Flat):\n    def __init__(self):\n        super().__init__(None, 10)\n"
+            "        self.words = nn.Embedding(10, 8)\n        self.words.weight = self.fc2.weight",
+            r"'fc2.weight' and 'words.weight' \(tied weights\). Keep one of .* F.linear\(x, self.embedding",
+        ),
+        (
+            "class Net(Flat):\n    def __init__(self):\n        super().__init__(None, 10)\n"
+            "        self.words = nn.Embedding(10, 8)\n"
+            "        self.words.weight = nn.Parameter(self.fc2.weight.data)",
+            r"one tensor as 'fc2.weight' and 'words.weight' \(tied weights\)",
+        ),
         ("def Net(): return nn.Flatten()", "parameters to train; got none"),
         (
             "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x).softmax(1)",

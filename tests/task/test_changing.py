@@ -13,12 +13,12 @@ import torch
 
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets.drift import changes, client_rounds, share_at
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.datasets.stream import DataStream
 from task.errors import ConfigError
 from task.resolve.changing import check_own_data
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 
 KEYS: dict[str, Any] = {"num-clients": 4, "local-test-fraction": 0.2}
@@ -66,7 +66,7 @@ def test_late_clients_are_a_share_drawn_by_name_and_begin_their_own_stream() -> 
     assert replace(late, seed=2).late(names) != late.late(names)
     assert len(stream(late=0.99).late(names[:3])) == 2  # one begins
     assert [late.age(True, r) for r in (4, 5, 6)] == [0, 1, 2]
-    dataset, partition = load_dealt(
+    dataset, partition = load_partitioned(
         of(arrive__share=0.5, arrive__round=3, stream__start=0.5, stream__per_round=0.5)
     )
     whole = partition.num_train()
@@ -93,13 +93,13 @@ def test_schedules_of_the_new_concept() -> None:
 
 
 def test_labels_change_for_all_rows_at_once_or_one_by_one() -> None:
-    dataset, _ = load_dealt(of(drift__kind="labels-rotate", drift__round=3))
+    dataset, _ = load_partitioned(of(drift__kind="labels-rotate", drift__round=3))
     everything, y = slice(0, len(dataset.y)), torch.from_numpy(dataset.y.copy())
     assert torch.equal(dataset.at(2).targets(everything), y)
     assert torch.equal(dataset.at(3).targets(everything), (y + 1) % 10)
     assert torch.equal(dataset.at(3).inputs(slice(0, 5)), dataset.inputs(slice(0, 5)))
     more = {"drift__kind": "labels-swap", "drift__round": 3, "drift__pattern": "gradual", "drift__span": 4}
-    dataset, _ = load_dealt(of(**more))
+    dataset, _ = load_partitioned(of(**more))
     changed = [dataset.at(t).targets(everything) != y for t in range(2, 7)]
     assert [round(float(c.float().mean()), 2) for c in changed] == [0, 0.25, 0.5, 0.75, 1]
     assert all(bool((a <= b).all()) for a, b in pairwise(changed))  # each once
@@ -109,14 +109,14 @@ def test_labels_change_for_all_rows_at_once_or_one_by_one() -> None:
 
 
 def test_the_last_class_of_an_odd_number_stays() -> None:
-    dataset, _ = load_dealt(of(dataset="synthetic", drift__kind="labels-swap", drift__round=1))
+    dataset, _ = load_partitioned(of(dataset="synthetic", drift__kind="labels-swap", drift__round=1))
     odd = replace(dataset, drift=replace(dataset.drift, classes=9))  # type: ignore[type-var]
     assert odd.drift is not None
     assert odd.drift.targets(torch.arange(9), np.arange(9), 1).tolist() == [1, 0, 3, 2, 5, 4, 7, 6, 8]
 
 
 def test_images_change_for_a_share_of_the_clients_and_their_part_of_the_test_set() -> None:
-    dataset, partition = load_dealt(of(drift__kind="invert", drift__round=2, drift__clients=0.5))
+    dataset, partition = load_partitioned(of(drift__kind="invert", drift__round=2, drift__clients=0.5))
     moved = []
     for k in range(4):
         for rows in (partition.train(k), partition.test(k)):
@@ -128,14 +128,14 @@ def test_images_change_for_a_share_of_the_clients_and_their_part_of_the_test_set
     tests = dataset.test_rows
     same = (dataset.at(2).inputs(tests) == dataset.inputs(tests)).flatten(1).all(1)
     assert float(same.float().mean()) == pytest.approx(0.5, abs=0.01)
-    whole, _ = load_dealt(of(drift__kind="rotate", drift__round=2, feature_skew="invert"))
+    whole, _ = load_partitioned(of(drift__kind="rotate", drift__round=2, feature_skew="invert"))
     turned = torch.rot90(whole.inputs(tests), 1, (2, 3))  # on top of the clients' skew
     assert torch.equal(whole.at(2).inputs(tests), turned)
 
 
 def test_old_examples_keep_the_concept_in_which_they_arrived() -> None:
     keys = {"stream__start": 0.25, "stream__per_round": 0.25, "drift__examples": "new"}
-    dataset, partition = load_dealt(of(drift__kind="labels-rotate", drift__round=3, **keys))
+    dataset, partition = load_partitioned(of(drift__kind="labels-rotate", drift__round=3, **keys))
     y = torch.from_numpy(dataset.y.copy())
     for k in range(4):
         for t in range(1, 5):
@@ -172,7 +172,7 @@ def test_clients_change_one_after_another() -> None:
     """Four of five clients, t_0 = 3, S = 6: in rounds 3, 4, 6 and 7, each with all that it has."""
     more = {"drift__round": 3, "drift__pattern": "staggered", "drift__span": 6, "drift__clients": 0.8}
     config = of(num_clients=5, drift__kind="labels-swap", **more)
-    dataset, partition = load_dealt(config)
+    dataset, partition = load_partitioned(config)
     rounds = client_rounds(config.drift, partition.names, config.seeds.data)
     assert list(rounds.values()) == [3, 4, 6, 7]
     for k, name in enumerate(partition.names):
@@ -195,7 +195,7 @@ def test_clients_change_one_after_another() -> None:
 )
 def test_what_cannot_drift_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_dealt(read_config(KEYS | keys))
+        load_partitioned(read_config(KEYS | keys))
 
 
 def test_a_nodes_own_data_are_used_as_they_are() -> None:

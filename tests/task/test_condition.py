@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from server_app.takeout.examples import read_examples
-from task.config.read import read_config
 from task.datasets.condition import Conditioned
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError, DataError
 from task.models.vae import VAE
-from task.resolve.contract import model_of
 from task.resolve.model_card import ModelCard
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
 from task.tasks import task_of
 from tests.task.helpers import load
 
@@ -27,14 +27,14 @@ KEYS: dict[str, Any] = {
 
 
 def dealt(**keys: Any) -> tuple[Conditioned, Any]:
-    data, clients = load_dealt(read_config(KEYS | keys))
+    data, clients = load_partitioned(read_config(KEYS | keys))
     assert isinstance(data, Conditioned)
     return data, clients
 
 
 def test_a_row_ends_with_its_clients_number_in_training_and_test() -> None:
     data, clients = dealt()
-    plain = load_dealt(read_config(KEYS | {"model": "vae"}))[0]
+    plain = load_partitioned(read_config(KEYS | {"model": "vae"}))[0]
     for k in range(4):
         for rows in (clients.train(k), clients.test(k)):
             x = data.inputs(rows)
@@ -97,7 +97,7 @@ def test_the_condition_is_read_by_encoder_and_decoder() -> None:
 )
 def test_what_has_no_condition_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_dealt(read_config(KEYS | keys))
+        load_partitioned(read_config(KEYS | keys))
 
 
 def test_a_model_that_takes_none_data_of_a_nodes_own_and_files_are_refused(tmp_path: Any) -> None:

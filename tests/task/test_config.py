@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 
 from task.config.knobs import Config
-from task.config.read import (
-    as_run_config,
-    flatten,
-    knobs,
-    read_config,
-    read_recipe,
-    recipes,
-    scene_runs,
-    scenes,
-)
+from task.config.read import as_run_config, flatten, knobs, read_recipe, recipes, scene_runs, scenes
 from task.config.sections import Section
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.pages import with_keys
 
 ROOT = Path(__file__).resolve().parents[2]

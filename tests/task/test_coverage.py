@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from task.errors import FieldError
+from task.models.coverage import CoverageMean
 from task.models.family import Axis, Levels, SubModel, SubModels, UnitGroup, Units, Widths
 from task.numerics.arrays import Arrays, sha256
-from task.numerics.coverage import CoverageMean
 from task.numerics.reduce import Mean
 from tests.task.test_reduce import merge
 

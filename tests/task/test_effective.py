@@ -14,15 +14,17 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import client_app.app
-from server_app.run.opening import distiller
+from server_app.run.public_examples import distiller
 from strategies import STRATEGIES
-from task.config.effective import READ_WHEN, conditions, unmet
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
-from task.config.read import as_run_config, defaults, flatten, fuse, knobs, read_config, read_recipe, recipes
-from task.datasets.skew import load_dealt
+from task.config.read import as_run_config, defaults, flatten, knobs, read_recipe, recipes
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
-from task.resolve.contract import contract_of, initial_of, model_of, parts_of
-from task.spec.algorithms import ALGORITHMS
+from task.resolve.contract import contract_of
+from task.resolve.effective import OWNERS, conditions, unmet
+from task.resolve.read import fuse, read_config
+from task.resolve.run_model import initial_of, model_of, parts_of
 from task.wire import messages as wire
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
@@ -31,7 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = tuple(str(ROOT / folder) for folder in ("strategies", "client_app", "task", "server_app"))
 CHECKS = tuple(
     str(ROOT / "task" / name)
-    for name in ("config/read.py", "config/run_name.py", "config/effective.py", "resolve/validate.py")
+    for name in (
+        "config/read.py",
+        "config/run_name.py",
+        "config/when.py",
+        "resolve/effective.py",
+        "resolve/read.py",
+        "resolve/validate.py",
+    )
 )
 
 
@@ -113,7 +122,8 @@ def test_a_key_that_something_reads_is_taken(keys: dict[str, Any]) -> None:
 def test_the_table_names_keys_and_sections_that_exist() -> None:
     keys = {k.key for k in knobs()}
     sections = {f"{s.replace('_', '-')}." for s in NESTED}
-    assert READ_WHEN.keys() <= keys | sections
+    owned = {key for owners in OWNERS.values() for own in owners.values() for key in own}
+    assert {key for key in owned - sections if not key.endswith(".")} <= keys
     for key in keys:
         for when in conditions(key):
             assert when.key in keys, (key, str(when))
@@ -122,7 +132,8 @@ def test_the_table_names_keys_and_sections_that_exist() -> None:
     # no section is left without a reader
     always = {"devices", "select", "personal", "attack", "codec", "structured", "dp", "audit", "width"}
     read = always | {"sam", "contribution", "stream", "drift", "arrive"}
-    assert not [s for s in sections - {f"{name}." for name in read} if not conditions(f"{s}x")]
+    unread = sections - {f"{name}." for name in read}
+    assert not [key for key in keys if key.partition(".")[0] + "." in unread and not conditions(key)]
 
 
 # ---------------------------------------------------------------------- held to the code
@@ -174,7 +185,7 @@ def play(reads: Reads, keys: dict[str, Any]) -> None:
     parts, shared = parts_of(model, config), initial_of(model, config, (8, 8), 10)
     nodes = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
     grid = LocalGrid(client_app.app.make_app(keys), nodes)
-    dataset = load_dealt(config)[0]
+    dataset = load_partitioned(config)[0]
     strategy.engine.distil = distiller(config, model, dataset, dataset.input_shape)
     strategy.start(grid, wire.pack_arrays(shared), num_rounds=3, trainable=parts.trainable)
 
@@ -222,11 +233,11 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
     run = as_run_config(read_config(keys))
     found = {key for key in reads.named() if conditions(key)}
     declared = {key for key in run if conditions(key) and unmet(key, run) is None}
-    assert found - TOUCHED - declared == set(), "read, and refused by task/config/effective.py"
+    assert found - TOUCHED - declared == set(), "read, and refused by task/resolve/effective.py"
     # Data are read once per process and cached, so what partitions and data sets read is not seen here.
     of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
     assert declared - TOUCHED - of_data - found == set(), (
-        "taken by task/config/effective.py, and read by nothing"
+        "taken by task/resolve/effective.py, and read by nothing"
     )
 
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.models import build_model
+from task.models.elbo import SAMPLES, Posterior, kl, neg_elbo, neg_iwae
 from task.models.vae import VAE
-from task.numerics.evaluate import measure
+from task.resolve.read import read_config
 from task.tasks import task_of
-from task.tasks.elbo import SAMPLES, Posterior, kl, neg_elbo, neg_iwae
+from task.tasks.evaluate import measure
 from task.tasks.kinds import make_task
 from task.tasks.metrics import Measures, added
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from task.numerics.evaluate import BATCH, measure
+from task.tasks.evaluate import BATCH, measure
 from tests.support.models import Bytes, Noisy, OneNumber, blobs
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from task.privacy.ledger import Releases
+from task.privacy.releases import Releases
 from task.storage.files import (
     MOST_UNFREED,
     building,

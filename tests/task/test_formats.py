@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from task.config.read import read_config
 from task.datasets import spec_of
-from task.datasets.words import BUCKETS, numbered
+from task.datasets.words import numbered
 from task.errors import ConfigError, DataError
+from task.models import WORD_BUCKETS
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.support.federation import read_by
 from tests.task.helpers import load
@@ -93,7 +94,7 @@ def test_sent140_is_read_by_author(data: Path) -> None:
 def test_words_have_the_numbers_that_they_have_everywhere() -> None:
     """CRC-32 of "the" is 0x3c456de6 = 1011183078, which is 14,678 mod 31,999."""
     assert numbered(["The the"], 3).tolist() == [[14_679, 14_679, 0]]
-    assert numbered(["", "é"], 1)[0, 0] == 0 < numbered(["é"], 1)[0, 0] < BUCKETS
+    assert numbered(["", "é"], 1)[0, 0] == 0 < numbered(["é"], 1)[0, 0] < WORD_BUCKETS
 
 
 def news(path: Path, rows: list[list[str]]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.read import read_config
 from task.datasets import Dataset, load_dataset
 from task.errors import ConfigError, DataError
 from task.references import code_of, references_in
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 
 datasets = pytest.importorskip("datasets")

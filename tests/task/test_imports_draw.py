@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from task.config.read import read_config
 from task.datasets import load_dataset
 from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.references import KEYS, as_imported, load_reference
+from task.resolve.read import read_config
 from tests.support.brought import imported_from
 
 NET = """

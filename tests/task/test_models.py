@@ -12,7 +12,7 @@ from task.config.sections import DataConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
 from task.models.layers import BatchNorm1d, Twin
-from task.resolve.contract import model_of
+from task.resolve.run_model import model_of
 
 MNIST = (1, 28, 28)
 CIFAR = (3, 32, 32)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from task.config.effective import unmet
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import MODEL_UP, PARAMETERS, Record
 from task.config.read import defaults
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import Sum
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import MODEL_UP, PARAMETERS, Record
+from task.resolve.effective import unmet
 from task.wire.layouts import Forms
 from task.wire.norms import NormBound
 from tests.support.federation import SIZES, owners_config, play, read_by, write_owners

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import open_node
-from task.config.read import read_config
+from client_app.data.node import open_node
+from client_app.data.registration import registration_of
 from task.errors import ConfigError
 from task.references import code_of, references_in
+from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.tasks.metrics import Measures, added
 from tests.support.brought import imported_from
@@ -158,12 +159,12 @@ def test_nodes_compare_its_code_and_hear_of_a_form_that_depends_on_the_data(fold
     keys = {"cache-dir": str(folder / "cache"), "state-dir": str(folder / "state")}
     made = owners_config(folder / "checked.npz", metrics="mine_metric:Ece", **keys)
     node = open_node(read_config(made), {})
-    assert node.registration().code.items() >= code_of(["mine_metric:Ece"]).items()
+    assert registration_of(node).code.items() >= code_of(["mine_metric:Ece"]).items()
     wide = {"task": "reconstruction", "model": "autoencoder", "metrics": "mine_metric:Wide"}
     write_owners(folder / "five.npz", features=5)
     made = owners_config(folder / "five.npz", **wide, **keys)
     with pytest.raises(ConfigError, match=r'"mine_metric:Wide": .* floats \[4\]; got .*floats \[5\]'):
-        open_node(read_config(made), {}).registration()
+        registration_of(open_node(read_config(made), {}))
 
 
 def test_a_run_measures_it_alike_on_any_number_of_nodes(folder: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from task.config.sections import DataConfig
-from task.datasets import Dataset, check_owned, load_owned
+from task.datasets import Dataset, check_owned, images, load_owned, pictures, tables
 from task.datasets.images import read_pictures
 from task.errors import DataError
 from tests.task.helpers import load
@@ -318,3 +318,66 @@ def test_a_zip_file_with_a_password_is_named(tmp_path: Path) -> None:
     path.write_bytes(bytes(content))
     with pytest.raises(DataError, match=r"a/0.png cannot be read: .*password"):
         load(dataset="imagefolder", data_path=str(path))
+
+
+# ------------------------------------------------------------------------------------ bombs
+
+
+def bomb(path: Path, content: bytes, names: list[str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("each", "together", "says"),
+    [
+        (1 << 20, 1 << 40, "at most 1 MiB for a file; got 3 MiB"),
+        (1 << 30, 4 << 20, "at most 4 MiB for all; got 6 MiB"),
+    ],
+)
+def test_a_zip_file_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int, together: int, says: str
+) -> None:
+    """300 kB of zeros unpack to 300 MB, a thousand of them to 300 GB."""
+    monkeypatch.setattr(images, "MOST_BYTES", each)
+    monkeypatch.setattr(images, "MOST_UNPACKED", together)
+    small = encoded(Image.new("L", (4, 4), 9), "bmp")
+    path = bomb(tmp_path / "x.zip", small + bytes(3 << 20), ["a/1.bmp", "a/2.bmp", "b/1.bmp"])
+    assert path.stat().st_size < 20_000
+    with pytest.raises(DataError, match=f"in a zip file that unpacks to too much: expected {says}"):
+        read_pictures(path)
+
+
+def test_a_picture_of_very_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    """A PNG of 12 kB may say that it is of 64 million grey pixels, and of more."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 9000, 9000, 8, 0, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+    (tmp_path / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + body)
+    with pytest.raises(DataError, match="is of 9000x9000 pixels; expected at most 67,108,864"):
+        read_pictures(tmp_path / "1.png")
+
+
+def test_more_pictures_than_the_memory_takes_are_refused_at_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "available", lambda: 3 << 20)
+    path = bomb(tmp_path / "x.zip", grey(size=(1024, 1024)), ["a/1.png", "a/2.png", "b/1.png", "b/2.png"])
+    with pytest.raises(DataError, match=r"one of 4 pictures that take 4 MiB if all are like it; .* 3 MiB"):
+        read_pictures(path)
+
+
+def test_arrays_that_the_memory_does_not_take_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(
+        tmp_path / "x.npz", x=np.zeros((1 << 20, 4), np.float32), y=np.zeros(1 << 20, np.int64)
+    )
+    monkeypatch.setattr(tables, "available", lambda: 20 << 20)
+    with pytest.raises(DataError, match=r"at most 20 MiB, the memory that is left .*; got 24 MiB"):
+        tables.read_arrays(tmp_path / "x.npz", "x", "y")

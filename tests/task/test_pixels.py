@@ -13,21 +13,22 @@ import pytest
 import torch
 from PIL import Image
 
-from server_app.audit.inversion import pixels as images_of
+from server_app.extras.audit.inversion import pixels as images_of
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
 from task.config.knobs import Config
-from task.config.read import defaults, read_config
+from task.config.read import defaults
 from task.config.run_name import changed, default_name
 from task.datasets import load_owned
 from task.datasets.base import Dataset
 from task.datasets.public import public_examples
-from task.datasets.skew import load_dealt
+from task.datasets.skew import load_partitioned
 from task.datasets.trigger import stamped
 from task.errors import ConfigError
 from task.resolve.model_card import card_of
+from task.resolve.read import read_config
 from tests.server_app.test_takeout import trained
 from tests.support.brought import imported_from
 from tests.support.federation import play
@@ -56,7 +57,7 @@ def as_they_are(input_shape, num_classes):
 
 def dealt(**keys: Any) -> tuple[Config, Dataset]:
     config = read_config({key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()})
-    return config, load_dealt(config)[0]
+    return config, load_partitioned(config)[0]
 
 
 @pytest.fixture

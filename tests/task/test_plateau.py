@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from task.config.read import read_config
 from task.errors import ConfigError
 from task.numerics.plateau import plateau
+from task.resolve.read import read_config
 from tests.server_app.test_app import go
 
 

@@ -173,7 +173,7 @@ def test_a_file_without_rows_and_files_that_are_no_csv_are_named(tmp_path: Path)
     (root / "a.csv").rename(root / "A.CSV")
     data = load(dataset="csv", data_path=str(root), partition="natural", num_clients=0)
     assert data.notes == (
-        "1 files have a header and no row, and are left out: b.csv",
+        "1 file has a header and no row, and is left out: b.csv",
         "1 files or folders are no csv, and are left out: d.tsv",
     )
     assert data.owners is not None

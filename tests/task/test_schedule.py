@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from task.config.read import read_config
 from task.config.sections import TrainConfig
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from task.resolve.schedule import learning_rate
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from task.config.read import read_config
 from task.datasets import load_owned
-from task.datasets.skew import Skew, load_dealt
+from task.datasets.skew import Skew, load_partitioned
 from task.errors import ConfigError
+from task.resolve.read import read_config
 from tests.task.helpers import load
 
 X = torch.tensor([[0.0, 0.25], [0.5, 1.0]]).view(1, 1, 2, 2)
@@ -58,7 +58,7 @@ def test_styles_are_those_of_the_other_kinds() -> None:
 
 def test_a_client_has_its_skew_in_training_and_test_once_and_the_global_test_set_has_all() -> None:
     config = read_config({"feature-skew": "invert", "num-clients": 4, "local-test-fraction": 0.2})
-    plain, (data, clients) = load(dataset="digits"), load_dealt(config)
+    plain, (data, clients) = load(dataset="digits"), load_partitioned(config)
     for k in range(4):
         for rows in (clients.train(k), clients.test(k)):
             x = plain.inputs(rows)
@@ -70,7 +70,7 @@ def test_a_client_has_its_skew_in_training_and_test_once_and_the_global_test_set
     of = data.skew
     assert of is not None
     assert np.bincount(of.client_of[data.test_rows]).tolist() == [89, 89, 89, 88]
-    again, _ = load_dealt(read_config({"feature-skew": "invert", "num-clients": 4, "data-seed": 9}))
+    again, _ = load_partitioned(read_config({"feature-skew": "invert", "num-clients": 4, "data-seed": 9}))
     assert again.skew is not None
     assert (again.skew.client_of[data.test_rows] != of.client_of[data.test_rows]).any()
 
@@ -78,7 +78,7 @@ def test_a_client_has_its_skew_in_training_and_test_once_and_the_global_test_set
 @pytest.mark.parametrize("kind", ["none", "invert", "rotate", "noise", "contrast", "styles"])
 def test_an_example_is_the_same_whatever_is_read_with_it(kind: str) -> None:
     keys = {"feature-skew": kind, "num-clients": 5, "drift.kind": "rotate", "drift.round": 2}
-    data = load_dealt(read_config(keys))[0].at(3)
+    data = load_partitioned(read_config(keys))[0].at(3)
     rows = np.random.default_rng(1).permutation(1200)
     together = data.inputs(rows)
     for few in (slice(0, 1), slice(3, 40), slice(700, 1200)):
@@ -86,7 +86,7 @@ def test_an_example_is_the_same_whatever_is_read_with_it(kind: str) -> None:
 
 
 def test_without_the_key_nothing_changes() -> None:
-    assert load_dealt(read_config({}))[0].skew is None
+    assert load_partitioned(read_config({}))[0].skew is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_without_the_key_nothing_changes() -> None:
 )
 def test_what_cannot_be_skewed_is_refused(keys: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"feature-skew.*{message}"):
-        load_dealt(read_config({"feature-skew": "invert", **keys}))
+        load_partitioned(read_config({"feature-skew": "invert", **keys}))
 
 
 def test_own_data_and_a_strength_that_nothing_reads_are_refused() -> None:

@@ -13,13 +13,13 @@ from torch import nn
 
 from client_app.training.programs import Single, program_of
 from task.config.knobs import Config
-from task.config.read import read_config
 from task.datasets import load_dataset, load_owned
 from task.errors import ConfigError, DataError
 from task.models import build_model
-from task.numerics.evaluate import measure
+from task.resolve.read import read_config
 from task.tasks import TASKS, task_of
 from task.tasks.base import counted, fill
+from task.tasks.evaluate import measure
 from task.tasks.kinds import make_task
 
 

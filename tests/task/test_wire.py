@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
+from task.catalogue.algorithms import ALGORITHMS
+from task.catalogue.record import Scalar
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.spec.algorithms import ALGORITHMS
-from task.spec.record import Scalar
 from task.wire import checks
 from task.wire import messages as wire
 from tests.support.records import MODEL, through

@@ -10,10 +10,10 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.errors import FieldError, WireError
 from task.numerics.arrays import sha256
 from task.population import ClientNames
-from task.spec.algorithms import ALGORITHMS
 from task.wire import checks, registration
 from task.wire import messages as wire
 from task.wire.layouts import Forms

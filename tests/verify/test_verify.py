@@ -18,11 +18,11 @@ from server_app.cli.main import app
 from server_app.results.folder import to_json
 from server_app.run.recorder import Recorder
 from server_app.run.transcript import digest, keys_digest
-from task.config.read import read_config
 from task.config.run_name import terms
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, sha256
 from task.privacy import noise
+from task.resolve.read import read_config
 from task.storage.files import write_safetensors
 from task.wire import commitments
 from task.wire.commitments import Statement

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from client_app.vertical.defence import dcor, defended
 from task.config.algorithm_sections import VerticalConfig
-from task.config.read import read_config
+from task.resolve.read import read_config
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.support import parties
 from tests.support.federation import play

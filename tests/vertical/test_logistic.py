@@ -11,8 +11,8 @@ import torch
 from flwr.app import Message
 
 from client_app.vertical.logistic import LogisticWork, from_rows, whole
-from task.config.read import read_config
 from task.errors import BouquetError, FieldError
+from task.resolve.read import read_config
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches, epoch_order, in_common_order, num_tests

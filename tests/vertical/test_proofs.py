@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, Message
 
-from client_app.node import open_node
+from client_app.data.node import open_node
 from client_app.vertical import align
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import from_rows, to_rows
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
-from task.config.read import read_config
 from task.errors import BouquetError, DataError, FieldError, NodesError, SecureAggregationError
 from task.resolve.contract import contract_of
+from task.resolve.read import read_config
 from task.secagg.identity import UNVERIFIED
 from task.vertical import psi
 from task.vertical.paillier import SecretKey, widths

@@ -12,11 +12,11 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from task.config.read import read_config
+from task.catalogue.entry import COMMON, MEASURED
 from task.errors import AbsentError, BouquetError, ConfigError, DataError
 from task.models.split import bottom_of, top_of
 from task.numerics.arrays import sha256
-from task.spec.entry import COMMON, MEASURED
+from task.resolve.read import read_config
 from task.vertical.rows import epoch_order, in_common_order, num_tests
 from task.wire.messages import ANSWERED, METRICS, records_of
 from task.wire.registration import REGISTER

@@ -1,7 +1,7 @@
 """What runs in the process of one message: the app between its order and its answer.
 
 The process is a fork of the warm parent. It reads its order from the socket, see
-`server_app.deploy.node.tasks`, and writes its answer there; it has no connection and no key.
+`server_app.deploy.host.tasks`, and writes its answer there; it has no connection and no key.
 """
 
 import importlib
@@ -43,11 +43,11 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from server_app.deploy.host.app_integrity import check_unpacked, difference, forget
+from server_app.deploy.host.policy import Site, audit, may_train
 from server_app.deploy.host.processes import say
-from server_app.deploy.node.app_integrity import check_unpacked, difference, forget
-from server_app.deploy.node.policy import Site, audit, may_train
-from server_app.deploy.node.resource_limits import MEMORY, MemoryLimit, lacking, spell
-from server_app.deploy.node.tasks import END, ID_BYTES
+from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking, spell
+from server_app.deploy.host.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
 
 TASK_ID = 1  # a process serves one message
@@ -86,7 +86,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
     Args:
         there: The socket.
         own: The installed app.
-        here: Its files, as `server_app.deploy.node.app_integrity.installed` returned them.
+        here: Its files, as `server_app.deploy.host.app_integrity.installed` returned them.
     """
     pipe = Connection(there.detach())
     task = _read(pipe)

@@ -38,7 +38,7 @@ from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
 from server_app.deploy.flower import objects
-from server_app.deploy.flower.arrivals import Arrivals, object_ids
+from server_app.deploy.flower.inbox import Arrivals, object_ids
 from task import timing
 from task.flower.parts import unpack
 

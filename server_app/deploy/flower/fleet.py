@@ -29,12 +29,12 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
-from server_app.deploy.flower.arrivals import Inbox
 from server_app.deploy.flower.delivery import Delivery
+from server_app.deploy.flower.inbox import Inbox
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.replies import KeepingStore
+from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
-from server_app.deploy.node.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from task import timing
 from task.errors import RefusedError
 from task.flower.parts import MOST, PARTS_HEADER, pack

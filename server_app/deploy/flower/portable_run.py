@@ -17,7 +17,7 @@ from flwr.proto.run_pb2 import Run
 from flwr.proto.runtime_pb2 import PullTaskInputRequest, PullTaskInputResponse
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.node.app_integrity import check_unpacked
+from server_app.deploy.host.app_integrity import check_unpacked
 from task import portable
 from task.errors import ConfigError, RefusedError
 

@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.flower.arrivals import Question
 from server_app.deploy.flower.delivery import Delivery
+from server_app.deploy.flower.inbox import Question
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
 from task.flower.parts import pack

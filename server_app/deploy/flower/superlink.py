@@ -48,8 +48,8 @@ from server_app.deploy.flower.limits import (
 from server_app.deploy.flower.names import LINK
 from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.runtime_api import RuntimeCalls
+from server_app.deploy.host.app_integrity import APPS, differs
 from server_app.deploy.host.processes import end_with_parent
-from server_app.deploy.node.app_integrity import APPS, differs
 from task import timing
 from task.errors import ConfigError
 from task.flower.names import changes

@@ -36,9 +36,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from server_app.deploy.flower.portable_run import read_task, replace_if_portable
 from server_app.deploy.flower.retries import keep_connection, retry_soon
+from server_app.deploy.host.app_integrity import difference, installed
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
-from server_app.deploy.node.app_integrity import difference, installed
 from task import portable, timing
 from task.errors import RefusedError
 from task.storage.files import make_folder, private
@@ -211,7 +211,7 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
 
 
 def main() -> None:
-    """Start from the command line; see `server_app.deploy.link.serve`."""
+    """Start from the command line; see `server_app.deploy.link.run_link`."""
     if sys.argv[1:] == ["--portable"]:  # a fork that has replaced itself
         task, turn = read_task()
         server_task(AcquiredTask(*task), installed(), turn)

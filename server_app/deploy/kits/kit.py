@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.flower import environment as flower
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError, choose_from
+from task.flower import environment as flower
 from task.references import CODE, is_hub
 
 CONFIG = "kit.toml"

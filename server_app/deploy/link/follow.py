@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kits.kit import LinkKit
-from server_app.deploy.link.confined import confined
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
-from server_app.deploy.link.status import RED, YELLOW, node_lines, read_status, round_lines
+from server_app.deploy.link.status import RED, YELLOW, left_out_of, node_lines, read_status, round_lines
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
+from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
+from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
-from task.config.read import read_checked, read_config
+from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
-from task.spec.brought import algorithm_of
-from task.spec.selections import asked_of
+from task.resolve.cohorts import asked_of
+from task.resolve.read import read_config
 
 
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
@@ -159,11 +160,15 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
             said = words
         if now.state != QUEUED:
             mine = [node for node in status["nodes"] if now.runs_on(node["name"])]
+            news = list(rounds.new())
+            if described or news:  # the status is some seconds old
+                without = left_out_of(kit, now)
+                mine = [n | {"problem": without.get(n.get("id", ""), n.get("problem"))} for n in mine]
             for line in node_lines([node for node in mine if now.ended or not _may_come(node, late)]):
                 if line not in warned:
                     warned.add(line)
                     progress.message(line, YELLOW)
-            for row in rounds.new():
+            for row in news:
                 if not described:
                     described = True
                     for line in as_text(RunFolder(kit.runs / job.name).config().get("data") or {}):

@@ -6,8 +6,9 @@ The runner goes by three facts: the SuperLink's state of the run, whether the re
 ServerApp locks it while it lives), and whether ``result.json`` of this job exists. A run that ended without a
 result is resumed from its last checkpoint, after a pause that grows while there is no progress. A reason that
 lasts, such as a wrong key, bad data or what the nodes' owners do not allow (`task.errors.LASTING`), would end
-it again, so it ends the job. After a full disk, and while nodes of a run that has begun are away, it tries
-without limit. A run goes on only with the app that it began with: another may compute other bytes.
+it again, so it ends the job; so does a lack of memory at a second attempt. After a full disk, and while
+nodes of a run that has begun are away, it tries without limit. A run goes on only with the app that it began
+with: another may compute other bytes.
 """
 
 import threading
@@ -22,7 +23,7 @@ from server_app.deploy.link.stopped import finish_stopped
 from server_app.results.folder import CHECKPOINT, RunFolder
 from server_app.run.run_lock import is_held
 from task import timing
-from task.errors import ABSENT, LASTING, PASSING_KIND, BouquetError, ConfigError, split_kind
+from task.errors import ABSENT, LASTING, PASSING_KIND, BouquetError, ConfigError, of_memory, split_kind
 
 MOST_FRUITLESS = 10  # attempts without a new round
 
@@ -180,6 +181,9 @@ class Runner:
             self._end(job, STOPPED, "stopped at the SuperLink")
             return
         rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
+        if rounds <= attempt.rounds and of_memory(text) and of_memory(job.reason):
+            self._end(job, FAILED, f"{text}. It was so at the attempt before, too, so it is not tried again")
+            return
         if rounds > attempt.rounds:
             attempt.fruitless = 0
         elif kind != PASSING_KIND and not (kind == ABSENT and rounds):

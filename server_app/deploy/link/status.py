@@ -16,9 +16,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from server_app.deploy.host.app_integrity import APPS, App, read_app
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Job, Jobs, waiting
-from server_app.deploy.node.app_integrity import APPS, App, read_app
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
 from task import timing
@@ -290,10 +290,17 @@ def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> 
             continue
         for node in mine:
             del names[node]
-        with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
-            rows = {str(row["node"]): row["reason"] for row in RunFolder(kit.runs / job.name).left_out()}
-            found |= {i: f"{rows[i]}: run {job.name} goes on without it" for i in mine if i in rows}
+        rows = left_out_of(kit, job)
+        found |= {node: rows[node] for node in mine if node in rows}
     return found
+
+
+def left_out_of(kit: LinkKit, job: Job) -> dict[str, str]:
+    """Return by id the nodes that a run went on without, and why."""
+    with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
+        rows = RunFolder(kit.runs / job.name).left_out()
+        return {str(row["node"]): f"{row['reason']}: run {job.name} goes on without it" for row in rows}
+    return {}
 
 
 def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:

@@ -24,10 +24,10 @@ from server_app.deploy.flower.fleet_client import (
     read_reply,
 )
 from server_app.deploy.flower.portable_run import wants_fixed_kernels
+from server_app.deploy.host.policy import Site, trains
 from server_app.deploy.host.processes import say
-from server_app.deploy.node.policy import Site, trains
-from server_app.deploy.node.resource_limits import MEMORY
-from server_app.deploy.node.tasks import TaskFailedError, Tasks
+from server_app.deploy.host.resource_limits import MEMORY
+from server_app.deploy.host.tasks import TaskFailedError, Tasks
 from task import timing
 from task.storage.files import write_json
 from task.wire.registration import REGISTER

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import how_it_ended
-from server_app.deploy.node.resource_limits import MemoryLimit, data_bytes, spell
+from server_app.deploy.host.resource_limits import MemoryLimit, data_bytes, spell
 from task.errors import BouquetError, ConfigError, DataError
 
 UNUSABLE, TOO_LARGE = 65, 66  # exit codes

@@ -3,7 +3,7 @@
 A new Python process for every message would import torch, flwr and the app: seconds, each round, on each
 node. This parent has imported them, and forks. It stays single-threaded and does nothing in torch, so that a
 fork is safe, and it reads nothing that a task writes, so that no app can hurt it: a task's message and reply
-go through a socket of its own between its process and the node's connection (`server_app.deploy.node.tasks`).
+go through a socket of its own between its process and the node's connection (`server_app.deploy.host.tasks`).
 
 Its standard input is a socket on which the connection orders, in records of fixed size, `START` with the
 task's socket, and `KILL`; it answers with `READY` once, and with each process's exit code.
@@ -16,11 +16,11 @@ import signal
 import socket
 import sys
 
+from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, say
-from server_app.deploy.node.app_integrity import OF_A_NODE, installed
-from server_app.deploy.node.tasks import KILL, NEWS, ORDER, READY
-from task.config.read import read_config
+from server_app.deploy.host.tasks import KILL, NEWS, ORDER, READY
+from task.resolve.read import read_config
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 CLIENTS, COHORT, EPOCHS, BATCH, LR = 100, 10, 1, 10, 0.1
 LAYERS = (784, 200, 200, 10)
-EVAL_BATCH = 256  # as in task.numerics.evaluate
+EVAL_BATCH = 256  # as in task.tasks.evaluate
 SEED = 1
 
 

@@ -1,0 +1,119 @@
+"""What a node answers to a message of a phase: the clients' uploads, merged as they come."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flwr.app import Context, RecordDict
+
+from client_app.data.by_name import in_order
+from client_app.data.node import Node
+from client_app.stages import node_stages_of
+from client_app.stages.kept_model import keep_model
+from client_app.stages.merge import FoldPlan, Merge
+from client_app.stages.node_stage import Asked, NodeStage
+from client_app.work import check_bounds
+from client_app.works import WORK
+from task.catalogue.entry import Algorithm
+from task.errors import MISTAKES, WireError
+from task.resolve.contract import contract_of
+from task.wire import messages as wire
+from task.wire.norms import NormBound
+
+
+def answer(
+    node: Node,
+    content: RecordDict,
+    contract: Algorithm | None = None,
+    *,
+    kind: str = "train",
+    context: Context | None = None,
+) -> RecordDict:
+    """Do what a contract asks for the clients that a message names and merge their uploads as they come.
+
+    A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
+    loop or wrapper: all clients of the node are trained and their reduction is answered as if the node were
+    one client.
+
+    Without a `contract` it is the run's training. What a node remembers between messages is in `context`.
+
+    Raises:
+        WireError: What came down does not fit this node: so it is for all of its clients.
+        RefusedError: An upload would be computed from less than the owner of the node allows.
+    """
+    contract = contract or contract_of(node.config)
+    stages = node_stages_of(Asked(node, content, contract, kind, context))
+    node = in_order(node, content)
+    for stage in stages:
+        node = stage.node(node)
+    for stage in stages:
+        content = stage.content(node, content)
+    order = wire.read_order(contract, content, node.forms())
+    for stage in stages:
+        stage.check(content, order)
+    node = node.at(order.round)
+    named = bool(order.clients) and not order.whole
+    merged = Merge(_plan(node, contract, order, stages, named=named), node.owner)
+    if not named:
+        clients = _share(node)
+        order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
+    if contract.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
+        raise WireError(
+            "training message: expected 'arrays' for each client, a part of the model (run-config key "
+            f'"{node.config.part_key}"); got none',
+            wire.ARRAYS,
+        )
+    check_bounds(node, contract, order)
+    if node.owner.keep_models and contract.work in ("train", "evaluate") and not contract.parted:
+        keep_model(node, order)
+    for client, outcome in WORK[contract.work](node, contract, order):
+        _add(merged, client, outcome, order.round, named=named)
+    found = (stage.reply(merged) for stage in stages)
+    reply = next((content for content in found if content is not None), None)
+    if reply is None:
+        whole = merged.reply() if named or contract.encrypted else merged.as_one_client()
+        reply = wire.reply_content(whole)
+    for stage in stages:
+        stage.answered(reply)
+    return reply
+
+
+def _plan(
+    node: Node, contract: Algorithm, order: wire.TrainOrder, stages: Sequence[NodeStage], *, named: bool
+) -> FoldPlan:
+    """Return how the uploads are checked and folded."""
+    forms, trainable = node.forms(), frozenset(node.parts().trainable)
+    most, model = node.config.server.max_update_norm, order.arrays.get(wire.ARRAYS, {})
+    received = (lambda c: order.received(c)[wire.ARRAYS]) if contract.parted else None
+    plan = FoldPlan(
+        contract,
+        replace(forms, clients=len(order.population), rows=order.rows).of(contract.up),
+        NormBound(most, model, trainable, received, order.arrays),
+        named,
+        part=forms.part,
+    )
+    for stage in stages:
+        stage.plan(node, plan, order)
+    return plan
+
+
+def _add(
+    merged: Merge, client: str, outcome: wire.ClientUpdate | Exception, server_round: int, *, named: bool
+) -> None:
+    """Fold a client's upload in, or note what went wrong; the other clients go on."""
+    try:
+        if isinstance(outcome, Exception):
+            raise outcome
+        merged.add(client, outcome)
+    except MISTAKES:  # in the program, and no client's
+        raise
+    except Exception as err:  # a client's failure is its own
+        if not named:
+            raise
+        merged.fail(client, server_round, err)
+
+
+def _share(node: Node) -> tuple[str, ...]:
+    """Return the clients that are this node's own share of the partition."""
+    part, parts = node.share
+    names = sorted(node.clients.names)
+    return tuple(names[part::parts]) if len(names) > 1 else tuple(names)

@@ -1,0 +1,247 @@
+"""A node: its clients, their data and the models that they train."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from client_app.data.open_data import OneClient, open_data
+from client_app.data.owner import SIMULATION, Owner
+from task.config.knobs import Config
+from task.config.paths import state_root
+from task.datasets import Dataset, spec_of, stamp_of
+from task.datasets.partition import Partition
+from task.datasets.public import PublicExamples, public_examples
+from task.encryption.ckks import KEY_FILE, Key, read_key, simulated_key
+from task.errors import ConfigError
+from task.models.family import Kind, Kinds, SubModels, Widths
+from task.models.kinds import one_of
+from task.models.units import smaller
+from task.numerics import seeds
+from task.numerics.arrays import Arrays, only, state_of
+from task.resolve.contract import contract_of
+from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
+from task.tasks import task_of
+from task.tasks.base import Task
+from task.wire.layouts import Forms
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What this process can train."""
+
+    config: Config
+    dataset: Dataset
+    clients: Partition
+    pool: str
+    share: tuple[int, int]
+    device: torch.device
+    owner: Owner = SIMULATION
+    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run deals it
+    named: str = ""  # its one client's model, as the node config says; "" = as the run deals it
+
+    def data(self, client: str, part: str) -> Batch:
+        """Return a client's ``train`` or ``test`` data on the device.
+
+        Raises:
+            DataError: This node does not host the client.
+        """
+        i = self.clients.index(client)
+        rows = self.clients.train(i) if part == "train" else self.clients.test(i)
+        x, y = self.dataset.inputs(rows), self.task.targets(self.dataset, rows)
+        return x.to(self.device), y.to(self.device)
+
+    def at(self, server_round: int) -> "Node":
+        """Return the node with its clients' data as they are in a round."""
+        dataset, clients = self.dataset.at(server_round), self.clients.at(server_round)
+        if dataset is self.dataset and clients is self.clients:
+            return self
+        return replace(self, dataset=dataset, clients=clients)
+
+    @property
+    def bounds(self) -> Owner:
+        """The owner as far as bounds go: a data set that everybody can have, such as MNIST, has none."""
+        return self.owner if spec_of(self.config.data.dataset).own else SIMULATION
+
+    @property
+    def task(self) -> Task:
+        """What the run trains for."""
+        return _task(self.config, self.dataset.task, self.dataset.num_classes)
+
+    def seen_by(self, client: str) -> Config:
+        """Return the run as a client sees it; without a name, as one of the first level does."""
+        if not self.config.models.levels or self.config.by_kind:
+            return self.config
+        levels = levels_of(self.config, lambda client: self.named)
+        return self.config.with_model(levels.of(client) if client else levels.values[0])
+
+    def model(self, client: str = "") -> torch.nn.Module:
+        """Return this process's instance of a client's model, by default the run's.
+
+        Each use loads its arrays first.
+        """
+        config = self.seen_by(client)
+        return _model(config, self.dataset.input_shape, self.dataset.num_classes, self.device)
+
+    @property
+    def family(self) -> Widths | Kinds | None:
+        """Which part of the model each client trains; None = all train the whole."""
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return _family(self.config, shape, classes, self.width, self.named)
+
+    def local_model(self, client: str = "") -> torch.nn.Module:
+        """Return this process's instance of what a client trains: the run's model, or one of its form.
+
+        Without a name it is of the largest size that clients have.
+        """
+        if (family := self.family) is None:
+            return self.model(client)
+        part, shape, classes = family.first(client), self.dataset.input_shape, self.dataset.num_classes
+        if isinstance(part, Kind):
+            return _of_kind(self.config, shape, classes, self.device, part.name)
+        width = family.levels.of(client) if client else family.levels.values[0]
+        return _smaller(self.config, shape, classes, self.device, width)
+
+    def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
+        return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
+
+    def initial(self, client: str = "") -> Arrays:
+        """Return a client's initial model, by default the run's; not to be changed."""
+        return self._initial(client)[0]
+
+    def initial_of(self, client: str) -> Arrays:
+        """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
+        seed = seeds.seed_for(self.config.seeds.model, seeds.MODEL, client=client)
+        config = replace(self.seen_by(client), model_seed=seed)
+        return state_of(model_of(config, self.dataset.input_shape, self.dataset.num_classes))
+
+    def parts(self, client: str = "") -> Parts:
+        """Return which of the tensors of a client's model are shared and which are private."""
+        return self._initial(client)[1]
+
+    def forms(self, client: str = "") -> Forms:
+        """Return what records look like under a client's model, by default the run's."""
+        whole, parts, server = self._initial(client)
+        others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
+        others["sums"] = self.task.measures.like
+        others["shared-table"] = server
+        columns = math.prod(self.dataset.input_shape)
+        shared = only(whole, parts.shared)
+        part = SubModels(self.family, 0, shared).form if self.family else None
+        return Forms(shared, parts.trainable, others=others, columns=columns, part=part)
+
+    def public(self) -> PublicExamples | None:
+        """Return the run's public examples; None if it needs none.
+
+        Raises:
+            ConfigError: As from `task.datasets.public.public_examples`.
+        """
+        return _public(self.config, self.dataset) if contract_of(self.config).public else None
+
+    def key(self) -> Key:
+        """Return the key that this node encrypts with, as all others do.
+
+        Raises:
+            ConfigError: It has none.
+        """
+        if self.owner.simulation:
+            return read_key(simulated_key(state_root(self.config)))
+        if not self.owner.key:
+            raise ConfigError(
+                f'run-config key "he": expected a key on this node, {KEY_FILE} in its kit; got none. Whoever '
+                "made the kits makes it: bouquet provision --he"
+            )
+        return read_key(Path(self.owner.key))
+
+
+def open_node(
+    config: Config, node_config: Mapping[str, bool | int | float | str], owner: Owner = SIMULATION
+) -> Node:
+    """Open what the node config and the run config say this node hosts.
+
+    The config has this node's paths; without an `owner` the node is a simulation's.
+
+    Raises:
+        ConfigError: Only one of ``client-name`` and ``data-path`` is given, or ``width`` or ``model``
+            without them.
+        DataError: The data cannot be used.
+    """
+    own = {k: str(node_config[k]) for k in ("client-name", "data-path") if node_config.get(k)}
+    if len(own) == 1:
+        raise ConfigError(
+            f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
+        )
+    share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
+    width, named = float(node_config.get("width", 0.0)), str(node_config.get("model", ""))
+    if (width or named) and not own:
+        raise ConfigError(
+            f"node config: expected {'width' if width else 'model'} with data of the node's own (client-name "
+            "and data-path), as others may stand in for this node's clients otherwise; got "
+            f"{f'{width:g}' if width else named} alone"
+        )
+    name, path = own.get("client-name", ""), own.get("data-path", "")
+    stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
+    found = open_data(config, name, path, stamp)
+    return Node(
+        found.config, found.dataset, found.clients, found.pool, share, found.device, owner, width, named
+    )
+
+
+@lru_cache(maxsize=16)
+def _model(config: Config, shape: Shape, classes: int, device: torch.device) -> torch.nn.Module:
+    return model_of(config, shape, classes).to(device)
+
+
+@lru_cache(maxsize=4)
+def _family(config: Config, shape: Shape, classes: int, width: float, named: str) -> Widths | Kinds | None:
+    if not config.parted:
+        return None
+    model = model_of(config, shape, classes)
+    return family_of(model, config, shape, lambda client: width, lambda client: named)
+
+
+@lru_cache(maxsize=16)
+def _smaller(
+    config: Config, shape: Shape, classes: int, device: torch.device, width: float
+) -> torch.nn.Module:
+    family, model = _family(config, shape, classes, 0.0, ""), model_of(config, shape, classes)
+    return (smaller(model, family.sized(width)) if isinstance(family, Widths) else model).to(device)
+
+
+@lru_cache(maxsize=16)
+def _of_kind(config: Config, shape: Shape, classes: int, device: torch.device, name: str) -> torch.nn.Module:
+    return one_of(name, model_of(config.with_model(name), shape, classes)).to(device)
+
+
+@lru_cache(maxsize=4)
+def _public(config: Config, dataset: Dataset) -> PublicExamples:
+    return public_examples(config, dataset)
+
+
+@lru_cache(maxsize=4)
+def _task(config: Config, found: str, classes: int) -> Task:
+    return task_of(config, found, classes)
+
+
+@lru_cache(maxsize=16)
+def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts, Arrays]:
+    model = model_of(config, shape, classes)
+    return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
+
+
+def app_version() -> str:
+    """Return the version of the installed app, or "" inside a bundle."""
+    try:
+        return version("bouquet")
+    except PackageNotFoundError:
+        return ""
+
+
+__all__ = ["Node", "OneClient", "app_version", "open_node"]

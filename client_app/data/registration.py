@@ -1,0 +1,89 @@
+"""What a node says of itself before it trains, once it has tried whether it can do the run's work."""
+
+import numpy as np
+
+from client_app.data.node import Node, OneClient, app_version
+from client_app.solvers import solver_of
+from task.config.read import as_run_config
+from task.datasets.base import compared
+from task.datasets.description import described, meaning_of
+from task.datasets.public import CODE
+from task.encryption.ckks import KEY_FILE
+from task.errors import ConfigError
+from task.numerics.kernels import kernels
+from task.portable import KERNELS
+from task.privacy.canaries import CLAIMED, canary_names
+from task.references import code_of, is_reference, references_in
+from task.resolve.contract import contract_of
+from task.resolve.run_model import check_levels, check_model, levels_of
+from task.tasks.base import check_fits
+from task.wire.registration import Registration
+
+
+def registration_of(node: Node) -> Registration:
+    """Return what a node registers with.
+
+    Raises:
+        ConfigError: It cannot do the work of the run on its data, naming the key; before round 1.
+    """
+    config, data, entry = node.config, node.dataset, contract_of(node.config)
+    _try_work(node)
+    own, canaries = isinstance(node.clients, OneClient), canary_names(config)
+    if own and canaries:
+        raise ConfigError(
+            'run-config key "audit.canaries": expected 0 where nodes bring their own data, as '
+            f"canaries are clients of a partition; got {len(canaries)}"
+        )
+    names, counts = node.clients.names, node.clients.num_train()
+    if canaries:
+        names, counts = [*names, *canaries], np.concatenate([counts, np.full(len(canaries), CLAIMED)])
+    # Of a party's columns the others see embeddings only.
+    shape = (config.vertical.cut,) if entry.vertical else data.input_shape
+    return Registration(
+        names, counts, node.pool, node.share, app_version(), shape, data.num_classes,
+        code=_code(node), width=node.width, model=node.named, meaning=meaning_of(data),
+        names=described(data) if node.owner.names else None,
+    )  # fmt: skip
+
+
+def _try_work(node: Node) -> None:
+    """Refuse a model, task, loss, solver or level that cannot be trained on the data of a node."""
+    config, task, entry = node.config, node.task, contract_of(node.config)
+    shape, classes = node.dataset.input_shape, node.dataset.num_classes
+    # Nobody else has examples to try a user's model on; a party's is made for what it sends.
+    if isinstance(node.clients, OneClient) and not entry.vertical:
+        check_model(config, shape, classes, task.name, node.dataset)
+    if not task.plain or task.measures.own or is_reference(config.model):
+        check_fits(task, node.model(), node.dataset)
+    for part in (entry, *(p for p in entry.phases.values() if p.work == "train")):
+        solver_of(part.solver)  # a user's own may be none
+    if config.parted:
+        node.local_model()  # which the run's model may not have
+    names = levels_of(config).values
+    if node.named and node.named not in names:
+        raise ConfigError(
+            f'node config "model": expected one of the run\'s, {", ".join(names)} (run-config key '
+            f'"models.levels"); got "{node.named}"'
+        )
+    check_levels(config, shape, classes, node.dataset)
+    levels = [r for r, _ in config.widths]
+    if node.width and node.width not in levels:
+        has = ", ".join(f"{r:g}" for r in levels)
+        raise ConfigError(
+            f'node config "width": expected one of the run\'s levels, {has} (run-config key '
+            f'"{config.part_key}"); got {node.width:g}'
+        )
+
+
+def _code(node: Node) -> dict[str, str]:
+    """Return the digests of what a node computes with besides the installed app."""
+    code = code_of(references_in(as_run_config(node.config)))
+    if node.config.server.he:
+        code[KEY_FILE] = node.key().id
+    if node.config.train.portable:
+        code[KERNELS] = kernels()
+    if public := node.public():
+        code[CODE] = public.sha256
+    if not isinstance(node.clients, OneClient):
+        code |= compared(node.dataset, node.config.data)
+    return code

@@ -1,0 +1,45 @@
+"""What a node says of itself and its clients when a run begins, and what it tells its owner."""
+
+from flwr.app import Context
+
+from client_app.data.node import Node, OneClient
+from client_app.data.own_data import note_own_data
+from client_app.data.registration import registration_of
+from client_app.trial import try_out
+from task.datasets.columns import unscaled
+from task.datasets.facts import as_text, facts_of, spread
+from task.resolve.contract import contract_of
+from task.text import logger
+from task.wire.registration import Registration
+
+
+def register(node: Node, context: Context) -> Registration:
+    """Return what a node registers, once a training and an evaluation of the run were tried on its data.
+
+    Raises:
+        BouquetError: The node cannot take part.
+    """
+    if note_own_data(node, context) and not node.owner.simulation:
+        _log_data(node)
+    if isinstance(node.clients, OneClient) and not node.owner.simulation:
+        _warn_owner(node)
+    registered = registration_of(node)
+    try_out(node)
+    return registered
+
+
+def _warn_owner(node: Node) -> None:
+    """Warn the owner alone: the lines name columns."""
+    warnings = list(node.dataset.notes)
+    if not (contract_of(node.config).vertical and node.config.vertical.standardise):
+        warnings += filter(None, [unscaled(node.dataset, node.config.data)])
+    for warning in warnings:
+        logger.warning("%s", warning)
+
+
+def _log_data(node: Node) -> None:
+    """Say in the node's own log, which stays with its owner, what the run reads of its data."""
+    data, sizes = node.dataset, node.clients.num_train()
+    known = {"description": data.description, "source": data.source, "clients": len(sizes)}
+    for line in as_text(facts_of(data) | known | {"client_examples": spread(sizes)}):
+        logger.info("%s", line)

@@ -1,0 +1,69 @@
+"""A node's side of homomorphic encryption (`task.encryption`): models that it opens, sums that it seals."""
+
+from collections.abc import Callable
+from functools import partial
+
+from flwr.app import ArrayRecord, RecordDict
+
+from client_app.data.node import Node
+from client_app.stages.merge import FoldPlan
+from client_app.stages.node_stage import Asked, NodeStage
+from task.catalogue.entry import Algorithm
+from task.encryption import ckks
+from task.encryption.sums import TOTAL, Ciphertexts, Sealing
+from task.errors import RefusedError, WireError
+from task.numerics.arrays import NamedArrays
+from task.wire import messages as wire
+
+
+def opened(node: Node, content: RecordDict) -> RecordDict:
+    """Return a message with its model in clear; the first one of a run is.
+
+    Raises:
+        WireError: It is of another key.
+    """
+    record = wire.records_of(content, ArrayRecord).get(wire.ARRAYS)
+    if record is None or ckks.CIPHERTEXT not in record:
+        return content
+    return RecordDict({**content, wire.ARRAYS: wire.pack_arrays(node.key().open(wire.read_arrays(record)))})
+
+
+def ciphertexts_of(
+    node: Node, entry: Algorithm, order: wire.TrainOrder
+) -> Callable[[NamedArrays], Sealing | Ciphertexts]:
+    """Return what encrypts a node's sums.
+
+    Raises:
+        ConfigError: The node has no key.
+        WireError: The order does not say by what the clients' weights are divided.
+    """
+    if not entry.encrypted:
+        return Ciphertexts
+    total = order.scalars.get(TOTAL, 0.0)
+    if not 1 <= total < 2**53 or total % 1:
+        raise WireError(f"training message: expected {TOTAL!r}, a whole number; got {total:g}", TOTAL)
+    return partial(Sealing, key=node.key(), total=int(total))
+
+
+class EncryptionNode(NodeStage):
+    """Opens models, and encrypts the sums of the clients."""
+
+    name = "encryption"
+
+    @classmethod
+    def absent(cls, asked: Asked) -> None:
+        """Refuse a run without encryption where the owner allows no other.
+
+        Raises:
+            RefusedError: Naming the run-config key.
+        """
+        if asked.node.owner.encrypted:
+            raise RefusedError('policy: he = true; expected a run with "he" = true; got false')
+
+    def content(self, node: Node, content: RecordDict) -> RecordDict:
+        """Return a message with its model in clear."""
+        return opened(node, content)
+
+    def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
+        """Have sums encrypted."""
+        plan.ciphertexts = ciphertexts_of(node, self.asked.contract, order)

@@ -1,0 +1,128 @@
+"""The uploads of a node's clients, checked and folded as they come, and the reply that they make."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from client_app.data.owner import SIMULATION, Owner
+from task.catalogue.entry import Algorithm
+from task.encryption.sums import Ciphertexts
+from task.errors import FieldError, WireError
+from task.numerics.arrays import Arrays
+from task.wire import checks
+from task.wire import messages as wire
+from task.wire.coding import Coder
+from task.wire.folding import Encrypted, Folding
+from task.wire.norms import NormBound
+
+
+@dataclass
+class FoldPlan:
+    """How the uploads of a node's clients are checked and folded."""
+
+    contract: Algorithm  # as they are folded
+    like: Mapping[str, Arrays]  # by upward field, arrays of the expected names, shapes and dtypes
+    # On a client's update; 0 = none.
+    bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
+    named: bool = True  # whether the message names its clients, so that each is answered for
+    coder: Coder | None = None  # reads and writes the records that travel as codes
+    ciphertexts: Encrypted = Ciphertexts  # holds the sums of records that travel encrypted
+    part: Callable[[str], Arrays] | None = None  # returns the form of a client's part of the model
+
+
+class Merge:
+    """The uploads of a node's clients, checked and folded as they come."""
+
+    def __init__(self, plan: FoldPlan, owner: Owner = SIMULATION) -> None:
+        self.entry, self.owner, self.coder = plan.contract, owner, plan.coder
+        self.folding = Folding(
+            plan.contract, plan.like, plan.bound, carries=True, ciphertexts=plan.ciphertexts, part=plan.part
+        )
+        self.clients: list[str] = []
+        self.failed: list[wire.RejectedReply] = []
+        self.scalars: list[dict[str, float]] = []
+        # By record and client, what is forwarded as a code.
+        forwarded = [r for r in self.entry.up if r.coded and r.carry == "each"]
+        self.forwarded: dict[str, dict[str, Arrays]] = {r.name: {} for r in forwarded}
+
+    def add(self, client: str, upload: wire.ClientUpdate) -> None:
+        """Check one client's upload and fold it in."""
+        checks.check_scalars(self.entry, upload.scalars)
+        fold = self.folding.checked(client, upload.arrays, upload.scalars)
+        # The first upload waits: alone it goes up as it is, and costs no fold.
+        if not self.clients:
+            self.first, self.fold_first = upload, fold
+        else:
+            self._fold_first()
+            fold()
+        for r in self.entry.up:
+            if r.name in self.forwarded and self.coder:
+                weight = np.array(self.folding.weight(upload.scalars), np.int64)
+                self.forwarded[r.name][client] = {**self.coder.on_wire(r, upload), "": weight}
+        self.clients.append(client)
+        self.scalars.append(upload.scalars)
+
+    def _fold_first(self) -> None:
+        if len(self.clients) == 1:
+            self.fold_first()
+
+    def fail(self, client: str, server_round: int, err: Exception) -> None:
+        """Leave a client out and say why."""
+        if isinstance(err, FieldError):
+            field, expected, got = err.field, err.expected, err.got
+        else:
+            field, expected, got = "", "a trained client", self.owner.explain(err)[:400]
+        one_line = " ".join(got.split())
+        self.failed.append(wire.RejectedReply(client, server_round, field, expected, one_line))
+
+    def reply(self) -> wire.NodeReply:
+        """Return the node's answer: plain if it is one client's and in clear, else merged."""
+        if len(self.clients) == 1 and not self.failed and not self.entry.encrypted:
+            return wire.NodeReply(self.clients, {}, upload=self._on_wire(self.first))
+        self._fold_first()
+        common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
+        lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
+        partials = {**self.folding.partials(), **self.forwarded} if self.clients else {}
+        return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
+
+    def sums(self) -> tuple[dict[str, Any], list[dict[str, float]], list[int]]:
+        """Return the partial sums by record, and each client's numbers and weight."""
+        self._fold_first()
+        weights = [self.folding.weight(row) for row in self.scalars]
+        return self.folding.partials(), self.scalars, weights
+
+    def _on_wire(self, upload: wire.ClientUpdate) -> wire.ClientUpdate:
+        if self.coder is None:
+            return upload
+        coded = {r.name: self.coder.on_wire(r, upload) for r in self.entry.up if r.coded}
+        return replace(upload, arrays={**upload.arrays, **coded})
+
+    def as_one_client(self) -> wire.NodeReply:
+        """Return the reduction as one plain upload.
+
+        What the rule works with is averaged as the arrays are, other scalars by examples.
+
+        Raises:
+            WireError: There is no client.
+        """
+        if not self.clients:
+            raise WireError(
+                "a message that names no clients is for the node's share of them, which is empty: "
+                "more nodes than clients"
+            )
+        if len(self.clients) == 1:
+            return wire.NodeReply(self.clients, {}, upload=self.first)
+        counts = [int(s[wire.NUM_EXAMPLES]) for s in self.scalars]
+        names = set.intersection(*(set(s) for s in self.scalars)) - {wire.NUM_EXAMPLES}
+        by_client = self.entry.weight == "uniform" and self.entry.work == "train"
+        rules = {f.name for f in self.entry.up_scalars} if by_client else set()
+        means: dict[str, float] = {}
+        for k in sorted(names):
+            weights = [1] * len(counts) if k in rules else counts
+            total = math.fsum(s[k] * n for s, n in zip(self.scalars, weights, strict=True))
+            means[k] = total / sum(weights)
+        upload = wire.ClientUpdate(self.folding.results(), {**means, wire.NUM_EXAMPLES: sum(counts)})
+        return wire.NodeReply(self.clients, {}, upload=upload)

@@ -1,0 +1,28 @@
+"""What a node can do for the clients of a message, by the contract's ``work``."""
+
+from collections.abc import Callable, Iterable
+
+from client_app.data.node import Node
+from client_app.stages.columns import sum_columns
+from client_app.stages.loss import query_clients
+from client_app.stages.stage import Outcome
+from client_app.vertical.align import align_parties
+from client_app.vertical.logistic import run_logistic
+from client_app.vertical.training import embed_rows, score_rows, train_labels
+from client_app.work import adapt_clients, evaluate_clients, train_clients
+from task.catalogue.entry import Algorithm
+from task.wire import messages as wire
+
+Work = Callable[[Node, Algorithm, wire.TrainOrder], Iterable[Outcome]]
+WORK: dict[str, Work] = {
+    "train": train_clients,
+    "evaluate": evaluate_clients,
+    "loss": query_clients,
+    "columns": sum_columns,
+    "adapt": adapt_clients,
+    **dict.fromkeys(("points", "mask", "match"), align_parties),
+    "embed": embed_rows,
+    "label": train_labels,
+    "score": score_rows,
+    **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
+}

@@ -1,0 +1,1 @@
+"""What most users never start, imported only when asked for: audits, verification, tables, the monitor."""

@@ -1,0 +1,193 @@
+"""The queue of ``bouquet reproduce``: runs what the cells need, cheapest cell first, and records the results.
+
+Every run is a result folder below the runs' folder, named by its keys. One that has its result.json is
+finished and is only written down; one that has begun goes on from its checkpoint. A lock for each run lets
+several processes work on one table: each takes what no other does.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server_app.extras.reproduce.plan import Standing, Wanted, enough, standing
+from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, record_of, results_of
+from server_app.extras.reproduce.tables import Cell, PublishedTable
+from server_app.results.folder import ROUNDS, RunFolder
+from server_app.results.lines import last_rows
+from server_app.run.run_lock import is_held
+from server_app.sweep.pool import PooledRun, RunPool
+from task.storage.locks import HeldError, is_locked, locked
+
+LOOK_S = 0.5
+CHECKPOINT_S = 60.0  # between two checkpoints of a run, about
+CLAIMS = ".claims"
+
+
+@dataclass
+class Remaining:
+    """What is not done when the queue ends."""
+
+    standings: list[Standing]
+    failed: dict[str, str] = field(default_factory=dict)  # by folder, why
+    busy: int = 0  # runs that other processes work on
+    over_budget: bool = False
+
+
+@dataclass
+class _CellRun:
+    table: PublishedTable
+    run: Wanted
+    claim: ExitStack  # holds the lock that keeps other processes off the run
+
+
+class TableQueue:
+    """The cells of some tables and their runs; use it in the main thread, with nothing done in torch."""
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[PublishedTable, Cell]],
+        runs_dir: Path,
+        nodes: int,
+        *,
+        jobs: int = 1,
+        began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
+        looked: Callable[[Sequence[tuple[Wanted, int]]], object] = lambda running: None,
+        ended: Callable[[str, Wanted, RunRecord | str], object] = lambda table, run, record: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            cells: Those to work on, with their tables.
+            runs_dir: Where result folders are.
+            nodes: Worker processes of a run; 0 = one for each core.
+            jobs: Runs at the same time.
+            began: Called with each run that starts, and whether it is a resumed one.
+            looked: Called a few times a second with the runs at work and the last round of each.
+            ended: Called with each run's record, or why it failed.
+        """
+        self.cells, self.runs_dir, self.nodes, self.jobs = cells, runs_dir, nodes, jobs
+        self._began, self._looked, self._ended = began, looked, ended
+        self.records = {table.path: RunRecords(results_of(table.path)) for table, _ in cells}
+        self.failed: dict[str, str] = {}
+
+    def standings(self) -> list[tuple[PublishedTable, Standing]]:
+        """Return how far each cell is; those that cannot be run here are left out."""
+        for records in self.records.values():
+            records.read()
+        return [
+            (table, standing(cell, self.records[table.path].by_run))
+            for table, cell in self.cells
+            if not cell.needs
+        ]
+
+    def collect(self) -> None:
+        """Write down the finished runs that are in their folders and nowhere else."""
+        more = True
+        while more:
+            more = False
+            for table, at in self.standings():
+                for run in at.wanted:
+                    record = None if self._is_taken(run) else self._finished(table, run)
+                    if record is not None:
+                        more = self._record(table, run, record) or more
+
+    def work(self, budget_s: float) -> Remaining:
+        """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""
+        began = time.monotonic()
+        pool: RunPool[_CellRun] = RunPool(self.runs_dir, self.nodes)
+        try:
+            with pool:
+                while True:
+                    self.collect()
+                    found = self.standings()
+                    ready = [
+                        (table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed
+                    ]
+                    free = [(table, run) for table, run in ready if not self._is_taken(run)]
+                    spent = time.monotonic() - began
+                    fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
+                    for table, run in fit[: self.jobs - len(pool.running)]:
+                        self._start(pool, table, run)
+                    if not (fit or pool.running):
+                        busy = len(ready) - len(free)
+                        return Remaining([at for _, at in found], self.failed, busy, bool(free))
+                    self._one_has_ended(pool)
+        finally:
+            for pooled in pool.running:
+                pooled.of.claim.close()
+
+    def _start(self, pool: RunPool[_CellRun], table: PublishedTable, run: Wanted) -> None:
+        """Start one run, unless another process has just taken or finished it."""
+        path = self.runs_dir / run.folder
+        with ExitStack() as claim:
+            if not claim.enter_context(self._claimed(run)) or self._finished(table, run) is not None:
+                return
+            every = max(1, round(CHECKPOINT_S / run.round_seconds))
+            # A run that was killed may be beyond a limit that has fallen since.
+            rounds = max(run.rounds, _last_round(path))
+            self._began(table.name, run, RunFolder(path).begun())
+            keys = {**run.keys, "num-server-rounds": rounds, "checkpoint-every": every}
+            pool.start(_CellRun(table, run, claim.pop_all()), run.folder, keys)
+
+    def _one_has_ended(self, pool: RunPool[_CellRun]) -> None:
+        """Wait until a run has ended, if there is one, and record what has."""
+        ended: list[tuple[PooledRun[_CellRun], int]] = []
+        while pool.running and not ended:
+            ended = pool.ended(LOOK_S)
+            at_work = [*pool.running, *(pooled for pooled, _ in ended)]
+            self._looked([(each.of.run, _last_round(each.folder.path)) for each in at_work])
+        for pooled, code in ended:
+            table, run = pooled.of.table, pooled.of.run
+            with pooled.of.claim:
+                record = self._finished(table, run)
+                if code or record is None:
+                    self.failed[run.folder] = why = pooled.why_failed(code)
+                    self._ended(table.name, run, why)
+                else:
+                    self._record(table, run, record)
+
+    def _finished(self, table: PublishedTable, run: Wanted) -> RunRecord | None:
+        """Return the record of a run whose folder has all that is wanted of it, and that nobody stopped."""
+        folder = RunFolder(self.runs_dir / run.folder)
+        result = folder.result()
+        if result is None or result.get("stopped"):
+            return None
+        record = record_of(folder, run.keys, table.name, run.cell.name)
+        return record if enough(run.cell, record, run.rounds) else None
+
+    def _record(self, table: PublishedTable, run: Wanted, record: RunRecord) -> bool:
+        if new := self.records[table.path].add(record):
+            self._ended(table.name, run, record)
+        return new
+
+    def _is_taken(self, run: Wanted) -> bool:
+        return is_locked(self._claim(run)) or is_held(self.runs_dir / run.folder)
+
+    def _claim(self, run: Wanted) -> Path:
+        return self.runs_dir / CLAIMS / run.folder
+
+    @contextmanager
+    def _claimed(self, run: Wanted) -> Iterator[bool]:
+        try:
+            with locked(self._claim(run), f"{os.getpid()}\n"):
+                yield True
+        except HeldError:
+            yield False
+
+
+def _last_round(path: Path) -> int:
+    return next((int(row["round"]) for row in last_rows(path / ROUNDS)), 0)
+
+
+def _cheapest_first(
+    found: Sequence[tuple[PublishedTable, Standing]],
+) -> Iterator[tuple[PublishedTable, Wanted]]:
+    seen = set[str]()
+    for table, at in sorted(found, key=lambda pair: pair[1].hours_left):
+        for run in at.wanted:
+            if run.folder not in seen:
+                seen.add(run.folder)
+                yield table, run

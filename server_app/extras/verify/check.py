@@ -1,0 +1,122 @@
+"""The whole check of a run, and what it proves and does not."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from server_app.extras.verify.chain import Chain, Row, read_chain
+from server_app.extras.verify.findings import Findings
+from server_app.extras.verify.receipts import check_receipts, own_of
+from server_app.extras.verify.replay import replay
+from server_app.extras.verify.signatures import check_signatures
+from server_app.results.folder import MODEL, RunFolder
+from server_app.run.privacy_ledger import FOLDER as PRIVACY
+from server_app.run.transcript import line_digest
+from task.errors import DataError
+from task.numerics.arrays import sha256
+from task.privacy.releases import Releases
+
+PUBLISHED = "models in rounds.jsonl and model.safetensors"
+
+
+def verify(run: Path, kit: Path | None = None, authority: Path | None = None) -> tuple[Chain, Findings]:
+    """Check a result folder by its transcript, and against the receipts of a node's `kit`.
+
+    `authority` is the file of the federation's ca.crt; without it the kit's is taken.
+
+    Raises:
+        DataError: There is no transcript, a file is damaged, or the kit has no receipts of the run.
+    """
+    findings = Findings()
+    chain = read_chain(run, findings)
+    own = own_of(kit, chain.run) if kit else None
+    given = authority.read_bytes() if authority else own.authority if own else b""
+    try:
+        check_signatures(chain, given, findings)
+        last = replay(chain, findings)
+        if own:
+            check_receipts(chain, own, RunFolder(run).finished(), findings)
+        _check_published(run, chain, last is not None, findings)
+        _check_ledger(run, chain, findings)
+    except (KeyError, TypeError, IndexError) as err:
+        raise DataError(f"{chain.folder}: expected a transcript of this version; got {err!r}") from None
+    return chain, findings
+
+
+def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -> None:
+    """Check that the models which the result folder names are those of the transcript."""
+    folder, said = RunFolder(run), {int(line["round"]): line["model"] for line in chain.lines}
+    rows = folder.rounds(unfinished=True)
+    for row in rows:
+        if (got := said.get(row["round"])) != row["model_sha256"]:
+            want = (got or "of no round")[:12]
+            text = f"rounds.jsonl: expected the model {want}; got {row['model_sha256'][:12]}"
+            findings.fault(row["round"], text)
+        findings.checked(PUBLISHED)
+    if rows and rows[-1]["round"] < chain.lines[-1]["round"]:
+        findings.note("the result folder is behind its transcript: the run goes on, or was killed")
+    path = run / MODEL
+    if not path.exists():
+        findings.note(f"there is no {MODEL} yet: the run is not over")
+        return
+    try:
+        got = sha256(load_file(path))
+    except (SafetensorError, ValueError) as err:
+        raise DataError(f"{path}: expected a model; got {err}") from None
+    want = chain.lines[-1]["model"]
+    if got != want and got in said.values() and "stopped" in (folder.result() or {}):
+        findings.note(f"{MODEL} is of an earlier round than the last one: the run was stopped")
+    elif got != want:
+        findings.fault(None, f"{MODEL}: expected the model {want[:12]} of the last round; got {got[:12]}")
+    findings.checked(PUBLISHED)
+
+
+def _check_ledger(run: Path, chain: Chain, findings: Findings) -> None:
+    """Check that the ledger of releases, if it is here, has the lines that the transcript names."""
+    ledger = Releases(run / PRIVACY / "ledger.jsonl")
+    if not ledger.path.exists():
+        return
+    found: list[Row] = ledger.lines()
+    here = {line_digest(line) for line in found}
+    for line in chain.lines:
+        if set(line["ledger"]) - here:
+            findings.fault(line["round"], "the ledger of releases lacks a line that the transcript names")
+        findings.checked("lines of the ledger of releases", len(line["ledger"]))
+
+
+def proves(chain: Chain, *, receipts: bool) -> tuple[list[str], list[str]]:
+    """Return what a check without contradictions proves, and what it does not."""
+    run = chain.about["run"]
+    full, secagg, noise = (
+        run["transcript"] == "full",
+        run["secagg"],
+        run["dp.noise"] and run["dp.unit"] == "client",
+    )
+    shown = ["every published model is the rule's result on the published sums, from the initial model on"]
+    if not noise:
+        shown += [
+            "each client is counted in one upload at most, to which the holder of a key has committed",
+            "that holder had received the published model of the previous round, and the run's keys",
+        ]
+    if full:
+        shown.append("the published sums are the sums of those very uploads")
+    if receipts:
+        text = (
+            "each upload of the node, by its receipts, was counted once, but in rounds that were begun again"
+        )
+        shown.append(f"{text}; no other is in its name" if not noise else text)
+    hidden = [
+        "that a node trained honestly, on its own data: a commitment says what was sent, not how it was made",
+        "that nodes whose receipts were not checked were not left out",
+        "whose keys those without a certificate are",
+        "that the cohort was drawn as the run's keys say, and that what was refused had to be",
+        "that others see this very transcript: compare its last SHA-256 with theirs",
+    ]
+    if not full:
+        what = "the masked uploads" if secagg else "the uploads"
+        hidden.insert(0, f"that the published sum is that of {what}: the server is trusted with it. "
+                         'transcript = "full" keeps them')  # fmt: skip
+    if noise:
+        hidden.insert(0, "that the noise was drawn as it should, and who took part: dp.noise hides that")
+    return shown, hidden

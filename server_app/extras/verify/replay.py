@@ -1,0 +1,240 @@
+"""The rounds again, from the published sums: the rule's own code, with a transcript in place of nodes."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from flwr.serverapp import Grid
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from server_app.extras.verify.chain import Chain, Row
+from server_app.extras.verify.findings import Findings
+from server_app.extras.verify.sums import Summed, read_replies
+from server_app.run.transcript import INITIAL
+from strategies import strategy_of
+from strategies.engine.cohort import plan_round
+from strategies.engine.fold import Folded
+from strategies.engine.phases import PhaseEngine
+from strategies.engine.rule import Phase, RoundContext
+from strategies.engine.rule_round import RuleRound
+from strategies.engine.state import ServerState
+from strategies.membership.client_registry import ClientRegistry
+from strategies.stages import stages_of
+from strategies.stages.columns import ColumnsStage
+from strategies.stages.transcript import state_digest
+from task.catalogue.columns import COLUMNS, SQUARES, SUMS
+from task.config.knobs import Config
+from task.config.read import read_checked
+from task.errors import BouquetError, DataError
+from task.numerics.arrays import Arrays, sha256
+from task.numerics.moments import moments_of
+from task.references import check_origin
+from task.resolve.contract import contract_of
+from task.resolve.schedule import learning_rate
+from task.wire import messages as wire
+
+NOBODY = cast(Grid, None)  # no message is sent
+MODELS = "models that are the rule's result on the published sums"
+
+
+class DiffersError(BouquetError):
+    """The transcript contradicts itself, so that what follows cannot be computed."""
+
+
+class ReplayEngine(PhaseEngine):
+    """A phase engine whose replies are those of a transcript."""
+
+    def __init__(self, chain: Chain, config: Config, findings: Findings) -> None:
+        super().__init__(config, ClientRegistry(timeout_s=0.0, min_nodes=1))
+        self.use([s for s in stages_of(self, contract_of(config)) if s.replayed])
+        self.chain, self.findings, self.run_id = chain, findings, chain.run
+        self._lines: Iterator[Row] = iter(())
+
+    def begin_line(self, line: Row, model: Arrays) -> None:
+        """Take the phases of a line in the place of nodes."""
+        self.begin(int(line["round"]), float(line["lr"]))
+        self.model, self._lines = model, iter(line["phases"])
+        given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
+        asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
+        names = self.registry.names = tuple(next(iter(given), ()) or sorted(asked))
+        counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
+        # Who the others are changes nothing.
+        self.registry.known.names = names if given and given[0] else ("",) * max(counts, default=0)
+        self._spent: Row = line.get("spent", {})
+
+    def run(self, phase: Phase, grid: Grid) -> Folded:
+        """Return what the transcript has of a phase."""
+        line = next(self._lines, None)
+        if line is None or line["kind"] != phase.kind:
+            got = line["kind"] if line else "nothing"
+            raise DiffersError(f"expected a phase {phase.kind!r}, which the rule asks for; got {got}")
+        sent = phase.records.get(wire.ARRAYS)
+        model = "" if sent is None else sha256(sent)
+        if model != line["model"]:
+            raise DiffersError(
+                f"phase {phase.name}: expected that nodes received the model {model[:12]}, the rule's last "
+                f"result; got {line['model'][:12]}"
+            )
+        if "asked" in line and line["asked"] != list(phase.to):
+            raise DiffersError(
+                f"phase {phase.name}: expected the rule to ask {len(phase.to)} clients; got others"
+            )
+        for upload in line.get("uploads", ()):
+            want = [phase.epochs.get(client, 0) for client in upload["clients"]]
+            if upload["epochs"] != want:
+                raise DiffersError(
+                    f"phase {phase.name}: expected {want} epochs of {', '.join(upload['clients'])}, as the "
+                    f"keys say (0 = local-epochs); got {upload['epochs']}"
+                )
+        if "sent" in line and line["sent"] != dict(phase.scalars):
+            raise DiffersError(
+                f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
+            )
+        coder, like = self.coder(phase), self.like
+        summed = Summed(self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, coder)
+        folded = Folded(read_replies(summed, self.findings), [], {}, 0)
+        self.done.append((phase, folded))
+        return folded
+
+    def rest(self) -> list[str]:
+        """Return the phases of the line that were not asked for."""
+        return [str(line["phase"]) for line in self._lines]
+
+    def spent(self, reduced: Any, asked: int) -> Any:
+        """Return the replies with what the round has cost, as the transcript says."""
+        return replace(reduced, **self._spent)
+
+    def note_used(self, *, used: bool) -> None:
+        """Do nothing: nobody waits."""
+
+
+def replay(chain: Chain, findings: Findings) -> Arrays | None:
+    """Do all rounds again; return the last model, None if a contradiction ends it before.
+
+    Raises:
+        DataError: A file is missing or damaged.
+        ConfigError: The run's keys or code cannot be read here, or the user has not named that code.
+    """
+    check_origin(chain.about["run"], chain.folder)
+    config = read_checked({**chain.about["run"], "resume": False})
+    strategy = strategy_of(contract_of(config).rule)(config)
+    rule, entry, engine = strategy.rule, strategy.entry, ReplayEngine(chain, config, findings)
+    first = chain.lines[0]
+    model = _initial(chain)
+    engine.trainable = tuple(first["trainable"])
+    state: ServerState = rule.initial_state(model, engine.trainable)
+    wanted = {int(line["back"]) for line in chain.lines if line["back"] is not None}
+    kept: dict[int, ServerState] = {}
+    number, rounds = 0, int(first["about"]["run"]["num-server-rounds"])
+    try:
+        _check_result(first, state, findings)
+        _check_columns(engine, first, entry.phases.get(COLUMNS), chain.about.get(COLUMNS), findings)
+        for line in chain.lines[1:]:
+            if number in wanted:
+                kept[number] = state
+            number, cohort = int(line["round"]), tuple(line.get("cohort", ()))
+            if "about" in line:
+                rounds = int(line["about"]["run"]["num-server-rounds"])
+            _check_rate(learning_rate(config.train, number, rounds), line)
+            engine.begin_line(line, state.arrays)
+            context = RoundContext(
+                rule, entry, number, float(line["lr"]), cohort, engine.registry.names,
+                engine.trainable, partial(_examples, line), epochs=_epochs(config, number, cohort),
+                groups=tuple(tuple(group) for group in line.get("groups", ())),
+                known=engine.registry.known.names,
+            )  # fmt: skip
+            state = rule.counted(state, context)
+            state = _round(RuleRound(rule, state, context, engine, NOBODY), line, state, kept, engine)
+            _check_result(line, state, findings)
+    except DiffersError as err:
+        findings.fault(number, str(err))
+        findings.note(f"rounds after round {number} were not computed, as it contradicts")
+        return None
+    return state.arrays
+
+
+def _round(
+    done: RuleRound, line: Row, state: ServerState, kept: dict[int, ServerState], engine: ReplayEngine
+) -> ServerState:
+    """Return the state after a round."""
+    phase = done.begin()
+    done.finish(engine.run(phase, done.grid) if phase else None)
+    if rest := engine.rest():
+        raise DiffersError(f"expected no further phase of the rule; got {', '.join(rest)}")
+    outcome, asked = line["outcome"], int(line.get("spent", {}).get("asked", 0))
+    if outcome == "rolled-back":
+        if (back := kept.get(int(line["back"]))) is None:
+            raise DiffersError(f"expected to go back to an earlier round; got {line['back']}")
+        engine.findings.note(
+            f"round {line['round']} went back to round {line['back']}: that most clients diverged is the "
+            "server's word"
+        )
+        return done.skipped(done.rule.roll_back(back, state), asked, None)
+    if (outcome == "updated") != (done.result is not None):
+        why = f" ({done.why})" if done.why else ""
+        raise DiffersError(
+            f"expected a round that is {'skipped' if done.why else 'updated'}{why}; got {outcome}"
+        )
+    if done.result is not None:
+        return done.result[0]
+    engine.findings.note(f"round {line['round']} was skipped: {line['why'] or 'nobody was asked'}")
+    return done.skipped(state, asked, done.trained())
+
+
+def _check_rate(want: float, line: Row) -> None:
+    if float(line["lr"]) != want:
+        raise DiffersError(f"expected the learning rate {want:g}, as the keys say; got {line['lr']:g}")
+
+
+def _epochs(config: Config, server_round: int, cohort: Sequence[str]) -> Mapping[str, int]:
+    """Return the epochs of a cohort's stragglers; those that are left out were never in it."""
+    return {} if config.server.drop_stragglers else plan_round(config, server_round, cohort).epochs
+
+
+def _examples(line: Row, clients: Iterable[str]) -> dict[str, Any]:
+    """Return n_k by client as far as a rule's result depends on it: their mean is among what was sent."""
+    sent = (phase.get("sent", {}).get("mean-examples") for phase in line["phases"])
+    mean = next((n for n in sent if n is not None), None)
+    return dict.fromkeys(clients, 1.0) if mean is None else {"": mean}
+
+
+def _check_result(line: Row, state: ServerState, findings: Findings) -> None:
+    """Check the model, and the rule's state, after a round."""
+    for what, want, got in (
+        ("model", sha256(state.arrays), line["model"]),
+        ("rule's state", state_digest(state), line["state"] if "cohort" in line else state_digest(state)),
+    ):
+        if want != got:
+            raise DiffersError(f"expected the {what} {want[:12]}, the rule's result; got {got[:12]}")
+    findings.checked(MODELS)
+
+
+def _initial(chain: Chain) -> Arrays:
+    path = chain.folder / INITIAL
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError, ValueError) as err:
+        raise DataError(f"{path}: expected the initial model; got {err}") from None
+
+
+def _check_columns(
+    engine: ReplayEngine, line: Row, contract: Any, said: Row | None, findings: Findings
+) -> None:
+    """Check the means of columns that clients were sent, by the sums of round 0."""
+    if contract is None or said is None:
+        return
+    if not line["phases"]:
+        findings.note(
+            "the means of columns are not in the transcript: the run was begun again before round 1"
+        )
+        return
+    engine.begin_line({**line, "cohort": line["phases"][0]["asked"]}, engine.model)
+    if columns := engine.find(ColumnsStage):
+        columns.count = len(said["mean"])
+    folded = engine.run(Phase(COLUMNS, contract, tuple(line["phases"][0]["asked"])), NOBODY)
+    arrays = folded.reduced.arrays if folded.reduced else {}
+    made = moments_of(arrays[SUMS.name], arrays.get(SQUARES.name)).as_dict() if arrays else {}
+    if any(made.get(key) != said[key] for key in ("count", "mean", "std")):
+        raise DiffersError("expected the means of columns that follow from their sums; got others")

@@ -1,0 +1,77 @@
+"""``RUN/arrivals.jsonl``: in which order updates arrived in a run that goes by it, durable before they count.
+
+Its first line names the run, the others are those of `strategies.engine.arrival_log`. The file only grows: a
+resumed run follows what is there and goes on after it. A last line that is not whole is of an event
+that nothing followed from yet; a resume cuts it off.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from server_app.results.folder import RunFolder
+from strategies.engine.arrival_log import ArrivalLog
+from task.config.knobs import Config
+from task.errors import ConfigError, StateError
+from task.privacy.releases import Releases
+
+FILE = "arrivals.jsonl"
+
+
+def check_deployed(config: Config) -> None:
+    """Refuse a simulation in which nobody really arrives.
+
+    Raises:
+        ConfigError: Saying what to do.
+    """
+    if config.server.order_of_arrival == "real":
+        raise ConfigError(
+            'run-config key "order-of-arrival": expected "virtual" in a simulation, whose clients have no '
+            'times of arrival but those of the simulated devices; got "real". Run it on a link (bouquet run '
+            '--link KIT, bouquet federation); "bouquet replay RUN" does such a run again here'
+        )
+
+
+def order_of(folder: RunFolder) -> ArrivalLog:
+    """Return the order of arrival of a run, to be added to.
+
+    Raises:
+        StateError: The file is damaged, or of another run.
+    """
+    run_id, file = str(folder.config()["id"]), Releases(folder.path / FILE)
+    lines = file.lines()
+
+    def write(line: Mapping[str, Any]) -> None:
+        if not file.path.exists():
+            file.append({"event": "run", "id": run_id})
+        file.append(line)
+
+    return ArrivalLog(_events(file.path, lines, run_id), write, str(file.path))
+
+
+def finished_order_of(folder: RunFolder) -> ArrivalLog:
+    """Return the order of arrival of a run, as it is.
+
+    Raises:
+        StateError: The file is missing, damaged, or of another run; or its last line is not whole.
+    """
+    path = folder.path / FILE
+    data = path.read_bytes() if path.exists() else b""
+    if not data:
+        raise StateError(f"{path}: expected the order in which updates arrived; got none. Put the file back")
+    if not data.endswith(b"\n"):
+        raise StateError(
+            f"{path}: expected whole lines; got {len(data)} bytes, the last cut short. If the run's server "
+            "was killed, resume the run, which cuts the line off; else put the file back"
+        )
+    return ArrivalLog(_events(path, Releases(path).lines(), str(folder.config()["id"])), None, str(path))
+
+
+def _events(path: Path, lines: list[dict[str, Any]], run_id: str) -> list[dict[str, Any]]:
+    if not lines:
+        return []
+    first = lines[0]
+    if first.get("event") != "run" or first.get("id") != run_id:
+        got = first.get("id") if first.get("event") == "run" else first
+        raise StateError(f"{path}: expected the order of arrival of run {run_id}; got that of {got}")
+    return lines[1:]

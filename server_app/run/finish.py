@@ -1,0 +1,82 @@
+"""Writes what a run leaves at its end: the model, result.json and the report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from server_app.results.folder import RunFolder
+from server_app.results.report import write_report
+from server_app.results.samples import write_samples
+from server_app.results.summary import summarise
+from server_app.run.encryption import in_clear
+from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
+from server_app.run.opening import OpenedRun
+from server_app.run.server_model import ServerModel
+from task.datasets import Dataset
+from task.encryption import ckks
+from task.models.family import Widths
+from task.models.kinds import SideBySide
+from task.numerics.arrays import Arrays
+from task.resolve.contract import contract_of
+from task.resolve.model_card import DIGESTS
+from task.resolve.run_model import levels_of
+from task.text import logger
+from task.wire import messages as wire
+
+
+def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[str, Any]:
+    """Write the final model, what is measured of it, and the report; return what result.json says."""
+    summary = _summary(folder, opened.keys)
+    arrays = in_clear(opened.config, model)
+    last = summary.get("rounds", 0)
+    entry, task, data = contract_of(opened.config), opened.model.task, opened.model.dataset
+    dataset = data.at(last) if data else None
+    if dataset is not None and entry.personal and not ckks.sealed(arrays):
+        packed = wire.pack_arrays(arrays)
+        summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
+    if entry.vertical:
+        summary["model_holds"] = DIGESTS
+    if isinstance(opened.model.family, Widths) or opened.config.models.levels:
+        summary["levels"] = _levels(folder, opened, dataset, arrays, last)
+    if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":
+        summary["drift_clients"] = dict(dataset.drift.begins)
+    folder.finish(summary, arrays, opened.card)
+    _report(folder, opened.model, {} if ckks.sealed(arrays) else arrays)
+    return summary
+
+
+def _levels(
+    folder: RunFolder, opened: OpenedRun, dataset: Dataset | None, arrays: Arrays, last: int
+) -> list[dict[str, Any]]:
+    """Return how the models of clients do, by their width or kind."""
+    registry, model = opened.strategy.registry, opened.model
+    if isinstance(model.family, Widths):
+        return by_level(model.family, model.module, dataset, model.task, arrays, last, registry.names)
+    module, found = model.module, {}
+    if isinstance(module, SideBySide):
+        found = of_kinds(module, dataset, model.task, arrays)
+    levels = levels_of(opened.config, registry.model)
+    return by_model(levels, model.sizes, folder.clients(), registry.names, found)
+
+
+def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what result.json is to hold; should it fail, why, so that the run still ends with its model."""
+    try:
+        return summarise(folder.rounds(), folder.clients(), keys)
+    except OSError:
+        raise  # the disk is at fault, and a resume can do it again
+    except Exception as err:  # logged with its traceback: the model is there and must not be lost
+        logger.exception("%s: the run is finished, but its summary could not be made", folder.path)
+        known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
+        return {**known, "summary_error": f"{type(err).__name__}: {err}"}
+
+
+def _report(folder: RunFolder, model: ServerModel, arrays: Arrays) -> None:
+    """Write the report; a run whose report cannot be made is finished all the same."""
+    try:
+        if model.dataset is not None:
+            write_samples(folder.path, model.module, arrays, model.dataset)
+        write_report(folder.path)
+    except OSError:
+        raise
+    except Exception:  # logged with its traceback: the model is there and must not be lost
+        logger.exception("%s: the run is finished, but its report could not be made", folder.path)

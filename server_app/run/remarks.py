@@ -1,0 +1,48 @@
+"""The lines that a run shows before round 1: its data, its name, and what is odd about either."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from server_app.run.naming import numbered
+from task.config.knobs import Config
+from task.datasets import Dataset
+from task.datasets.columns import unscaled
+from task.datasets.facts import as_text
+from task.datasets.own import rearranged
+from task.resolve.contract import contract_of
+
+
+def remarks(
+    config: Config, name: str, card: Mapping[str, Any], dataset: Dataset | None, loaded: list[str]
+) -> Iterator[str]:
+    """Yield the lines.
+
+    Args:
+        config: The run.
+        name: What its folder is called.
+        card: What ``config.json`` says of its data.
+        dataset: What the server has of them.
+        loaded: Lines about the file that its model comes from.
+    """
+    yield from as_text(card)
+    if note := numbered(config, name):
+        yield note
+    yield from loaded
+    if config.server.transcript == "full" and not config.server.secagg:
+        yield 'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
+    if dataset is not None and not config.output.resume:
+        yield from (f"warning: {warning}" for warning in _warnings(config, dataset) if warning)
+
+
+def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:
+    """Yield what is odd about the training examples, or was not read as it stands; "" if nothing is."""
+    by_party = contract_of(config).vertical and config.vertical.standardise
+    yield "" if by_party else unscaled(dataset, config.data)
+    yield from dataset.notes
+    yield rearranged(dataset, config.data)
+    if dataset.frozen:
+        yield (
+            f'run-config key "dataset": "{config.data.dataset}": two readings of an example differ, and '
+            "examples are read once and kept: what its transforms draw stays the same in all rounds. "
+            'Take them out of the data set and set the run-config key "augment", which draws in each epoch'
+        )

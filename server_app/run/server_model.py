@@ -1,0 +1,109 @@
+"""The model of a run as its server has it: made, tried on real rows, and begun as drawn or from a file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, MetricRecord
+from torch import nn
+
+from server_app.results.folder import RunFolder
+from server_app.run.evaluate import central_evaluation
+from server_app.run.initial_model import Loaded, initial_model
+from server_app.run.public_examples import distiller
+from strategies.membership.client_registry import ClientRegistry
+from task.config.attack_section import BACKDOORS
+from task.config.knobs import Config
+from task.datasets import Dataset
+from task.errors import ConfigError
+from task.models.family import Kinds, Widths
+from task.numerics.arrays import Arrays
+from task.numerics.devices import evaluation_device
+from task.references import is_reference
+from task.resolve.contract import contract_of
+from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
+from task.tasks.base import Task, check_fits
+from task.tasks.distil import Distiller
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerModel:
+    """A run's model, and what follows from it."""
+
+    module: nn.Module
+    task: Task  # what it is trained for
+    dataset: Dataset | None  # what the server has to test it on
+    parts: Parts
+    family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
+    sizes: dict[str, int]  # parameters of the clients' models, by name
+    distiller: Distiller | None  # trains models on the run's public examples
+    shared: Arrays  # what the clients share of the initial model, by name
+    loaded: Loaded | None  # what became of the file that it begins from
+
+    def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
+        """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.
+
+        Raises:
+            ConfigError: The run measures contributions, and there is none.
+        """
+        entry, found = contract_of(config), None
+        if self.dataset is not None and not (entry.personal or entry.encrypted):
+            attack = config.attack
+            target = attack.target if attack.kind in BACKDOORS else None
+            device = evaluation_device(config.train.device, portable=config.train.portable)
+            found = central_evaluation(self.module, self.dataset, device, self.task, target, attack.parts)
+        if found is None and config.contribution.measure != "none":
+            raise ConfigError(
+                'run-config key "contribution.measure": expected a test set on the server to measure '
+                f"models on; got a data set without one ({config.data.dataset}). Leave the key out"
+            )
+        return found
+
+
+def server_model(
+    config: Config,
+    task: Task,
+    dataset: Dataset | None,
+    registry: ClientRegistry,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    runs: bool,
+    resumed: RunFolder | None,
+) -> ServerModel:
+    """Make a run's model and try it.
+
+    Args:
+        config: The run.
+        task: What it trains for.
+        dataset: What the server has, None = only nodes have data.
+        registry: Says which width or model a client's node has.
+        shape: That of one example.
+        classes: How many the model tells apart.
+        runs: Whether examples are run through it here.
+        resumed: The folder of the run, if it is resumed.
+
+    Raises:
+        ConfigError: It does not fit the data, the task or the algorithm, or its file cannot be used.
+    """
+    sizes = check_levels(config, shape, classes, dataset, runs=runs)
+    module = model_of(config, shape, classes)
+    parts = parts_of(module, config)
+    family = family_of(module, config, shape, registry.width, registry.model)
+    distil = distiller(config, module, dataset, shape)
+    brought = any(map(is_reference, levels_of(config).values))
+    if dataset and (not task.plain or task.measures.own or brought):
+        check_fits(task, module, dataset)
+    shared, loaded = initial_of(module, config, shape, classes), None
+    if config.initial_model:
+        shared, loaded = initial_model(config, shared, parts.private, resumed)
+    return ServerModel(
+        module=module,
+        task=task,
+        dataset=dataset,
+        parts=parts,
+        family=family,
+        sizes=sizes,
+        distiller=distil,
+        shared=shared,
+        loaded=loaded,
+    )

@@ -1,0 +1,1 @@
+"""Channels of features that replace the plain exchange of a phase."""

@@ -1,0 +1,32 @@
+"""Sums of ciphertexts, ``he = true``: what nodes must know before they encrypt, and the form of the model."""
+
+from dataclasses import replace
+
+from strategies.engine.rule import Phase
+from strategies.engine.stage import ServerStage
+from task.encryption import ckks
+from task.encryption.sums import TOTAL
+from task.wire import messages as wire
+from task.wire.layouts import Forms
+
+
+class EncryptionStage(ServerStage):
+    """Sends the weight that all clients have together, by which their shares of a mean stay in range."""
+
+    name = "encryption"
+
+    def before_send(self, phase: Phase) -> Phase:
+        """Send the weight of the clients asked, at most."""
+        if not phase.contract.encrypted:
+            return phase
+        return replace(phase, scalars={**phase.scalars, TOTAL: self._most_weight(phase)})
+
+    def _most_weight(self, phase: Phase) -> float:
+        if phase.contract.weight == "uniform":
+            return float(len(phase.to))
+        limits = self.engine.limits(phase.to, phase)
+        return sum(of_client[wire.NUM_EXAMPLES] for of_client in limits.values())
+
+    def forms(self, forms: Forms) -> Forms:
+        """Return the forms under the model in clear."""
+        return replace(forms, shared=ckks.form_of(forms.shared))

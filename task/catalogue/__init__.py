@@ -1,0 +1,1 @@
+"""The catalogue of algorithms and selection policies. Read `task.catalogue.algorithms` first."""

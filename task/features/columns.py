@@ -1,0 +1,22 @@
+"""Means and deviations of the clients' columns, learnt before round 1."""
+
+from dataclasses import replace
+
+from task.catalogue.columns import COLUMNS, columns_phase
+from task.catalogue.entry import Algorithm
+from task.config.knobs import Config
+from task.features.feature import Feature
+
+
+def _adds(config: Config, contract: Algorithm) -> Algorithm:
+    phase = columns_phase(squares=config.data.standardise)
+    return replace(contract, phases={**contract.phases, COLUMNS: phase})
+
+
+FEATURE = Feature(
+    "columns",
+    place=50,
+    # Parties learn those of their own columns.
+    active=lambda config, contract: config.data.learns_columns and not contract.vertical,
+    adds=_adds,
+)

@@ -1,0 +1,25 @@
+"""The norm of each client's update, in ``clients.jsonl``."""
+
+from dataclasses import replace
+
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import MODEL_UP, Scalar
+from task.config.knobs import Config
+from task.features.feature import Feature
+
+NORM = Scalar("update-norm", "|w_k - w^t|, over the parameters that the client sends", required=False, low=0)
+
+
+def _adds(_: Config, contract: Algorithm) -> Algorithm:
+    return replace(contract, up_scalars=(*contract.up_scalars, NORM), stages=(*contract.stages, "norms"))
+
+
+def _refuses(config: Config, contract: Algorithm) -> str:
+    hides = {"secagg": config.server.secagg, "he": config.server.he, "dp.noise": config.dp.noise}
+    if why := next((key for key, on in hides.items() if on), ""):
+        return f'under "{why}" the server learns no client\'s own numbers; expected false; got true'
+    sends = MODEL_UP.name in {record.name for record in contract.up}
+    return "" if sends else f'the clients of "{contract.name}" send no model; expected false; got true'
+
+
+FEATURE = Feature("norms", 140, lambda config, _: config.server.norms, _adds, "norms", _refuses)

@@ -1,0 +1,282 @@
+"""The model of a run: how it is made, its parts by who knows them, and the kinds that clients have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from task.catalogue.entry import Algorithm
+from task.catalogue.record import PARAMETERS, PROTOTYPES
+from task.catalogue.user_algorithm import algorithm_of
+from task.config.knobs import Config
+from task.datasets import spec_of
+from task.datasets.columns import readable
+from task.datasets.condition import outputs_of
+from task.datasets.public import no_logits
+from task.errors import ConfigError
+from task.models import build_model
+from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
+from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
+from task.numerics.arrays import Arrays, is_statistic, only, state_of
+from task.numerics.prototypes import no_prototypes
+from task.population import listed
+from task.references import is_reference
+from task.resolve.contract import contract_of, entry_of
+from task.resolve.private import check_covered
+from task.secagg.fixed_point import check_rounded
+from task.tasks import TASKS
+
+if TYPE_CHECKING:  # torch costs seconds
+    from torch import nn
+
+    from task.datasets.base import Dataset
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names of a model's tensors by who knows them, in the model's order."""
+
+    shared: tuple[str, ...]  # parameters and buffers that the server knows
+    private: tuple[str, ...]  # those that never leave a client
+    trainable: tuple[str, ...]  # the shared parameters
+    top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
+
+
+def parts_of(model: nn.Module, config: Config) -> Parts:
+    """Return the parts of a run's model.
+
+    Raises:
+        ConfigError: The model has no such part, or is not of the form that the algorithm needs.
+    """
+    entry = contract_of(config)
+    head = entry.private == "head"
+    named = listed(config.train.private_layers) if head else ()
+    layers = config.personal.layers if head and not named else 0
+    layers = config.lg_fedavg.layers if entry.private == "body" else layers
+    private = private_names(model, entry.private, layers, named)
+    names = tuple(model.state_dict())
+    trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
+    shared = tuple(n for n in names if n not in private)
+    if (who := reads_features(config)) and not is_reference(config.model):
+        last_linear(model, who)  # they are what that layer reads
+    buffers = [n for n in names if n not in dict(model.named_parameters())]
+    check_covered(config, [n for n in shared if n not in trainable], buffers)
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
+    integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
+    if config.server.he and integers:
+        raise ConfigError(
+            f'run-config key "he": the model shares {integers[0]!r}, a counter, which ciphertexts do not '
+            'hold exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
+            f"got {config.model!r}"
+        )
+    if "grid" in entry.stages:
+        state = model.state_dict()
+        check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
+    top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
+    return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+
+
+def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
+    """Refuse statistics that training moves, where clients send gradients and nobody learns them."""
+    if buffers and entry.up and all(r.layout == PARAMETERS for r in entry.up):
+        other = f', or algorithm = "{entry.by_steps}" with batch-size = 0 and local-epochs = 1'
+        other = other if entry.by_steps else ""
+        raise ConfigError(
+            f'run-config key "model": the clients of {entry.title} send a gradient and no buffers such as '
+            f"{buffers[0]!r}, so that the model would be measured with those of round 0; expected a model "
+            "without batch normalisation"
+            f"{other}; got {model!r}"
+        )
+
+
+def reads_features(config: Config) -> str:
+    """Return the title of the run's algorithm if its clients read features; "" = they do not."""
+    entry = entry_of(config)
+    return entry.title if entry.features else ""
+
+
+def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
+    """Return what the server of a run begins with: what it shares of the initial model, or a table.
+
+    `shape` is that of one example.
+
+    Raises:
+        ConfigError: The model is not of the form that the algorithm needs.
+    """
+    if any(r.layout == PROTOTYPES for r in contract_of(config).up):
+        return no_prototypes(classes, _features(model, config, shape))
+    if contract_of(config).public:
+        return no_logits(config, classes)
+    return only(state_of(model), parts_of(model, config).shared)
+
+
+def check_augment(config: Config, shape: tuple[int, ...]) -> None:
+    """Refuse changes of training examples that cannot be made of examples of this shape.
+
+    Raises:
+        ConfigError: They are no images, or what is learnt is the examples themselves.
+    """
+    augment, task = config.train.augment, config.data.task
+    text = _kind(config) == "text"
+    if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
+        what = "a text" if text else f"examples of shape {list(shape)}"
+        what = "examples that are to be reconstructed" if task == "reconstruction" else what
+        raise ConfigError(
+            f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
+            f'{what} in "{config.data.dataset}". Leave the key out'
+        )
+
+
+def check_levels(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    dataset: Dataset | None = None,
+    *,
+    runs: bool = True,
+) -> dict[str, int]:
+    """Return the number of parameters of each of ``models.levels``, by name; the rest is as of `check_model`.
+
+    Raises:
+        ConfigError: The run's data or its algorithm cannot go with these models.
+    """
+    widths, sizes = {}, {}
+    for name, _ in config.models.by_level():
+        mine = config.with_model(name)
+        check_model(mine, shape, classes, config.data.task, dataset, runs=runs)
+        model = model_of(mine, shape, classes)
+        parts_of(model, mine)
+        sizes[name] = sum(p.numel() for p in model.parameters())
+        if reads_features(config):
+            widths[name] = _features(model, mine, shape)
+    if len({*widths.values()}) > 1:
+        found = ", ".join(f"{name} {f}" for name, f in widths.items())
+        raise ConfigError(
+            f'run-config key "models.levels": {reads_features(config)} reads features, which need one '
+            f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
+        )
+    return sizes
+
+
+def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
+    """Return f, the inputs of the last linear layer of a run's model."""
+    who = reads_features(config)
+    if not is_reference(config.model):
+        return last_linear(model, who).in_features
+    from task.models.brought import examples, output_layer
+
+    path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
+    if path is None:
+        raise no_last_linear(who, model)
+    return int(dict(model.named_modules())[path].in_features)
+
+
+def family_of(
+    model: nn.Module,
+    config: Config,
+    shape: tuple[int, ...],
+    given: Given = lambda client: 0.0,
+    named: Named = lambda client: None,
+) -> Widths | Kinds | None:
+    """Return which parts of a run's model the clients train; None = all train the whole.
+
+    `shape` is that of one example; `given` and `named` return the width and the model that a client's node
+    said, 0 and None = none.
+
+    Raises:
+        ConfigError: The model has no such parts.
+    """
+    if not config.parted:
+        return None
+    if config.by_kind:
+        sizes = {name: 0 for name, _ in config.models.by_level()}
+        for name in sizes:
+            sizes[name] = sum(a.size for a in Kind(name).take(state_of(model)).values())
+        return Kinds(levels_of(config, named), max(sizes, key=sizes.__getitem__))
+    from task.models.units import units_of
+
+    widths, shares = zip(*config.widths, strict=True)
+    scheme = config.width.scheme if config.width.levels else "random"
+    levels = Levels(widths, shares, config.seeds.data, given)
+    return Widths(units_of(model, shape, config.part_key), levels, scheme, config.seeds.train)
+
+
+def levels_of(config: Config, given: Named = lambda client: None) -> Levels[str]:
+    """Return who has which model, by name; all have the run's where its clients' are alike.
+
+    `given` returns the model that a client's node said.
+    """
+    names, shares = zip(*(config.models.by_level() or ((config.model, 1.0),)), strict=True)
+    return Levels(names, shares, config.seeds.data, given)
+
+
+def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the run's initial model; where its clients have several, that of the first level.
+
+    Where the server has a model of each level (`Config.by_kind`) it is all of them, side by side.
+
+    Raises:
+        ConfigError: It cannot read such data.
+    """
+    twin = algorithm_of(config.algorithm).private == "twin"
+    names, features = levels_of(config).values, config.models.features
+    if config.by_kind:
+        from task.models.kinds import SideBySide
+
+        return SideBySide({name: model_of(config.with_model(name), shape, classes) for name in names})
+    outputs = outputs_of(config, classes)
+    return build_model(names[0], shape, outputs, config.seeds.model, _kind(config), twin, features)
+
+
+def _kind(config: Config) -> str:
+    """Return "text" if the data are; else "", as a model says itself what it reads."""
+    return "text" if spec_of(config.data.dataset).text else ""
+
+
+def check_model(
+    config: Config,
+    shape: tuple[int, ...],
+    classes: int,
+    task: str = "classification",
+    dataset: Dataset | None = None,
+    *,
+    runs: bool = True,
+) -> None:
+    """Try a model that the user brings before round 1; of ours do nothing.
+
+    `task` is a name in `task.tasks.TASKS`. Where examples may be ids they are the `dataset`'s, else made up.
+    Without `runs` the model is only made: those who have examples run it.
+
+    Raises:
+        ConfigError: It cannot be trained, or is not of the form that the algorithm needs.
+    """
+    if not is_reference(config.model):
+        return
+    from task.models.brought import check_brought, check_linear
+
+    entry, rows = contract_of(config), None
+    if dataset is not None and runs:
+        rows = readable(dataset).inputs(slice(0, min(2, dataset.num_train)))
+    last = {}
+    if entry.private == "head" and not config.train.private_layers:
+        last["personal.layers"] = config.personal.layers
+    if entry.private == "body":
+        last["lg-fedavg.layers"] = config.lg_fedavg.layers
+    if "ala" in entry.stages:
+        last["fedala.layers"] = config.fedala.layers
+    check_brought(
+        config.model,
+        partial(model_of, config, shape, classes),
+        shape,
+        classes,
+        text=_kind(config) == "text",
+        logits=TASKS[task].classes,
+        own_loss=is_reference(config.loss),
+        needs_features=reads_features(config),
+        last_layers=last,
+        rows=rows,
+        runs=runs,
+    )
+    if entry.traits.by_feature:
+        check_linear(config.model, model_of(config, shape, classes), shape)

@@ -1,1 +1,0 @@
-"""The catalogue of algorithms and selection policies. Read `task.spec.algorithms` first."""
