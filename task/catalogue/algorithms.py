@@ -108,7 +108,8 @@ _GLOBAL = (
         about="Merges each model as it arrives; one too old begins again, one too young trains on by itself.",
         differs="A client that trains on uploads its model all the same: the server holds it, with its age, "
         "and sends it back as the client's next start. If not all clients are at work, such a client waits "
-        "until it is drawn again.",
+        "until it is drawn again. Written from others' descriptions of the thesis: bounds and weight "
+        "are not checked against its text.",
         solver="versioned",
         down=(replace(_VERSION_DOWN, meaning="w^v as the client began, or its own w_k if it trains on"),),
         up=(replace(_VERSION_UP, meaning="w_k, after local training"),),
