@@ -213,12 +213,12 @@ def test_a_clients_failure_and_a_messages_are_told_alike(
 
     monkeypatch.setitem(WORK, "train", work)
     reply = wire.read_reply(answer(node, ordered(node)), ["ward"], 1)
-    assert reply.failed[0].got.startswith("code: ValueError at client_app.app, line ")
+    assert reply.failed[0].got.startswith("code: ValueError at client_app.answer, line ")
     assert "patient smith" in caplog.text
 
     context = Context(7, 3, ward, RecordDict(), as_run_config(read_config(CSV)))
     message = Message(RecordDict(), dst_node_id=3, message_type="train")
-    monkeypatch.setattr("client_app.app.answer", lambda *args: fail("patient jones"))
+    monkeypatch.setattr("client_app.app.answer", lambda *args, **more: fail("patient jones"))
     with pytest.raises(Exception, match=f"ValueError at .*{__name__}|ValueError at client_app") as info:
         make_app()(message, context)
     assert "jones" not in str(info.value)
