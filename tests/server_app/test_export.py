@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,8 @@ def test_graphs_name_their_inputs_and_outputs(form: str, int8: bool, tmp_path: P
     if form == "onnx":
         said = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map
     else:
-        torch.jit.load(str(path), _extra_files=said)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # torch.jit is deprecated
+            torch.jit.load(str(path), _extra_files=said)
     assert json.loads(said["inputs"]) == ["age", "job=clerk", "job=nurse"]
     assert json.loads(said["outputs"]) == ["well", "ill"]
     assert json.loads(said["bouquet"])["columns"] == list(columns)
