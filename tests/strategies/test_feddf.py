@@ -244,7 +244,7 @@ def test_without_a_distiller_the_rule_says_what_it_lacks() -> None:
         ),
         (
             {"models__levels": "mlp,logistic", "heldout_clients": 0.2, "local_test_fraction": 0.3},
-            '"models.levels": expected "" with heldout-clients = above 0',
+            '"models.levels": expected "" with heldout-clients = 0.2',
         ),
         ({"task": "regression"}, '"task": FedDF distils probabilities of classes'),
     ],
