@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from strategies import FedAvg
+from strategies.engine.channel import Channel
 from strategies.engine.reply_size import MIB, check_size, reply_bytes
+from strategies.engine.rule import Phase
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
@@ -68,9 +70,7 @@ def test_a_run_with_too_large_replies_trains_nobody(limit: int) -> None:
         run.engine.begin(1)
         run.engine.model = MODEL
         run.engine.trainable = ("w",)
-        from strategies.engine.rule import Phase
-
         phase = Phase("train", run.entry, tuple(WARDS), {wire.ARRAYS: MODEL})
-        assert run.engine.terms(phase, 1).most_bytes > 4 * MIB
+        assert Channel(run.engine).terms(phase, 1).most_bytes > 4 * MIB
         with pytest.raises(ConfigError, match="a node with 3 clients"):
-            run.engine.terms(phase, 3)
+            Channel(run.engine).terms(phase, 3)
