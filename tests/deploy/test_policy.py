@@ -31,10 +31,11 @@ def test_a_program_that_never_answers_says_no(tmp_path: Path, monkeypatch: pytes
 
 def test_a_machine_that_sleeps_while_the_program_is_asked_trains(tmp_path: Path) -> None:
     program = hook(tmp_path, f"touch {tmp_path}/asked; sleep 0.5")
-    code = f"from server_app.deploy.node import policy; policy.ask({program!r})"
+    code = f"from server_app.deploy.host import policy; policy.ask({program!r})"
     scaled = os.environ | {timing.TEST_SCALE: "0.2"}  # 2 s for an answer
     node = subprocess.Popen([sys.executable, "-c", code], env=scaled, start_new_session=True)
     while not (tmp_path / "asked").exists():
+        assert node.poll() is None, "the program was not asked"
         time.sleep(0.01)
     os.killpg(node.pid, signal.SIGSTOP)
     time.sleep(4.5)
