@@ -71,7 +71,7 @@ FEATURES = {
     "clip-norm, sam": "clip-norm=1.0 sam.rho=0.05",
 }
 OTHERS = {  # name -> algorithm, keys
-    "fedper, private layers": ("fedper", 'private-layers="fc2"'),
+    "fedper, private layers": ("fedper", 'private-layers="3"'),
     "trimmed-mean, momentum": ("trimmed-mean", "robust.client-momentum=0.9"),
     "feddf, levels": ("feddf", 'models.levels="logistic,mlp" public.examples=100'),
     "fedmd, levels": ("fedmd", 'models.levels="logistic,mlp" public.examples=100'),
