@@ -32,7 +32,7 @@ from task.references import place
 from task.wire import messages as wire
 
 if TYPE_CHECKING:
-    from server_app.extras.trackers import Trackers
+    from server_app.run.trackers import Trackers
 
 app = ServerApp()
 
@@ -91,7 +91,7 @@ def _tracking(config: Config) -> AbstractContextManager[Trackers | None]:
     """Give the run's trackers; None, and nothing is imported, without the run-config key ``tracker``."""
     if not config.output.trackers:
         return nullcontext()
-    from server_app.extras.trackers import tracking
+    from server_app.run.trackers import tracking
 
     return tracking(config)
 

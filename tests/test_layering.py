@@ -142,9 +142,9 @@ def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
 
 
 def room_of(name: str) -> str:
-    """Return the folder that a module lives in; those of ``deploy`` and ``extras`` count by themselves."""
+    """Return the folder that a module lives in; those of ``server_app/deploy`` count by themselves."""
     parts = name.split(".")
-    depth = 3 if parts[:2] in (["server_app", "deploy"], ["server_app", "extras"]) else 2
+    depth = 3 if parts[:2] == ["server_app", "deploy"] else 2
     inside = parts if NAMES[name].name == "__init__.py" else parts[:-1]
     return ".".join(inside[:depth])
 

@@ -48,7 +48,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
     config = read_config(run_config)
     check_measured(config)
     if config.output.trackers:
-        from server_app.extras.trackers import check_trackers
+        from server_app.run.trackers import check_trackers
 
         check_trackers(config)
     if config.dp.noise:

@@ -14,7 +14,8 @@ import pytest
 
 from client_app.app import make_app
 from server_app.app import prepare, run
-from server_app.extras.trackers import (
+from server_app.results.folder import RunFolder
+from server_app.run.trackers import (
     TRACKERS,
     TrackedRun,
     Tracker,
@@ -23,7 +24,6 @@ from server_app.extras.trackers import (
     scalars,
     tracking,
 )
-from server_app.results.folder import RunFolder
 from task.config.read import as_run_config
 from task.errors import ConfigError
 from task.resolve.read import read_config
@@ -73,7 +73,7 @@ def record(folder: RunFolder, name: str, *, resumed: bool = False) -> None:
 def test_a_run_without_the_key_does_without_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "server_app.extras.trackers", None)  # an import of it raises
+    monkeypatch.setitem(sys.modules, "server_app.run.trackers", None)  # an import of it raises
     keys = {"runs-dir": str(tmp_path), "dataset": "digits", "num-server-rounds": 1, "progress": "none"}
     prepare(keys)
     grid = LocalGrid(make_app(keys), [{}])
@@ -244,7 +244,7 @@ def test_a_run_that_ends_in_an_error_is_recorded_as_failed(
     seen = list[bool]()
     kind = type("Seen", (Failing,), {"at": "", "close": lambda self, failed: seen.append(failed)})
     monkeypatch.setitem(TRACKERS, "mlflow", kind)
-    monkeypatch.setattr("server_app.extras.trackers.check_trackers", lambda config: None)
+    monkeypatch.setattr("server_app.run.trackers.check_trackers", lambda config: None)
     config = read_config({"tracker": "mlflow"})
 
     def interrupted() -> None:
