@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +11,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server_app.results.folder import RunFolder
-from server_app.run.encryption import in_clear
 from server_app.run.finish import write_results
 from server_app.run.kept import KeptSync, finish
 from server_app.run.naming import check_free, folder_of_run
@@ -130,7 +128,6 @@ def _run(
             card=opened.card,
             kept=KeptSync.of(config, run_id),
             tell=trackers.round if trackers else lambda row: None,
-            in_clear=partial(in_clear, config),
             order=order,
         )
         try:

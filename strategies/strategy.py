@@ -312,7 +312,8 @@ class Strategy(FlowerStrategy):
         self._register(grid, log.round)
         log.clock.lap("roll-call")
         self.configure_train(log.round, self.record(), config, grid)
-        log.clock.lap("train" if self.context(log.round).arrivals else "select")
+        assert self._round is not None
+        log.clock.lap("train" if self._round.context.arrivals else "select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
         log.leaves = self.leaves()
         done, bytes_down = self.engine.settle()

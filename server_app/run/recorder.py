@@ -10,6 +10,7 @@ from server_app.results.summary import score
 from server_app.run.arrival_file import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.confined import authority
+from server_app.run.encryption import in_clear
 from server_app.run.kept import KeptSync
 from server_app.run.privacy_ledger import Ledger
 from server_app.run.progress import Progress
@@ -18,6 +19,7 @@ from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
 from strategies.stages.transcript import RoundEvidence
+from task.config.read import read_checked
 from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays
@@ -30,8 +32,8 @@ class Recorder(Journal):
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
-    the disk what clients on this machine keep. `tell` gets the line of each finished round. `in_clear` opens
-    a model that is encrypted, if this process can. `order` is the order of arrival of a run that is replayed.
+    the disk what clients on this machine keep. `tell` gets the line of each finished round. `order` is
+    the order of arrival of a run that is replayed.
     """
 
     def __init__(
@@ -44,10 +46,9 @@ class Recorder(Journal):
         card: Mapping[str, str] | None = None,
         kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
-        in_clear: Callable[[Arrays], Arrays] = lambda model: model,
         order: ArrivalLog | None = None,
     ) -> None:
-        self._tell, self._in_clear = tell, in_clear
+        self._tell = tell
         self.folder = folder
         self.progress = progress
         self.every = every
@@ -58,6 +59,7 @@ class Recorder(Journal):
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
         self.ledger = Ledger(folder.path, resume=resume)
         config = folder.config()
+        self._run = read_checked(config["run"])
         about: dict[str, Any] = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
         self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
         self.authority = authority()
@@ -185,7 +187,7 @@ class Recorder(Journal):
         model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
         if (now := self._score(row)) > self.best:
             self.best = now
-            model = self._in_clear(model)
+            model = in_clear(self._run, model)
             if model and not sealed(model):  # else all of it stays at the clients
                 write_safetensors(
                     self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None

@@ -180,8 +180,9 @@ class Loop:
         if not is_due(self.server, log.round, last):
             return
         assert rounds.state is not None
+        context = rounds.context(log.round)
         for stage in rounds.engine.stages:
-            stage.after_round(self.grid, rounds.state, rounds.context(log.round), log)
+            stage.after_round(self.grid, rounds.state, context, log)
 
     def _settle(self) -> None:
         """Wait for the end of the last round; what went wrong there is raised here."""

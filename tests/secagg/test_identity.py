@@ -19,13 +19,14 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
-from task.errors import RefusedError, SecureAggregationError
+from task.errors import BouquetError, RefusedError, SecureAggregationError
 from task.resolve.read import read_config
 from task.secagg import node as steps
 from task.secagg.identity import REQUIRED, UNVERIFIED, Identity, check_proofs
 from task.secagg.node import RoundMemory
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.wire import secure
+from tests.support.wards import deployed
 
 SESSION, RUN = Session("run", 1, "train", "a"), 7
 NAMES = ("ward-1", "ward-2", "ward-3")
@@ -146,3 +147,11 @@ def test_an_owner_can_refuse_runs_without_it() -> None:
         SecureAggregationNode.absent(Asked(node, RecordDict(), entry, "train", wants))
     wants_not = Context(RUN, 1, {}, RecordDict(), {})
     SecureAggregationNode.absent(Asked(node, RecordDict(), entry, "train", wants_not))
+
+
+def test_nodes_whose_owners_want_it_train_in_no_run_without(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.csv" for name in ("anna", "ben", "cleo")}
+    for path in files.values():
+        path.write_text("a,b,label:target(0|1)\n" + "".join(f"{i},{i * i},{i % 2}\n" for i in range(12)))
+    with pytest.raises(BouquetError, match="policy: secagg = true"):
+        deployed(tmp_path, files, policy={name: {REQUIRED: True} for name in files})
