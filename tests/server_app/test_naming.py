@@ -173,7 +173,7 @@ def test_overwrite_needs_a_name_and_no_resume(words: list[str]) -> None:
     ("words", "says"),
     [
         (["--nodes", "ward-1"], "expected a number of virtual nodes, or names of nodes with --link KIT"),
-        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected it where a run is submitted"),
+        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected only when a run is submitted"),
     ],
 )
 def test_nodes_are_named_where_a_run_is_submitted_to_a_link(words: list[str], says: str) -> None:
