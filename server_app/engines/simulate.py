@@ -60,7 +60,7 @@ def simulate(
     server = read_config(run_config).server
     least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
     if 0 < nodes < least:
-        raise ConfigError(f"--nodes: expected at least {least}, as secagg = true asks for; got {nodes}")
+        raise ConfigError(f"--nodes: expected at least {least}, which secagg = true needs; got {nodes}")
     nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
     logger = logging.getLogger("flwr")

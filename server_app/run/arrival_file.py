@@ -26,9 +26,9 @@ def check_deployed(config: Config) -> None:
     """
     if config.server.order_of_arrival == "real":
         raise ConfigError(
-            'run-config key "order-of-arrival": expected "virtual" in a simulation, whose clients have no '
-            'times of arrival but those of the simulated devices; got "real". Run it on a link (bouquet run '
-            '--link KIT, bouquet federation); "bouquet replay RUN" does such a run again here'
+            'run-config key "order-of-arrival": expected "virtual" in a simulation, where only simulated '
+            'devices have arrival times; got "real". Run it on a link (bouquet run --link KIT, bouquet '
+            'federation); "bouquet replay RUN" then repeats it in the simulation'
         )
 
 
@@ -61,8 +61,8 @@ def finished_order_of(folder: RunFolder) -> ArrivalLog:
         raise StateError(f"{path}: expected the order in which updates arrived; got none. Put the file back")
     if not data.endswith(b"\n"):
         raise StateError(
-            f"{path}: expected whole lines; got {len(data)} bytes, the last cut short. If the run's server "
-            "was killed, resume the run, which cuts the line off; else put the file back"
+            f"{path}: expected whole lines; got {len(data)} bytes, the last incomplete. If the run's "
+            "server was killed, resume the run, which removes that line; else restore the file"
         )
     return ArrivalLog(_events(path, Releases(path).lines(), str(folder.config()["id"])), None, str(path))
 

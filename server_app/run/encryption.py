@@ -40,7 +40,7 @@ def _of_kit(path: Path) -> str:
         known, parameters = str(found["id"]), found["parameters"]
     except FileNotFoundError:
         raise ConfigError(
-            f'run-config key "he": expected {path}, what the nodes\' key is known by; got none. '
+            f'run-config key "he": expected {path}, the public parameters of the nodes\' key; got none. '
             "`bouquet provision --he` makes it; copy it to the link's kit"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as err:

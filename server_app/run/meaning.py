@@ -23,7 +23,7 @@ from task.resolve.contract import contract_of
 from task.resolve.model_card import ModelCard, card_in, read_arrays
 
 KEY = "meaning"  # in config.json: that of all clients' data, or by party
-_MODEL = 'those of the initial model (run-config key "initial-model-strict" = false takes it all the same)'
+_MODEL = 'those of the initial model (run-config key "initial-model-strict" = false loads it anyway)'
 
 
 def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, Any] | None) -> Agreement:
@@ -39,7 +39,7 @@ def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, A
     if begun is not None and KEY in begun:
         before = _from_dict(begun[KEY], apart=apart)
         _check_begun(mine, before.of(COMMON))
-        return replace(before, whose="those with which the run was begun")
+        return replace(before, whose="those with which the run was started")
     known = Agreement(apart=apart)
     if dataset is not None:
         known = replace(known, by_client={COMMON: mine}, whose="the server's")
@@ -52,7 +52,7 @@ def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, A
                 raise ConfigError(
                     f'run-config key "initial-model": {config.initial_model} differs from the data of this '
                     f"run in {PARTS[part]}. Name a model of the same data, or set initial-model-strict = "
-                    "false to take its numbers all the same"
+                    "false to load it anyway"
                 )
     if not model.parts:
         return known
@@ -75,8 +75,8 @@ def _check_begun(mine: Meaning, before: Meaning) -> None:
         words = ["the order of columns, values of a category or classes"]
     if words:
         raise ConfigError(
-            f"--resume: the data differ from those with which the run was begun in {' and '.join(words)}. "
-            "Put the former data back, or start a new run"
+            f"--resume: the data differ from those at the start of the run in {' and '.join(words)}. "
+            "Restore the former data, or start a new run"
         )
 
 

@@ -57,8 +57,8 @@ class Ledger:
         except (SafetensorError, ValueError) as err:
             raise StateError(
                 f"{path}: expected the sums that were released in round {server_round}; got {err}. Put the "
-                "file back, or delete it: the round is then released again, and paid for if its clients' sum "
-                "is another one"
+                "file back, or delete it: the round is then released again, which costs epsilon if "
+                "its clients' sum is different"
             ) from None
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:

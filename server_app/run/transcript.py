@@ -60,7 +60,7 @@ class Transcript:
         """
         if self.offset() < length:
             raise StateError(
-                f"{self.path}: expected at least the {length} bytes that the checkpoint counts on; got "
+                f"{self.path}: expected at least the {length} bytes that the checkpoint refers to; got "
                 f"{self.offset()}. Put the file back, or start again under another --run-name"
             )
         for rest in self.folder.glob(".*"):  # of a write that was killed

@@ -102,7 +102,7 @@ def curves(out: Outcome) -> list[Plot]:
     """Return accuracy and loss by round: the mean over seeds, the range of the seeds as a band."""
     accuracy, loss = MEASURED[out.on]
     chosen = list(out.curves.items())[:MOST_CURVES]
-    note = "Mean over seeds at the rounds that all of them measured; the band is their range."
+    note = "Mean over seeds at the rounds that all of them evaluated; the band is their range."
     if len(out.curves) > len(chosen):
         note += f" The first {len(chosen)} of {len(out.curves)} configurations."
     found = []

@@ -17,7 +17,7 @@ from task.population import some
 from task.resolve.model_card import ModelCard
 
 MOST_TRIED = 500  # sets of columns; each takes some 30 ms
-_NAMES = "The model's file has no names, only a digest of those of the nodes' files"
+_NAMES = "The model's file has no names, only a digest of the names in the nodes' files"
 
 
 def columns_by_digest(
@@ -34,7 +34,7 @@ def columns_by_digest(
     usable = [column for column in header if column.feature]
     if _width(usable) < wanted or any(c.type == "category" and not c.values for c in usable):
         raise DataError(
-            f"{where}: expected columns of {wanted} numbers that the model reads, categories with "
+            f"{where}: expected columns that give the model's {wanted} inputs, categories with "
             f"their values; got {_width(usable)}: {some([c.name for c in usable])}. {_NAMES}: give the file "
             "their header"
         )

@@ -69,12 +69,12 @@ def check_audited(config: Config) -> None:
     """
     if not config.dp.central:
         raise ConfigError(
-            'run-config key "dp.noise": expected above 0, with dp.unit = "client", which canary clients '
-            "measure; got a run without it"
+            'run-config key "dp.noise": expected above 0, with dp.unit = "client", as canaries are '
+            "clients; got a run without it"
         )
     if config.audit.canaries < LEAST_CANARIES:
         raise ConfigError(
-            f"--canaries: expected at least {LEAST_CANARIES}, or no bound says anything; got "
+            f"--canaries: expected at least {LEAST_CANARIES}, or the bounds are empty; got "
             f"{config.audit.canaries}"
         )
 

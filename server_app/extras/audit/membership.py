@@ -112,8 +112,8 @@ def shadow_keys(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
     config, data = taken.config, _data(taken, taken.config)
     if taken.card.task != "classification" or config.loss:
         raise ConfigError(
-            "--shadows: expected a run of classification with its usual loss, which LiRA takes probabilities "
-            f"from; got task {taken.card.task!r}, loss {config.loss!r}"
+            "--shadows: expected a classification run with the usual loss, from which LiRA computes "
+            "probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
         )
     own: dict[str, Any] = {"max-examples": config.data.max_examples or data.num_train // 2}
     own |= {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}
@@ -138,7 +138,9 @@ def _by_likelihood(taken: TakenModel, data: Dataset, rows: np.ndarray, shadows: 
 
 def _data(taken: TakenModel, config: Config) -> Dataset:
     if taken.card.kind == "":
-        raise ConfigError("audit membership: expected a run whose data are here; only its nodes have them")
+        raise ConfigError(
+            "audit membership: expected a run whose data are on this machine; only its nodes have them"
+        )
     if contract_of(config).personal:
         raise ConfigError(
             f"audit membership: expected a run of one global model; the models of {config.algorithm} are the "
@@ -146,14 +148,14 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
         )
     if config.stream.on or config.drift.kind != "none" or config.arrive.share:
         raise ConfigError(
-            "audit membership: expected clients whose data stay as they are; those of this run change by "
-            "stream.*, drift.* or arrive.*, so that who trained on an example depends on the round"
+            "audit membership: expected data that don't change; those of this run change by "
+            "stream.*, drift.* or arrive.*, so membership depends on the round"
         )
     data = load_partitioned(config)[0]
     data = with_moments(data, taken.card.moments) if taken.card.moments and data.preparation else data
     if data.num_train == len(data.y):
         raise ConfigError(
-            "audit membership: expected a test set, of examples that nobody trained on; got none"
+            "audit membership: expected a test set, of examples that no client trained on; got none"
         )
     return data
 

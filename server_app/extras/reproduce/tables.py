@@ -158,7 +158,7 @@ def read_table(name_or_path: str) -> PublishedTable:
         raise ConfigError(f"{path}: expected a table [cells.NAME] for each published value; got none")
     for key in flatten(top.get("keys", {})):
         if not any(key in cell.keys for cell in cells.values()):
-            raise ConfigError(f'{path}: key "keys.{key}": expected one that a cell reads; no cell does')
+            raise ConfigError(f'{path}: key "keys.{key}": expected a key that a cell reads; no cell reads it')
     claims = tuple(_claim(own, cells, f"{path}, claim {name}") for name, own in _tables(top, "claims", path))
     texts = {key: top.get(key, "") for key in ("title", "paper", "url", "about")}
     return PublishedTable(path.stem, path, **texts, group=top.get("group", 0), cells=cells, claims=claims)
