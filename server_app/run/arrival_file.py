@@ -1,8 +1,8 @@
-"""``RUN/arrivals.jsonl``: in which order updates arrived in a run that goes by it, durable before they count.
+"""``RUN/arrivals.jsonl``: the order in which updates arrived, written to disk before they count.
 
-Its first line names the run, the others are those of `strategies.engine.arrival_log`. The file only grows: a
-resumed run follows what is there and goes on after it. A last line that is not whole is of an event
-that nothing followed from yet; a resume cuts it off.
+Its first line names the run; the others are those of `strategies.engine.arrival_log`. The file only grows: a
+resumed run follows the recorded order and then appends to it. An incomplete last line is an event without
+consequences; a resume removes it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ FILE = "arrivals.jsonl"
 
 
 def check_deployed(config: Config) -> None:
-    """Refuse a simulation in which nobody really arrives.
+    """Refuse real arrivals in a simulation.
 
     Raises:
         ConfigError: Saying what to do.

@@ -1,7 +1,8 @@
-"""The server's side of homomorphic encryption (run-config key ``he``): it knows what the key is called.
+"""The server's side of homomorphic encryption (run-config key ``he``): it knows only the key's digest.
 
 On a link its kit says so. In a simulation the driver is server and key holder in one: it makes the key, below
-``state-dir``, and opens the final model with it. Of a deployed run whoever has a node's kit opens the model.
+``state-dir``, and decrypts the final model with it. The model of a deployed run can be decrypted with a
+node's kit.
 """
 
 import json

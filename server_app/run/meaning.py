@@ -1,4 +1,4 @@
-"""What a run's data must mean, as far as it is known before nodes register, and what config.json keeps."""
+"""The meaning of a run's data (columns, categories, classes): known before nodes register, and recorded."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -132,7 +132,7 @@ def _from_dict(said: Mapping[str, Any], *, apart: bool) -> Agreement:
 
 
 def _of_model(file: Path) -> Meaning:
-    """Return what the data of a model mean, as far as its file says; whoever loads it says what is wrong."""
+    """Return what the data of a model mean, as far as its file says; errors are left to its loader."""
     try:
         return meaning_of_card(card_in(read_arrays(file)[0], file))
     except BouquetError:

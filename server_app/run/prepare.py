@@ -25,14 +25,14 @@ from task.tasks import task_of
 
 
 def read_submitted(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of a run that Flower starts, whose keys somebody submitted.
+    """Return the config of a run that Flower starts, from its submitted keys.
 
     Raises:
         ConfigError: A key is wrong, names a file outside the link's kit, or cannot be simulated.
     """
     kit = os.environ.get(KIT)
     keys = confined(run_config, Path(kit)) if kit else run_config
-    trust.user_named(references_in(keys))  # whoever submits a run has typed its keys
+    trust.user_named(references_in(keys))  # the user who submits a run has typed its keys
     config = read_config(keys)
     if in_simulation():
         check_deployed(config)

@@ -130,7 +130,7 @@ class Recorder(Journal):
         return self.ledger.made(server_round, question)
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Put what is released beside the ledger, on the disk."""
+        """Store what is released next to the ledger, on the disk."""
         self.ledger.make(server_round, question, arrays)
 
     def arrivals(self) -> ArrivalLog:

@@ -122,7 +122,8 @@ def plan(
         axes: As from `read_axes`.
         own: Keys that some point must read: the user's, not the recipe's.
         listed: A scene, or a TOML file with a table ``[runs.NAME]`` for each run; "" = none.
-        draw: So many configurations, drawn from all of them by `draw_seed`, each with all its seeds; 0 = all.
+        draw: Number of configurations, drawn from all of them by `draw_seed`, each with all its seeds; 0 =
+        all.
         draw_seed: Seed of that draw.
 
     Raises:

@@ -1,7 +1,7 @@
 """The queue of a sweep on disk: ``sweep.json`` in the sweep's folder, next to a result folder for each run.
 
-A run that has its ``result.json`` is finished, whatever the queue says: whoever kills the sweep, at whatever
-moment, costs at most the rounds since the last checkpoints.
+A run that has its ``result.json`` is finished, whatever the queue says: killing the sweep, at any moment,
+costs at most the rounds since the last checkpoints.
 """
 
 import datetime

@@ -21,7 +21,7 @@ from task.numerics.metrics import mean_and_std
 from task.storage.files import write_text
 
 PAGE = "sweep.html"
-MOST_CURVES = 28  # looks of a line that differ
+MOST_CURVES = 28  # distinct line styles
 MOST_TABLES = 12  # heat maps
 COLOURS = """
 figcaption { color: var(--soft); font-size: .85rem; }

@@ -326,7 +326,7 @@ def check_partial(
 
 
 def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
-    """Refuse a sum that so many votes of 1 or -1 cannot have; `high` and `low` are its two parts.
+    """Refuse a sum that this number of votes of 1 or -1 cannot have; `high` and `low` are its two parts.
 
     Raises:
         FieldError: Naming record and array.
@@ -348,7 +348,7 @@ def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Ar
 def most_bytes(
     entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
 ) -> int:
-    """Return the bytes that a node's reply for so many clients may have at most.
+    """Return the size limit, in bytes, of a node's reply for this number of clients.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes.
     """

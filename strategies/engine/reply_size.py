@@ -20,7 +20,7 @@ MIB = 1 << 20
 def reply_bytes(
     entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
 ) -> dict[str, int]:
-    """Return by record the most bytes that its arrays have in a good reply of a node for so many clients."""
+    """Return, by record, the largest size of its arrays in a valid reply for this number of clients."""
     up = coder.forwarding(clients).up if coder else entry.up
     return {record.name: _bytes(record, like[record.name], clients, coder) for record in up}
 

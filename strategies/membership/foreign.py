@@ -41,26 +41,26 @@ _LOSSES = policy_is(lambda policy: policy.needs_losses)
 
 # What a ClientApp that is not Bouquet's cannot do.
 BEYOND_CLIENTS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((STANDARDISED, _COLUMNS), "cannot fill and standardise columns as the run says"),
-    ((*STREAM, LATE, DRIFT), "has no data that change as stream.*, drift.* or arrive.* say"),
-    (_CODES, 'cannot write the codes that "codec.up" or "structured.kind" asks for'),
-    (_NOISE, "cannot clip and add noise as the run says"),
-    ((SECURE,), "cannot mask its numbers as secagg = true asks for"),
-    ((ENCRYPTED,), "cannot encrypt its model as he = true asks for"),
-    ((TRANSCRIPT,), 'cannot sign what it sends as "transcript" asks for'),
+    ((STANDARDISED, _COLUMNS), "cannot fill and standardise columns as the run requires"),
+    ((*STREAM, LATE, DRIFT), "has no changing data (stream.*, drift.*, arrive.*)"),
+    (_CODES, 'cannot write the codes of "codec.up" or "structured.kind"'),
+    (_NOISE, "cannot clip and add noise as the run requires"),
+    ((SECURE,), "cannot mask its numbers, which secagg = true needs"),
+    ((ENCRYPTED,), "cannot encrypt its model, which he = true needs"),
+    ((TRANSCRIPT,), 'cannot sign what it sends, which "transcript" needs'),
 )
 # What a loop that is not ours does not do.
 BEYOND_LOOPS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((*STREAM, LATE), "of a node's clients each has examples and rounds of its own, by stream.*"),
-    ((SECURE,), "under secagg = true no node sends a model of its own"),
-    ((ENCRYPTED,), "under he = true its nodes send ciphertexts"),
-    ((TRANSCRIPT,), 'it writes none of what "transcript" asks for'),
+    ((*STREAM, LATE), "each client of a node has its own examples and rounds, by stream.*"),
+    ((SECURE,), "with secagg = true no node sends its own model"),
+    ((ENCRYPTED,), "with he = true its nodes send ciphertexts"),
+    ((TRANSCRIPT,), "it writes no transcript"),
     (_CODES, 'its clients send codes, by "codec.up" or "structured.kind"'),
     (
         (Setting("order-of-arrival", lambda c: c.server.order_of_arrival == "real"),),
         'by "order-of-arrival" its orders outlive their round',
     ),
-    (_NOISE, 'its own server and clients do what "dp.noise" asks for'),
+    (_NOISE, 'only its own server and clients clip and add noise for "dp.noise"'),
 )
 
 
@@ -79,9 +79,9 @@ def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if _LOSSES.on(config):
-        return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
+        return f'does not report the loss that selection = "{config.server.selection}" goes by'
     if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
-        return "cannot tell the loss by which fedprox.adaptive changes mu"
+        return "does not report the loss that fedprox.adaptive needs to change mu"
     return ""
 
 
@@ -96,7 +96,7 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     if why := _beyond(config, BEYOND_LOOPS):
         raise _not_driven(entry, why)
     if _LOSSES.on(config):
-        asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
+        asks = f'selection = "{config.server.selection}" also asks clients for their losses'
         raise _not_driven(entry, asks)
 
 
@@ -107,7 +107,9 @@ def check_plain(entry: Algorithm, asked: Iterable[Sequence[str]]) -> None:
         ConfigError: A node is asked for several clients.
     """
     if any(len(clients) > 1 for clients in asked):
-        raise _not_driven(entry, "it needs each client's model, and a node hosts several; give each a node")
+        raise _not_driven(
+            entry, "it needs each client's model, and a node hosts several clients; give each its own node"
+        )
 
 
 def _not_driven(entry: Algorithm, why: str) -> ConfigError:

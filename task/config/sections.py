@@ -90,7 +90,7 @@ class DataConfig(Section):
         "kind of task; auto = from the targets",
         choices=("auto", "classification", "language", "multi-label", "reconstruction", "regression"),
     )
-    num_clients: int = knob(10, "population K; 0 = as many as the data set has owners", low=0)
+    num_clients: int = knob(10, "population K; 0 = the number of the data set's owners", low=0)
     partition: str = knob("iid", "how examples are split among clients (see `bouquet data --list`)")
     dirichlet_alpha: float = knob(
         0.5, "concentration of the Dirichlet partitions; smaller = more skewed", above=0

@@ -39,7 +39,7 @@ class When:
         return f"{words}, or {self.other}" if self.other else words
 
 
-Conditions = When | tuple[When, ...]  # all of which must hold
+Conditions = When | tuple[When, ...]  # all must hold
 
 
 def as_toml(value: Value) -> str:

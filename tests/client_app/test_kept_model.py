@@ -169,7 +169,7 @@ def test_who_asks_for_what_is_not_there_hears_why(wards: list[dict[str, Any]]) -
         find_kept_model(path.parent, "other")
     for file in path.parents[2].glob("cache/state/*/*/ward-1.safetensors"):
         file.unlink()
-    with pytest.raises(StateError, match="client ward-1: expected its kept state"):
+    with pytest.raises(StateError, match="client ward-1: expected its state"):
         take_kept(path, "ward-1")
 
 

@@ -136,7 +136,7 @@ def matched(originals: Images, candidates: Images) -> Rebuilt:
 def attack(
     model: nn.Module, dataset: Dataset, rows: np.ndarray, change: NamedArrays, steps: int, most: int = 8
 ) -> Rebuilt:
-    """Attack a change of the model that examples made; compare at most so many of them.
+    """Attack the model's change by a batch of examples; compare at most `most` of them.
 
     The optimised attack knows the labels of several examples, and takes one's from the change.
 

@@ -41,7 +41,7 @@ Losses = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Told:
-    """How well members are told from others."""
+    """How well members can be distinguished from others."""
 
     auc: float
     rates: tuple[float, ...]  # of true positives, at each of `FALSE`
@@ -50,7 +50,7 @@ class Told:
 def told(members: Losses, others: Losses) -> Told:
     """Return how well a threshold on the loss tells members from others.
 
-    At a rate of false positives the threshold is the largest loss that so many of the others stay below.
+    At a rate of false positives the threshold is the largest loss that this share of the others stay below.
     """
     order = np.sort(others)
     below, upto = (np.searchsorted(order, members, side) for side in ("left", "right"))
@@ -161,7 +161,7 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
 
 
 def attack(run: Path, shadows: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return how well the training examples of a finished run's clients are told from its test set.
+    """Return how well a finished run's training examples can be distinguished from its test set.
 
     With `shadows`, folders of finished runs of `shadow_keys`, also how well LiRA does it.
 

@@ -65,8 +65,8 @@ def results_of(table: Path) -> Path:
 def run_id(keys: Mapping[str, Value]) -> str:
     """Return a fingerprint of all keys that decide a run's numbers.
 
-    With a target the number of rounds is only a limit, under which two runs are the same one, but for those
-    of which it decides the rounds themselves (`Config.horizon`).
+    With a target the number of rounds is only a limit, and two runs with different limits are the same run,
+    unless the rounds depend on it (`Config.horizon`).
     """
     own = {key: keys[key] for key in ("learning-rate", "seed")}
     shared = _terms(tuple(sorted((key, value) for key, value in keys.items() if key not in own)))

@@ -107,7 +107,7 @@ class ReplayEngine(PhaseEngine):
         return replace(reduced, **self._spent)
 
     def note_used(self, *, used: bool) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: a replay has no waiting clients."""
 
 
 def replay(chain: Chain, findings: Findings) -> Arrays | None:
