@@ -36,7 +36,7 @@ Mod = Callable[[Message, Context, OnMessage], Message]  # as Flower calls it
 
 
 class PhaseApp(ClientApp):
-    """A ClientApp that answers phases of any name: which a run has, its contract says.
+    """A ClientApp that answers phases of any name; the contract says which a run has.
 
     `on_phase` returns what answers a phase.
     """
@@ -86,7 +86,7 @@ def make_app(
         return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
-        """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
+        """Flower mod: send errors only in the form that the node's owner allows."""
         try:
             return work(message, context)
         except Exception as err:  # raised again, without what the owner does not let out
@@ -137,7 +137,7 @@ def make_app(
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:
-    """Unpack a message that came packed, and pack the answer to it: a mod of Flower's."""
+    """Flower mod: unpack packed messages, and pack the answers to them."""
     came_packed = is_packed(message.content)
     if came_packed:
         message.content = unpacked(message.content)

@@ -1,4 +1,4 @@
-"""What a node does for the clients that a message names: train them, or measure models on their test data."""
+"""The work for a message's clients: train them, or evaluate models on their test data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,7 +34,7 @@ from task.wire.checks import NO_TESTS
 
 
 def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterable[Outcome]:
-    """Train the clients of an order from the received model, those that can together as one program.
+    """Train an order's clients from the received model, as one program where possible.
 
     Returns:
         Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
@@ -92,7 +92,7 @@ def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
 def _cohorts(
     sizes: Mapping[str, int], epochs: Mapping[str, int], config: TrainConfig, most: int
 ) -> list[list[str]]:
-    """Return who trains together: clients of like many steps, so that few wait for the others.
+    """Return the cohorts: clients with similar numbers of steps train together, so that few wait.
 
     With B = infinity only clients of one size have batches of one size.
     """
@@ -144,7 +144,7 @@ class Training:
                 yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
-        """Train some clients together; if that fails, in halves: one is bad, or all of them are too many.
+        """Train some clients together; if that fails, in halves, as one client may fail or memory be short.
 
         A mistake in the program is neither, and is raised.
         """
@@ -274,7 +274,7 @@ def _add_tests(
     task: LocalTask,
     uploads: Sequence[wire.ClientUpdate],
 ) -> None:
-    """Add to the uploads how the clients' own models do on their test data after local training.
+    """Add to the uploads the results of the clients' own models on their test data after local training.
 
     Of fewer test examples than the owner of the node allows nothing is added.
     """
@@ -292,7 +292,7 @@ def _add_tests(
 
 
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Measure, on the own test data of each client of an order, the received model or the client's own."""
+    """Evaluate the received model, or each client's own, on each client's test data."""
     model = node.model()
     own = entry.personal or not (entry.parted or wire.ARRAYS in order.arrays)
     if not (own or entry.parted):
@@ -318,7 +318,7 @@ def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Measure, on its own test data, each client's own model after a round of training; nothing is kept."""
+    """Evaluate each client's own model on its test data after a round of training; nothing is kept."""
     training = Training(node, entry, order)
 
     def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
@@ -344,7 +344,7 @@ def _own(
 
 
 def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str) -> torch.nn.Module:
-    """Return what answers for a client that has trained, the node's module with its own model in it.
+    """Return the predictor of a trained client: the node's module with the client's own model.
 
     Raises:
         StateError: It keeps something and has not yet: it would silently get the model that it begins with.
@@ -362,7 +362,7 @@ def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 def _own_model(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 ) -> tuple[torch.nn.Module, Solver]:
-    """Return what answers for a client, the node's module with its own model in it, and its solver.
+    """Return a client's predictor, the node's module with its own model, and its solver.
 
     The model is the one that the client has before its training of the round after `order.round`; nothing is
     kept.

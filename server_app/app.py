@@ -1,4 +1,4 @@
-"""The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
+"""The ServerApp: assembles a run, lets the strategy run it, and writes the result folder."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(
 
 
 def _tracking(config: Config) -> AbstractContextManager[Trackers | None]:
-    """Give the run's trackers; None, and nothing is imported, without the run-config key ``tracker``."""
+    """Yield the run's trackers; without the run-config key ``tracker``, None, and nothing is imported."""
     if not config.output.trackers:
         return nullcontext()
     from server_app.run.trackers import tracking

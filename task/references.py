@@ -1,4 +1,4 @@
-"""Things that users bring: ``package.module:name`` in place of one of our names.
+"""References to users' own code: ``package.module:name`` instead of a built-in name.
 
 The module is looked for among the installed packages and then in `code_folder`, so a file ``net.py`` in the
 folder in which ``bouquet run`` is started is ``net:name``. Nothing is fetched. A run records what the files
@@ -177,7 +177,7 @@ def _imported(module: str) -> Any:
 
 @contextmanager
 def as_imported(reference: str) -> Iterator[None]:
-    """Let the global generators go on from what the import of a reference's module left, for the block.
+    """For the block, continue the global generators from their state after a reference's import.
 
     So what its code draws is the same in every process, and follows from seeds that it sets at import.
     """
@@ -250,7 +250,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def place(err: Exception) -> str:
-    """Return what an error of the user's code says, and where it arose."""
+    """Return the text of an error in the user's code, and where it arose."""
     frames = [f for f in traceback.extract_tb(err.__traceback__) if f.filename != __file__]
     theirs = [f for f in frames if not any(part in f.filename for part in _NOT_THEIRS)]
     where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""

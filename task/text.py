@@ -1,4 +1,4 @@
-"""Text from outside, made fit to be shown; and where we write."""
+"""Make text from outside safe to print, and name the place where files are written."""
 
 import logging
 import unicodedata
@@ -12,7 +12,7 @@ UNSEEN = frozenset({"Cc", "Cs"})  # control characters; halves of a character, w
 
 
 def plain(text: str) -> str:
-    """Return a text that a terminal shows and does not obey: what would steer it becomes a question mark."""
+    """Return a text without terminal control characters; they become question marks."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in KEPT or _shown(c) else "?" for c in text)

@@ -1,4 +1,4 @@
-"""A node's table, read by name in the order that the run's other tables have."""
+"""Read a node's table by column name, in the run's common order."""
 
 from dataclasses import replace
 

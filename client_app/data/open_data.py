@@ -1,4 +1,4 @@
-"""Opens the data that a node hosts, once the machine is known to be fit for the run.
+"""Open the data that a node hosts, once the machine is known to be suitable for the run.
 
 A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
 clients of the run's partition. Of a partition a node can train every client, since it can load all of

@@ -1,4 +1,4 @@
-"""The only store of what a client keeps between rounds; it outlives the process.
+"""The durable store of client state between rounds.
 
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
 temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new
@@ -90,7 +90,7 @@ def beside(path: Path, names: Sequence[str]) -> tuple[list[int], list[Path]]:
 
 
 def _beginning(names: Sequence[str], begin: str) -> Iterator[str]:
-    """Yield those of sorted names that begin so."""
+    """Yield the sorted names that have this prefix."""
     for i in range(bisect_left(names, begin), len(names)):
         if not names[i].startswith(begin):
             return
@@ -130,7 +130,7 @@ def _file_of(folder: Path, scope: str, client: str) -> Path:
 
 @dataclass(frozen=True)
 class KeptState:
-    """What a client kept: arrays by field of the catalogue entry, and when."""
+    """A client's state: arrays by field of the contract, and the round."""
 
     round: int
     fields: dict[str, Arrays]

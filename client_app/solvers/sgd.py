@@ -1,4 +1,4 @@
-"""Plain local SGD, client half of FedAvg; and what every solver is.
+"""Plain local SGD, client half of FedAvg, and the base of every solver.
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
@@ -199,7 +199,7 @@ def proximal(task: LocalTask, mu: float) -> Terms:
 
 
 class OwnModelSolver(Solver):
-    """SGD that keeps the client's own model; a client that is new has what it starts from in its place."""
+    """SGD that keeps the client's own model; a new client has the model that it starts from."""
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return what plain SGD does; keep the client's own model."""

@@ -1,4 +1,4 @@
-"""Codes in place of the parameters that a client sends, run-config keys ``codec.*``.
+"""Client half of codes: sends codes instead of parameters, run-config keys ``codec.*``.
 
 With Delta_k = w_k - w^t, or the record itself if that is a change (`Record.base`), and a codec C:
 
@@ -53,7 +53,7 @@ MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what roundi
 
 
 class Coding(Stage):
-    """Codes what clients send; what is folded is what the codes decode to."""
+    """Codes the clients' uploads; the decoded codes are folded."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
@@ -211,7 +211,7 @@ class CodingNode(NodeStage):
     name = "coding"
 
     def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
-        """Have codes forwarded, where each client is answered for."""
+        """Forward the codes if each client is answered for separately."""
         contract, trainable = self.asked.contract, node.parts().trainable
         own = order.received if contract.parted else None
         plan.coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)

@@ -1,4 +1,4 @@
-"""The uploads of a node's clients, checked and folded as they come, and the reply that they make."""
+"""Merge the uploads of a node's clients: check and fold them as they come, and make the reply."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a stage is on the node: the hooks around the training of the clients of one message.
+"""Stages on the node: hooks around the training of one message's clients.
 
 Clients that train together are a cohort; `start` and `finish` of one come in pairs. What a stage keeps for a
 client between rounds it declares as a record of the contract (`task.catalogue.stages`).
@@ -28,7 +28,7 @@ Outcome = tuple[str, wire.ClientUpdate | Exception]
 def measured(
     clients: Iterable[str], measure: Callable[[str], tuple[dict[str, float], dict[str, Arrays]]]
 ) -> Iterator[Outcome]:
-    """Yield each client with the numbers and records that it sends, or with what went wrong."""
+    """Yield each client with the scalars and records that it sends, or with its error."""
     for client in clients:
         try:
             numbers, records = measure(client)
@@ -40,7 +40,7 @@ def measured(
 def changed(
     outcomes: Iterable[Outcome], change: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
 ) -> Iterator[Outcome]:
-    """Yield each client with its upload changed, or with what went wrong before or is wrong with it."""
+    """Yield each client with its changed upload, or with its error."""
     for client, outcome in outcomes:
         if isinstance(outcome, Exception):
             yield client, outcome
@@ -65,7 +65,7 @@ class Stage:
         return False
 
     def examples(self, examples: Examples, cohort: Sequence[str]) -> Examples:
-        """Return what a cohort trains on in the place of its clients' examples."""
+        """Return the examples that a cohort trains on instead of its own."""
         return examples
 
     def start(

@@ -37,7 +37,7 @@ Terms = list[tuple[float, Tensors]]
 
 
 class Hooks(Protocol):
-    """What the loop asks of a solver, see `client_app.solvers.sgd.Solver`."""
+    """The interface that the loop needs of a solver, see `client_app.solvers.sgd.Solver`."""
 
     config: Config
     training: ClassVar[bool]

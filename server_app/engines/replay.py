@@ -1,4 +1,4 @@
-"""Do an asynchronous run of a link again, in the simulation: in the order in which its updates arrived."""
+"""Repeat an asynchronous run of a link in the simulation, with its recorded order of arrival."""
 
 import tempfile
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from task.resolve.read import read_config
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it."""
+    """The outcome of a replay."""
 
     rounds: int  # how many were done again
     of: int  # how many the run was to have
@@ -34,7 +34,7 @@ class Replayed:
 
 
 def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line: None) -> Replayed:
-    """Do a run again, as far as it got, and compare the model after each of its rounds.
+    """Repeat the rounds of a run, and compare the model after each of them.
 
     Args:
         run: A result folder.

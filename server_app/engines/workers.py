@@ -104,7 +104,7 @@ class Workers(Backend):
         return not self._idle.empty()
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
-        """Have a worker answer a message; if the worker dies of it the answer is an error.
+        """Have a worker answer a message; if the worker dies, the answer is an error.
 
         Raises:
             ClientAppException: The ClientApp raised.
@@ -152,7 +152,7 @@ def may_fork() -> bool:
 
 @contextmanager
 def _ours_only() -> Iterator[None]:
-    """Let a process that is spawned not run the user's script again, and not find a user's `task` for ours.
+    """Keep a spawned process from running the user's script again, or importing a user's `task` for ours.
 
     It inherits the main module's name and Python's path. It also inherits that Ctrl-C is held back, so that
     it is not interrupted, with a traceback, before it can ignore it.

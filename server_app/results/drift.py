@@ -1,4 +1,4 @@
-"""What a drift cost: accuracy before and after each change of the concept, and the rounds to recover."""
+"""The cost of drift: accuracy before and after each change of the concept, and rounds to recover."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

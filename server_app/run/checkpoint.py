@@ -1,4 +1,4 @@
-"""Checkpoints: the state after a round, whole or not at all.
+"""Checkpoints: the state after a round, written atomically.
 
 ``checkpoint/round-N.safetensors`` holds the arrays; ``checkpoint/latest.json`` names the file that
 counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While
@@ -38,7 +38,7 @@ class Checkpoint:
         return path
 
     def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
-        """Make `path` the checkpoint; of the earlier files only that of the state to go back to stays."""
+        """Make `path` the checkpoint; of the earlier files only the rollback target's is kept."""
         meta = {snapshot.round: _meta(snapshot, path)}
         good = snapshot.good
         if good is not None:

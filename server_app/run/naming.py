@@ -1,4 +1,4 @@
-"""Which folder a run takes: a run is never renamed, and never written over unless the user says so."""
+"""The folder of a run: runs are never renamed, and overwritten only if the user says so."""
 
 import difflib
 import re

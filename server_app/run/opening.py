@@ -1,4 +1,4 @@
-"""A run before its first round: data, task, model and strategy fit together, or it is refused here."""
+"""Assemble a run before its first round; refuse data, task, model and strategy that don't fit together."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

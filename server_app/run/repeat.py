@@ -1,4 +1,4 @@
-"""The run-config keys of a run that is there, so that it can be done again."""
+"""The run-config keys of an existing run, to repeat it."""
 
 from pathlib import Path
 

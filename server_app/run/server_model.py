@@ -1,4 +1,4 @@
-"""The model of a run as its server has it: made, tried on real rows, and begun as drawn or from a file."""
+"""The server's model of a run: built, tried on real rows, and initialised by seed or from a file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ MLFLOW_BATCH = 100  # parameters in one call
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as a tracker gets it at the start."""
+    """A run's description for a tracker, at the start."""
 
     folder: Path
     id: str

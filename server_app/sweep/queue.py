@@ -118,7 +118,7 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
 
 
 def check_there(folder: Path) -> None:
-    """Refuse to go on with a sweep that is not there.
+    """Refuse to continue a sweep that does not exist.
 
     Raises:
         ConfigError: Saying what to give.

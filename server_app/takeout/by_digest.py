@@ -1,4 +1,4 @@
-"""Columns and classes of a user's file, matched with a model whose file has digests in place of names.
+"""Match columns and classes of a user's file with a model whose file has digests instead of names.
 
 Such a model was trained on data that only nodes have, whose owners let no names out. Its card has the
 `task.datasets.description.Meaning` that the nodes agreed on: it says whether a file has the same columns and

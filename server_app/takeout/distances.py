@@ -1,4 +1,4 @@
-"""How near two sets of examples are to each other, given a row of features [N, d] for each example.
+"""Distances between two sets of examples, given by features [N, d].
 
 The Frechet distance of two Gaussians with means mu and covariances Sigma (Dowson and Landau 1982)::
 
@@ -21,7 +21,7 @@ NEIGHBOURS = 5  # k
 
 
 class Nearness(NamedTuple):
-    """How near generated examples are to real ones."""
+    """Distances between generated and real examples."""
 
     frechet: float
     density: float

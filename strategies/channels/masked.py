@@ -112,7 +112,7 @@ class SecurePhase:
         self._cannot = "the phase was not run"
 
     def _order(self, spread: Mapping[int, list[str]]) -> str:
-        """Return the SHA-256 of what the phase asks of all nodes alike; "" if it asks none."""
+        """Return the SHA-256 of what the phase asks of all nodes; "" if it asks none."""
         engine = self.engine
         for message in engine.messages(self.opened, list(spread.items())[:1]):
             keys = session_terms(as_run_config(engine.config))
@@ -207,7 +207,7 @@ class SecurePhase:
         return made
 
     def _ask(self, grid: Grid, messages: list[Message], read: Callable[[str, Message], T]) -> dict[str, T]:
-        """Send the messages of a stage; return by node what was read of the good answers."""
+        """Send the messages of a stage; return, by node, the content of the valid answers."""
         names = {node: name for name, node in self._ids.items()}
         for m in messages:
             self._book(self._down, names[m.metadata.dst_node_id], size := wire.payload_bytes(m.content))

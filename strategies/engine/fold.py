@@ -29,7 +29,7 @@ from task.wire.norms import NormBound
 
 @dataclass
 class Folded:
-    """What a round's replies add up to."""
+    """The folded replies of a round."""
 
     reduced: AggregatedReplies | None  # None if no reply was good
     quarantined: list[RejectedReply]
@@ -46,7 +46,7 @@ class Folded:
     untested: list[str] = field(default_factory=list)  # clients that had no examples to measure on
 
     def set_apart(self, work: str) -> list[RejectedReply]:
-        """Take clients without test examples out of the quarantined, where measuring was the work.
+        """Remove clients without test examples from the quarantined, if evaluation was the work.
 
         Returns:
             The replies that were not used for any other reason.
@@ -123,7 +123,7 @@ class Fold:
             add()
 
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
-        """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        """Check a reply; return a function that folds it in and cannot fail because of the reply."""
         self.witness(reply, clients)
         size, most = (
             wire.payload_bytes(reply.content),
@@ -163,7 +163,7 @@ class Fold:
             raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
     def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
-        """Return a client's records as it meant them."""
+        """Return a client's records, decoded."""
         coded = {r.name: r for r in self.entry.up if r.coded}
         read = self.coder.decode if self.coder else None
         return {n: read(client, coded[n], a) if read and n in coded else a for n, a in arrays.items()}
@@ -221,7 +221,7 @@ class Fold:
         return sum(own_most(self.entry.up, form, self.coder) for form in forms) / max(len(clients), 1)
 
     def sums(self) -> Arrays:
-        """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
+        """Return the exact sums so far, as ``record.part/name``, without records that are kept per client."""
         found: Arrays = {}
         partials = self._folding.partials()
         for r in self.entry.up:
@@ -266,7 +266,7 @@ class Fold:
 def own_bytes(
     up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, coder: Coder | None
 ) -> dict[str, int]:
-    """Return by client the bytes of its own upward arrays and codes; of what its node has merged, at most."""
+    """Return, by client, the bytes of its own upload; at most those, if its node merged them."""
     merged, found = 0, dict.fromkeys(answer.clients, 0)
     for r in up:
         if answer.upload is None and r.carry == "partial":
@@ -279,7 +279,7 @@ def own_bytes(
 
 
 def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder | None) -> int:
-    """Return the most bytes that a client's own records can have: arrays have what `like` has."""
+    """Return the size limit of a client's own records; arrays are like `like`."""
     found = 0
     for r in up:
         if r.encrypted:
@@ -339,7 +339,7 @@ def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int
 
 
 def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:
-    """Return one client's record among those that its node forwards; the weight stands under ``""``."""
+    """Return one client's record of those that its node forwards; the weight is under ``""``."""
     assert coder is not None  # the contract has coded records
     sent = {n: a for n, a in arrays.items() if n}
     return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}

@@ -1,4 +1,4 @@
-"""What goes down and differs by client, packed for the wire."""
+"""Pack downward records that differ by client."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from task.wire import messages as wire
 def packed_route(
     phase: Phase, packed_of: Callable[[Arrays], ArrayRecord] = wire.pack_arrays
 ) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
-    """Return what differs by client as records; what several get is packed once, by `packed_of`."""
+    """Return the records that differ by client; what several clients get is packed once, by `packed_of`."""
     packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
 
     def pack(arrays: Arrays) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
+"""Server state and reduced replies, the inputs of a rule: plain frozen data, ready for a checkpoint."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class MeansState(ServerState):
-    """The state of a rule that holds means over all clients of what they keep.
+    """The state of a rule with means of client state over all clients.
 
     `task.catalogue.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the
     means shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.

@@ -1,4 +1,4 @@
-"""Which nodes may speak for which client, where several claim one name or their data do not fit together.
+"""Decide which node represents a client if several claim its name, or if nodes' data do not fit together.
 
 A node *brings its own data* if it hosts one client in a pool of that client's name; any other hosts clients
 of the run's partition, which several nodes may (see `strategies.membership.client_registry`). A node's own

@@ -1,4 +1,4 @@
-"""Which nodes are online, and what they registered.
+"""Membership: which nodes are online, and what they registered.
 
 `Membership` sends nothing and never waits: `Membership.update` takes the SuperLink's list of nodes and says
 which of them must be asked to register, `Membership.take` takes an answer. So nodes can register at any time,
@@ -124,7 +124,7 @@ class Membership:
         self.troubled_at = time.monotonic()
 
     def take(self, message_id: str, reply: Message | Exception) -> None:
-        """Take what came for a query: an answer, or why none can be read."""
+        """Process the answer to a query, or the reason why it cannot be read."""
         node_id, _ = self.queries.pop(message_id)
         self.queries = {i: (n, asked) for i, (n, asked) in self.queries.items() if n != node_id}
         node = self.nodes.get(node_id)

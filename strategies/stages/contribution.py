@@ -1,4 +1,4 @@
-"""What each client contributes to a round's model, by the server's test set: ``contribution.*``.
+"""Contribution of each client to a round's model, by the server's test set: ``contribution.*``.
 
 v(S) is the accuracy (without one, minus the loss) of the mean of the models of the clients S, weighted as in
 the round; v of the empty set is that of w^t.

@@ -1,4 +1,4 @@
-"""What a run has spent whose clients protect their examples themselves, by DP-SGD (``dp.unit = "example"``).
+"""Privacy accounting of DP-SGD at the clients (``dp.unit = "example"``).
 
 Each client says how many steps it has taken in the run, and with which sampling probability. No example is in
 two clients, so that the run's epsilon is that of the client that has spent most.
@@ -39,7 +39,7 @@ class ExampleAccounts:
         self.journal, self.round = journal, server_round
 
     def open(self, journal: Journal, done: int) -> None:
-        """Go on after the round `done`."""
+        """Continue after the round `done`."""
         self.begin(journal, done, 0)
 
     def observe(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
@@ -83,7 +83,7 @@ class ExampleAccounts:
 
 
 class ExamplePrivacyStage(ServerStage):
-    """Counts what the clients have spent, and ends the run before it is too much."""
+    """Counts the clients' privacy cost, and ends the run before it exceeds the limit."""
 
     name = "example_privacy"
     replayed = False

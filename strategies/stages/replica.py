@@ -1,4 +1,4 @@
-"""The model on its way down as codes, run-config key ``codec.down``.
+"""Server half of ``codec.down``: sends the model as codes.
 
 With w^t the model that clients have, w the rule's next one and C the codec:
 
@@ -38,7 +38,7 @@ MOST_STEPS = 1000  # codes that are held for nodes that were away
 
 
 class Download:
-    """What has gone down, as far as nodes may go on from it."""
+    """The downloads that later codes may build on."""
 
     def __init__(self, config: Config) -> None:
         down = config.codec
@@ -79,13 +79,13 @@ class Download:
         return min(whole, whole - sum(model[n].nbytes for n in codable(model, trainable)) + self.newest)
 
     def id_of(self, model: Arrays) -> str:
-        """Return what a model is known by."""
+        """Return the id of a model."""
         if self._named[0] is not model:
             self._named = model, sha256(model)
         return self._named[1]
 
     def steps_for(self, node: int, model: Arrays) -> Steps:
-        """Return what brings a node up to a model: codes, or no base if the whole model is smaller."""
+        """Return the codes that update a node to a model, or no base if the whole model is smaller."""
         goal, since = self.id_of(model), self.known.get(node, "")
         if since == goal:
             return Steps(goal, since, ())
@@ -131,7 +131,7 @@ class ReplicaStage(ServerStage):
         return self.download.coded(engine.model, arrays, engine.trainable, engine.round)
 
     def attach(self, opened: Opened, out: Outgoing) -> None:
-        """Put codes in the place of the model, if the node can go on from them."""
+        """Send codes instead of the model, if the node has their base."""
         engine = self.engine
         if opened.phase.records.get(wire.ARRAYS) is not engine.model:
             return

@@ -96,15 +96,15 @@ class AtOnce:
         self._ids: set[str] = set()
 
     def add(self, ids: Iterable[str]) -> None:
-        """Wait for the replies to these messages too."""
+        """Also wait for the replies to these messages."""
         self._ids |= set(ids)
 
     def drop(self, message_id: str) -> None:
-        """Wait for the reply to this message no more."""
+        """Stop waiting for the reply to this message."""
         self._ids.discard(message_id)
 
     def get(self, timeout_s: float) -> list[Found]:
-        """Return what is there; if nothing is, after the time at most."""
+        """Return the available replies; if there are none, wait up to the time."""
         found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
@@ -117,7 +117,7 @@ class AtOnce:
         return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
 
 
 class OneByOne:

@@ -1,4 +1,4 @@
-"""Codecs: an update as few bytes, and back. Pure functions of arrays, knobs and a seed."""
+"""Codecs compress updates and restore them: pure functions of arrays, knobs and a seed."""
 
 from task.codecs.codec import Codec
 from task.codecs.flat import Eden, Int8

@@ -1,4 +1,4 @@
-"""The data sets a run can name; each is decoded once and then read by memory mapping.
+"""Load data sets: each is decoded once and then read by memory mapping.
 
 Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are imported where they are
 needed, and only the process that decodes pays for the last three.
@@ -73,7 +73,7 @@ Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time in ns of each f
 
 
 def stamp_of(config: DataConfig, data_path: str, client_name: str) -> Stamp:
-    """Return what changes when the files change that a node brings.
+    """Return a stamp that changes with the node's own files.
 
     Raises:
         DataError: There are none.
@@ -166,7 +166,7 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
 
 
 def natural_task(config: DataConfig) -> str:
-    """Return what a run is for whose data are at the nodes alone, a name in `task.tasks.TASKS`."""
+    """Return the task of a run whose data are only at the nodes, a name in `task.tasks.TASKS`."""
     if config.task != "auto":
         return config.task
     return "language" if spec_of(config.dataset).targets > 1 else "classification"

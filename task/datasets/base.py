@@ -1,4 +1,4 @@
-"""What a data set is: arrays on disk, and how an example becomes what a model reads."""
+"""Base of the data sets: arrays on disk, and the conversion of examples to a model's inputs."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ class Dataset(Decoded):
 
 
 def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:
-    """Return what the run's data set is known by, as `task.references.code_of` has code; {} if it is ours.
+    """Return the digest of the run's data set, like code in `task.references.code_of`; {} if it is built in.
 
     Files and a user's code may give each machine other rows, or the same in another order.
     """
@@ -316,7 +316,7 @@ def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a loader is asked for: the parts of the run config that concern it, resolved."""
+    """The request to a loader: the parts of the run config that concern it, resolved."""
 
     name: str  # of the data set
     data_dir: Path
@@ -335,7 +335,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Source:
-    """What the decoded data depend on: files (by name, size and time) and further keys."""
+    """The source of decoded data: files (by name, size and time) and other keys that they depend on."""
 
     files: tuple[Path, ...] = ()
     keys: dict[str, Any] = field(default_factory=dict)

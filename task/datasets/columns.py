@@ -1,4 +1,4 @@
-"""What happens to the columns of a table before a model reads them: filled gaps, standardisation.
+"""Preparation of a table's columns: filling missing values, standardisation.
 
 Both go by the means and deviations of all clients' values, which the server has the clients sum up before
 round 1 and sends with every message (`strategies.stages.columns`); nodes keep none of it.

@@ -1,4 +1,4 @@
-"""Fetching raw data that are not there: whole or not at all, next to what the user put there."""
+"""Download missing raw data, whole or not at all, next to the user's own files."""
 
 import shutil
 import stat

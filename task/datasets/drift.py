@@ -1,4 +1,4 @@
-"""Drift: the distribution of the clients' data changes while the run goes on.
+"""Drift: the distribution of the clients' data changes during the run.
 
 The run-config keys ``drift.*`` name a second *concept*, one of
 

@@ -1,4 +1,4 @@
-"""Folders of pictures by class: which folder is a class or a part, and what is left out.
+"""Folders of pictures by class: decide which folder is a class or a part, and what is ignored.
 
 ``<class>/<picture>``, or that in folders for training, test and validation (`task.datasets.parts`), perhaps
 below a single folder of another name, as unpacking an archive leaves it. A folder with folders in it is never

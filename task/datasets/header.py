@@ -121,7 +121,7 @@ def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
 
 
 def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
-    """Refuse several columns of ids, and what says otherwise than they do which rows are for the test."""
+    """Refuse several columns of ids, and a column "split" that would contradict them."""
     ids = [c.name for c in columns if c.type == "id"]
     if len(ids) > 1:
         raise DataError(

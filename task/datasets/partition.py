@@ -1,4 +1,4 @@
-"""Who owns which examples: computed once, kept in the cache, the same on every machine.
+"""Partitions: who owns which examples, computed once, cached, and the same on every machine.
 
 A partition is dealt by class, by size or at random (`task.datasets.partitioners`), or follows the data set's
 natural owners (``natural``), or lets each client draw for itself (``bootstrap``). Of a client's rows the

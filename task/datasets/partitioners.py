@@ -1,4 +1,4 @@
-"""How the training pool is dealt to clients: one function per partition.
+"""Split the training pool among clients: one function per partition.
 
 Each takes a `Deal` and returns one array of row numbers per client. ``dirichlet``, ``dirichlet-capped`` and
 ``classes`` are flwr-datasets' partitioners. The others are ours, as flwr-datasets either has no such scheme
@@ -29,7 +29,7 @@ BASE = 5  # power-law: examples of a digit that each of its holders gets first
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """What is dealt to K = ``config.num_clients`` clients."""
+    """The examples to be split among K = ``config.num_clients`` clients."""
 
     size: int  # rows 0 .. size - 1
     labels: Rows | None  # their classes; None for data without one class per example

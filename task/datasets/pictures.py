@@ -1,4 +1,4 @@
-"""Pictures as arrays: which of Pillow's modes are read, and how.
+"""Read pictures as arrays: the supported modes of Pillow, and their conversion.
 
 ==========================  ==============================================================================
 mode                        read as

@@ -1,4 +1,4 @@
-"""How many of some examples are for a test."""
+"""Size of a client's own test set."""
 
 
 def local_test_size(count: int, fraction: float) -> int:

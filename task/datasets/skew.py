@@ -1,4 +1,4 @@
-"""Feature skew: clients whose inputs differ while their labels are dealt as the partition says.
+"""Feature skew: clients' inputs differ, while labels follow the partition.
 
 The run-config key ``feature-skew`` names how the images of client k of K change, k counted from 0 as in the
 clients' names; x is a pixel from 0 to 1, before the data set's own normalisation:

@@ -1,4 +1,4 @@
-"""Encrypted models: CKKS (Cheon, Kim, Kim & Song 2017, ePrint 2016/421) by TenSEAL, for additions alone.
+"""Encrypted models: CKKS (Cheon, Kim, Kim & Song 2017, ePrint 2016/421) by TenSEAL, for additions only.
 
 All nodes share one secret key. A node encrypts sum_k (n_k / n) x_k and sum_k n_k / n over its own clients, n
 being the weight of all clients that were asked; after decryption, the sum over nodes is divided by the other
@@ -65,7 +65,7 @@ def tenseal() -> Any:
 
 
 def public_of(context: bytes) -> dict[str, Any]:
-    """Return what the link's kit says of a context: its parameters, and what it is known by."""
+    """Return a context's public description for the link's kit: its parameters and its id."""
     parameters = {"scheme": "CKKS", "degree": DEGREE, "bits": list(BITS), "scale": SCALE}
     return {"id": id_of(context), "parameters": parameters}
 
@@ -123,7 +123,7 @@ def simulated_key(folder: Path) -> Path:
 
 
 def id_of(context: bytes) -> str:
-    """Return what a context is known by: a SHA-256 of its parameters and its key, which it does not show."""
+    """Return the id of a context: a SHA-256 of its parameters and its key, which it does not reveal."""
     return hashlib.sha256(b"bouquet: CKKS context" + context).hexdigest()
 
 
@@ -146,7 +146,7 @@ def read_key(path: Path) -> "Key":
 
 
 class Key:
-    """What nodes encrypt and decrypt with.
+    """The key that nodes encrypt and decrypt with.
 
     Raises:
         ValueError: The bytes are no context with a secret key and our parameters.

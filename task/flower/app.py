@@ -1,4 +1,4 @@
-"""What Flower's command line does with an app: its bundle."""
+"""Build an app's bundle as Flower's command line does."""
 
 import io
 import zipfile

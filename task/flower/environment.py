@@ -1,4 +1,4 @@
-"""What Flower's processes find in their environment."""
+"""Environment variables of Flower's processes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What Flower's grid and messages do not say: what errors mean, what is answered, many parts at once.
+"""Additions to Flower's grid: meaning of errors, which messages are answered, several parts per call.
 
 Errors go by name: which classes there are depends on the grid.
 """
@@ -39,7 +39,7 @@ _pushing = threading.local()
 
 
 def is_superlink_error(err: Exception) -> bool:
-    """Return whether an error is the SuperLink's own (HTTP 5xx) and may pass."""
+    """Return whether an error is the SuperLink's own (HTTP 5xx) and may be transient."""
     status = getattr(getattr(err, "response", None), "status_code", 0)
     return isinstance(status, int) and status >= 500
 
@@ -50,7 +50,7 @@ def ends_the_run(err: Exception) -> bool:
 
 
 def set_reply_to(reply: Message, message_id: str) -> None:
-    """Let a reply answer another message than the one that it was made for."""
+    """Make a reply answer a different message than the one it was created for."""
     reply.metadata.__dict__["_reply_to_message_id"] = message_id
 
 

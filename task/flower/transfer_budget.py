@@ -1,4 +1,4 @@
-"""What fetching one reply may take: bytes and time.
+"""Limits on fetching one reply: bytes and time.
 
 Flower's grid gathers all parts of a reply that the sender's list names, as often as the list names them, and
 an array's own list of its parts may name one part a million times: some megabytes become terabytes. It waits
@@ -30,7 +30,7 @@ def nothing(object_ids: list[str]) -> dict[str, bytes]:
 
 
 class Allowance:
-    """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
+    """The remaining bytes and time for one reply, whose parts are fetched by several threads.
 
     The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched.
     """

@@ -1,4 +1,4 @@
-"""The models a run can name, and how their first parameters are drawn.
+"""The built-in models, and the initialisation of their parameters.
 
 A user's own model is named ``package.module:name``, see `task.models.brought`.
 

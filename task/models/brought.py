@@ -1,4 +1,4 @@
-"""Models that a user brings: a callable ``package.module:name`` is built, and checked before round 1."""
+"""A user's own model: build a callable ``package.module:name``, and check it before round 1."""
 
 from __future__ import annotations
 

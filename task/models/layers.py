@@ -1,4 +1,4 @@
-"""Layers and whole models beyond PyTorch's: memory order, small batches, text, residual blocks, twins."""
+"""Layers and models that PyTorch lacks: memory order, small batches, text, residual blocks, twins."""
 
 from collections.abc import Callable
 

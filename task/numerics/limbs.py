@@ -1,4 +1,4 @@
-"""Sums of numbers as integers in limbs, so that they do not depend on the order of what is added.
+"""Exact sums of numbers as integers in limbs, independent of the order of the terms.
 
 A sum is a whole number of 2^-192, and arrays of its limbs are added as they are.
 """

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of columns, from sums that are exact and so add up in any order.
+"""Mean and standard deviation of columns, from exact sums that are independent of order.
 
 Every finite float32 is a whole number of 2^-149, and its square one of 2^-298. So the sum of a column and
 that of its squares are integers, of at most 307 and 583 bits for 2^29 values of any size, and

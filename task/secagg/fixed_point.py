@@ -1,4 +1,4 @@
-"""Sums of 64 or 32 bits: what clients change, by their weights, as integers on a grid declared beforehand.
+"""Fixed-point sums of 64 or 32 bits: clients' weighted changes as integers in a unit fixed beforehand.
 
 A client sends rint(n_k (x_k - w^t) 2^g) for the record x_k, and the mean is w^t + 2^-g S / sum_k n_k with the
 sum S of the integers, which is exact modulo 2^bits. The server chooses the unit 2^-g of a phase by what it

@@ -1,4 +1,4 @@
-"""A node's four steps of a secure round, and what it remembers between them.
+"""A node's four steps of a secure round, and its state between them.
 
 Each step takes the state and returns the next one with the answer. The state is the round's secret of 32
 bytes, from which all of the node's keys follow, and digests of what was asked before: so each step is
@@ -30,7 +30,7 @@ MOST_RELEASED = 1024  # sums that a node remembers
 
 @dataclass(frozen=True)
 class RoundMemory:
-    """What a node remembers; without a session, of earlier rounds only."""
+    """A node's state; without a session, only of earlier rounds."""
 
     session: bytes = b""  # identity of the attempt
     secret: bytes = field(default=b"", repr=False)

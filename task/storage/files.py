@@ -1,4 +1,4 @@
-"""Files that are whole or not there: write, sync, rename; readable by their owner only.
+"""Atomic files: write, sync, rename; readable by their owner only.
 
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """

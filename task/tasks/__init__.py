@@ -1,4 +1,4 @@
-"""What a model is trained for: its outputs, a loss for each example, and how its predictions are judged.
+"""Tasks: a model's outputs, a loss for each example, and metrics of its predictions.
 
 The training loop and the rules know no task. This module has the names and needs no torch; `task.tasks.kinds`
 computes. The form of targets:
@@ -117,7 +117,7 @@ def _check_data(config: Config, name: str, found: str) -> None:
 
 
 def check_goal(config: Config, name: str) -> None:
-    """Refuse what has no meaning under a task.
+    """Refuse settings that have no meaning for a task.
 
     Raises:
         ConfigError: Naming the key, the algorithm or attack, and the tasks that go.

@@ -1,4 +1,4 @@
-"""Records whose parameters travel as a code: what is coded, into which bytes, and back.
+"""Coded records on the wire: which are coded, their encoding and decoding.
 
 A coded record has one array of bytes under the name `CODE` in the place of its parameters; buffers, and
 tensors other than float32, are sent with it unchanged. The update, and not the model, is what is coded: less
@@ -152,7 +152,7 @@ def coder_of(
     server_round: int,
     own: Callable[[str], Mapping[str, NamedArrays]] | None = None,
 ) -> Coder | None:
-    """Return what codes the records of a contract; None if it says of none that it is coded.
+    """Return the coder of a contract's records; None if none is coded.
 
     `received` are the records that went down, `parameters` the names of the model's shared parameters; `own`
     returns what a client received, where that differs by client.

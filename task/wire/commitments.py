@@ -1,4 +1,4 @@
-"""A node's signed commitment to what it sends up, by which anyone can tell later what it sent.
+"""A node's signed commitments to its uploads, by which anyone can check later what it sent.
 
 A node of a run with a transcript adds a record ``commitment`` to each answer that counts for the model: a
 signature (Ed25519) of the statement

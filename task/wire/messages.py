@@ -78,7 +78,7 @@ class RejectedReply:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is to train."""
+    """A training order for a node."""
 
     round: int  # server round, from 1
     arrays: dict[str, Arrays]  # downward array records by field name

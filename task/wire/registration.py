@@ -30,7 +30,7 @@ Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """What a node says of itself."""
+    """A node's registration."""
 
     clients: Sequence[str]  # names of the clients that it can train; `ClientNames` travel as their number
     num_examples: np.ndarray  # their training examples, integers ``[len(clients)]``

@@ -1,4 +1,4 @@
-"""What runs in the process of one message: the app between its order and its answer.
+"""The process of a single message: reads the order, runs the app, writes the answer.
 
 The process is a fork of the warm parent. It reads its order from the socket, see
 `server_app.deploy.host.tasks`, and writes its answer there; it has no connection and no key.
@@ -55,7 +55,7 @@ TASK_ID = 1  # a process serves one message
 
 @dataclass
 class _Received:
-    """What came through the socket; `kept` is what the app kept of this series of runs."""
+    """What came through the socket; `kept` is the app's state for this series of runs."""
 
     settings: dict[str, Any]
     run: Run
@@ -182,7 +182,7 @@ def _cap_threads(most: int) -> None:
 
 
 def _reason(err: BaseException, most: int) -> str:
-    """Return what the server hears of an error; `most` is the node's memory in bytes, 0 = no limit."""
+    """Return the reason of an error, for the server; `most` is the node's memory in bytes, 0 = no limit."""
     if isinstance(err, SystemExit):
         code = err.code if isinstance(err.code, int | None) else "..."
         return f"the ClientApp called sys.exit({code})"

@@ -1,4 +1,4 @@
-"""Messages that arrive although a process dies: at-least-once delivery in the SuperLink's database.
+"""At-least-once delivery in the SuperLink's database: messages arrive even if a process dies.
 
 Flower's SuperLink marks a message as delivered when it is fetched and then forgets it. A message in transit
 is therefore lost when a node, the ServerApp or the SuperLink dies: the round waits until its timeout, or
@@ -48,7 +48,7 @@ MAX_ORDERS = 3
 
 
 class Delivery:
-    """What the SuperLink remembers of messages on their way.
+    """The SuperLink's records of messages in transit.
 
     Args:
         state: The SuperLink's state, in a database.
@@ -114,7 +114,7 @@ class Delivery:
         return [order for order in found if order]
 
     def answer(self, order: str, node: int, reason: str) -> None:
-        """Answer an order to a node in its place, with an error."""
+        """Answer an order on behalf of its node, with an error."""
         with self.state.session() as session:
             row = session.execute(
                 select(
@@ -137,7 +137,7 @@ class Delivery:
             self.arrivals.answered(order, node)
 
     def refuse(self, node: int, reason: str) -> None:
-        """Drop what a node is uploading, and answer with an error in its place."""
+        """Drop what a node is uploading, and answer on its behalf with an error."""
         for session_id, order in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
             self.answer(order, node, reason)
@@ -184,7 +184,7 @@ class Delivery:
         return owner is not None and int64_to_uint64(owner) == node
 
     def keep_uploads(self, node: int) -> None:
-        """Let the uploads of a node go on, as it was heard: one part may take long on a slow line."""
+        """Keep a node's uploads alive after a sign of life: one part may take long on a slow line."""
         if sessions := self.arrivals.uploads(node):
             later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
             upload = ObjectPushSession
@@ -194,7 +194,7 @@ class Delivery:
                 )
 
     def contents(self, object_ids: Iterable[str], most_bytes: int) -> dict[str, bytes]:
-        """Return the contents of those objects that are here and fit after those before them."""
+        """Return the contents of the objects that have arrived, as many as fit."""
         store: Any = self.state.object_store
         return objects.read(store, object_ids, most_bytes)
 
@@ -207,7 +207,7 @@ class Delivery:
         return bool(found)
 
     def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
-        """Return `store_object` that also takes several objects, packed, and an object twice.
+        """Return a `store_object` that also takes several packed objects, and repeated ones.
 
         It comes again if its answer was lost.
         """
@@ -226,7 +226,7 @@ class Delivery:
         return put
 
     def whole(self, orders: Iterable[str]) -> set[str]:
-        """Return the orders without those to which a reply is on its way and not all here.
+        """Return the orders without those whose reply has arrived only in part.
 
         An upload that has stood still for too long is dropped; its order is then unanswered.
         """
@@ -246,7 +246,7 @@ class Delivery:
         return wanted - {order for order, _, _ in partial}
 
     def ready(self, orders: Collection[str], run: int) -> set[str]:
-        """Return the orders of a run to which there is all of a reply, or will be an error in its place."""
+        """Return the orders of a run that have a complete reply, or will get an error instead."""
         order, root, upload = MessageIns, ObjectPushSessionRoot, ObjectPushSession
         with self.state.session() as session:
             waiting = session.scalars(
@@ -300,7 +300,7 @@ class Delivery:
             self._done.add(reply)
 
     def forget_confirmed(self) -> None:
-        """Delete now what the ServerApp has; what a SuperLink that is killed leaves, a sweep deletes."""
+        """Delete now what the ServerApp has received; a sweep deletes what a killed SuperLink left."""
         with self._lock:
             done, self._done = self._done, set()
         if not done:
@@ -324,7 +324,7 @@ class Delivery:
         return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def recall(self, node: int) -> None:
-        """Let the node's inbox know what an earlier process handed out."""
+        """Tell the node's inbox what an earlier process delivered."""
         inbox = self.arrivals.inbox(node)
         for order in self._unanswered(node):
             with contextlib.suppress(NoObjectInStoreError):

@@ -1,4 +1,4 @@
-"""What the SuperLink need not ask its database at each call.
+"""Caches for the SuperLink: database queries that need not be repeated at every call.
 
 Flower asks at each call which node has the key, whether the run runs, and whose task has the token, and adds
 up traffic: half of all transactions. Here such an answer holds for a moment, unless this process, which alone
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """A question whose answers hold for a moment.
+    """A query whose answers are cached briefly.
 
     Args:
         ask: The question; an answer of None is not remembered.
@@ -64,12 +64,12 @@ class Remembered(Generic[K, V]):
         return found[0] if found is not None and found[1] > time.monotonic() else None
 
     def forget(self) -> None:
-        """Ask again, whatever the question."""
+        """Forget all cached answers."""
         self._answers = {}
 
 
 class _Trees:
-    """The trees of objects that were registered, the newest of them."""
+    """The most recently registered trees of objects."""
 
     def __init__(self) -> None:
         self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
@@ -99,7 +99,7 @@ class _Trees:
 
 
 class Traffic:
-    """Adds up the traffic of runs, and writes it each second; one that is killed loses the last."""
+    """Sums the traffic of runs and writes it once a second; a kill loses the last second."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
@@ -117,7 +117,7 @@ class Traffic:
             self.write()
 
     def write(self) -> None:
-        """Write what was counted."""
+        """Write the sums."""
         with self._lock:
             sums, self._sums = self._sums, {}
             self._written_at = time.monotonic()
@@ -129,7 +129,7 @@ class Traffic:
 
 
 def economise(state: SqlLinkState) -> Traffic:
-    """Let a state ask its database less; return what is to be written when the SuperLink ends.
+    """Reduce a state's database queries; return what must be written when the SuperLink ends.
 
     Its object store's `delete` then takes several ids.
     """

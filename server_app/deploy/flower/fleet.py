@@ -1,4 +1,4 @@
-"""The Fleet API's servicer: Flower's own, with what it does not check."""
+"""The Fleet API's servicer: Flower's own, with additional checks."""
 
 import logging
 import time
@@ -102,7 +102,7 @@ class Fleet(FleetServicer):
         return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:
-        """Note which app a node runs; turn it away if it is another than that of the runs here.
+        """Note which app a node runs; refuse it if it is not the app of the runs here.
 
         Admitted, it would refuse every message, and a round that needs its reply fails. So the round waits.
 
@@ -127,7 +127,7 @@ class Fleet(FleetServicer):
         return response
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node what it shall do, also if it was given it before and has not done it.
+        """Send a node its orders, including those that it fetched before but has not answered.
 
         Not before all of it is here: the node would look for the rest no more than once a second. A call that
         asks for it (`HOLD_HEADER`) is held until there is something; a newer call of the node ends it.
@@ -165,7 +165,7 @@ class Fleet(FleetServicer):
             return response
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Take the head of a reply that the node gives in its own name."""
+        """Receive the head of a node's reply in its own name."""
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise RefusedCallError(
@@ -202,7 +202,7 @@ class Fleet(FleetServicer):
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Take a part of a reply of this node."""
+        """Receive a part of this node's reply."""
         if not self._delivery.owns(request.node.node_id, request.session_id):
             # The whole of it may be here: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
@@ -212,7 +212,7 @@ class Fleet(FleetServicer):
             raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node a part of a message that it must answer; any other part counts as missing.
+        """Send a node a part of a message that it must answer; any other part counts as missing.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
         SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
@@ -256,7 +256,7 @@ def _in_parts(context: grpc.ServicerContext) -> bool:
 
 
 def _hold(context: grpc.ServicerContext) -> float:
-    """Return for how many seconds a call is to be held."""
+    """Return for how many seconds to hold a call."""
     try:
         wanted = float(get_metadata_str(context.invocation_metadata(), HOLD_HEADER) or 0)
     except ValueError:

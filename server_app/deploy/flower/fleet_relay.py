@@ -69,7 +69,7 @@ class _Listener(socket.socket):
         self._ending: list[socket.socket] = []  # shut down, and to be closed by the event loop
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return a further connection, for which another ends if there are too many.
+        """Accept a connection; if there are too many, another one ends.
 
         Raises:
             BlockingIOError: None is there, or many wait to be closed.

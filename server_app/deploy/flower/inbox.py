@@ -106,7 +106,7 @@ class Inbox:
             self._out.pop(order, None)
 
     def forget(self) -> None:
-        """Let the next look ask the database for all."""
+        """Make the next poll query the database."""
         with self._change:
             self._known = False
             self._coming.pop(UNKNOWN, None)
@@ -114,16 +114,16 @@ class Inbox:
 
     @property
     def known(self) -> bool:
-        """Whether nothing but what is known here can be for the node."""
+        """Whether the index is complete for the node."""
         return self._known
 
     @property
     def unanswered(self) -> bool:
-        """Whether the node has what it did not answer."""
+        """Whether the node has fetched messages that it has not answered."""
         return bool(self._out)
 
     def whole(self) -> frozenset[str]:
-        """Return the messages that a look should find."""
+        """Return the messages that a poll should find."""
         with self._change:
             return frozenset(self._whole)
 
@@ -137,7 +137,7 @@ class Inbox:
                 self._coming[UNKNOWN] = time.monotonic()
 
     def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
-        """Note what a look found; `before` is what `whole` was before it."""
+        """Note what a poll found; `before` is what `whole` returned before it."""
         with self._change:
             self._looked_at = time.monotonic()
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
@@ -150,17 +150,17 @@ class Inbox:
                 self._known = True
 
     def has(self, object_id: str) -> bool:
-        """Return whether an object is part of what the node has and did not answer."""
+        """Return whether an object belongs to a message that the node has fetched but not answered."""
         with self._change:
             return any(object_id in parts for parts in self._out.values())
 
     def parts(self, order: str) -> frozenset[str]:
-        """Return the parts of a message that the node has and did not answer."""
+        """Return the parts of a message that the node has fetched but not answered."""
         with self._change:
             return self._out.get(order, frozenset())
 
     def had(self, order: str, parts: frozenset[str]) -> None:
-        """Note a message that the node was handed by an earlier process."""
+        """Note a message that an earlier process delivered to the node."""
         with self._change:
             self._out.setdefault(order, parts)
 
@@ -241,7 +241,7 @@ class Arrivals:
 
     @contextmanager
     def asking(self, question: Question) -> Iterator[None]:
-        """Report to a question what arrives."""
+        """Report arrivals to a question."""
         with self._lock:
             self._questions.add(question)
         try:
@@ -278,7 +278,7 @@ class Arrivals:
         return list(found)
 
     def prune(self) -> None:
-        """Forget uploads that no one goes on with."""
+        """Forget abandoned uploads."""
         with self._lock:
             old = time.monotonic() - timing.UPLOAD_S
             for session in [session for session, upload in self._uploads.items() if upload.heard < old]:

@@ -1,4 +1,4 @@
-"""What the SuperLink lets a node do: limits on the Fleet API that act before a request is decoded.
+"""Limits on the Fleet API, applied before a request is decoded.
 
 Flower checks a signature on each call's time stamp and that the key belongs to the node id of the request.
 It has no limit on size, count or rate. `RateLimiter` stands before its check of the node and counts by key:
@@ -89,7 +89,7 @@ class _CallBucket:
         self.tokens = self.size
 
     def take(self) -> float:
-        """Take a token; return in how many seconds it is there."""
+        """Take a token; return in how many seconds it is available."""
         now = time.monotonic()
         self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
         self.at = now
@@ -131,7 +131,7 @@ class Sender:
 
 
 class NodeNotes:
-    """What nodes last said of themselves, in a word each; on the disk, for a SuperLink that is killed.
+    """The nodes' last reports of themselves, a word each; on the disk, to survive a kill.
 
     Args:
         path: JSON file; None = nothing is kept. One that cannot be read or written costs no more than that a

@@ -1,4 +1,4 @@
-"""The calls of the Runtime API that a round consists of, without the layers that Flower puts around them.
+"""The Runtime API's calls of a round, without Flower's layers around them.
 
 Flower's application takes such a call through five middlewares and as many threads; it then costs ten times
 what the handler itself costs, and a round has dozens of them. Here a call is read, its token is checked and

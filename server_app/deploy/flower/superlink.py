@@ -72,7 +72,7 @@ ROUTINE = (
 
 
 def patch(limits: Limits, code: str = "") -> None:
-    """Give Flower's SuperLink, not yet started, the limits and the delivery, and the code of its app.
+    """Add the limits, the delivery and the app's code to Flower's SuperLink before it starts.
 
     Raises:
         ConfigError: This version of Flower is built otherwise.

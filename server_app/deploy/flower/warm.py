@@ -63,7 +63,7 @@ class AcquiredTask:
     certificates: bytes | None = None
 
     def report(self, why: str) -> None:
-        """Say, in the place of a process, how it ended."""
+        """Report, on behalf of a process, how it ended."""
         client = RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.certificates is None,

@@ -26,7 +26,7 @@ HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until ther
 
 @contextmanager
 def app_folder() -> Iterator[Path]:
-    """Give the app's folder with its ``pyproject.toml``, as Flower builds a bundle from it.
+    """Yield the app's folder with its ``pyproject.toml``, from which Flower builds a bundle.
 
     That is the checkout; of an app that is installed from a wheel it is a copy, made for the block.
 

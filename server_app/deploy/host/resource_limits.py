@@ -1,4 +1,4 @@
-"""What a small machine needs: a limit on memory, and a limit on the bandwidth to the SuperLink."""
+"""Limits for small machines: on memory, and on the bandwidth to the SuperLink."""
 
 import asyncio
 import os

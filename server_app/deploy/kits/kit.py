@@ -155,7 +155,7 @@ class NodeKit(Kit):
 
 
 def proof(secret: bytes) -> str:
-    """Return what a caller of the Control API shows: it follows from the secret, not the secret from it."""
+    """Return the proof that a caller of the Control API shows; it does not reveal the secret."""
     return hmac.new(secret, PROOF_OF, hashlib.sha256).hexdigest()
 
 

@@ -58,7 +58,7 @@ class Keeper:
         self._wrong: list[str] = []  # about the kit's keys
 
     def run(self, over: threading.Event) -> None:
-        """Look until the event is set."""
+        """Check repeatedly until the event is set."""
         while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
@@ -66,7 +66,7 @@ class Keeper:
                 self.seen.trouble = f"{type(err).__name__}: {err}"
 
     def look(self) -> None:
-        """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
+        """Check the SuperLink and the nodes if that is due, then advance the jobs."""
         try:
             if self._is_due():
                 check_database(self.kit.database)
@@ -223,7 +223,7 @@ class StatusWriter:
 
 
 def _full(folder: Path) -> str:
-    """Return what is wrong with the disk of a folder, "" if nothing is."""
+    """Return the problem of a folder's disk, "" if there is none."""
     free = shutil.disk_usage(folder).free
     if free >= SMALLEST_DISK:
         return ""

@@ -71,7 +71,7 @@ class Runner:
         self._writer = threading.Thread()  # writes one of them
 
     def look(self, nodes: list[NodeState]) -> None:
-        """Bring every job whose turn it is a step further.
+        """Advance every job whose turn it is.
 
         Raises:
             LinkError: The SuperLink does not answer; call again later.
@@ -225,7 +225,7 @@ class Runner:
         self.jobs.stopped(job.name)
 
     def _leave(self, job: Job) -> None:
-        """Have written what a stopped run has, once its ServerApp is gone; nothing else waits for it."""
+        """Have a stopped run's results written once its ServerApp is gone, without blocking."""
         folder = self.jobs.runs / job.name
         if is_held(folder) or self._writer.is_alive():
             return

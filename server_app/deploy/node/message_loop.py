@@ -133,7 +133,7 @@ class MessageLoop:
                         say(f"node: heartbeat: {err}")
 
     def _end_needless(self) -> None:
-        """End the task of a run that has ended: the next one's message need not wait for it."""
+        """End the task of a run that has ended, so that the next message does not wait for it."""
         tasks = self._tasks
         task = tasks.number  # first: if another began since, this one is over
         if task and self.client.has_ended(self._serving):
@@ -215,7 +215,7 @@ class MessageLoop:
                 self.lacks_memory = f"{why}. Give the node more memory, or the run less data"
 
     def _keep(self, series: int, state: bytes) -> None:
-        """Keep what an app keeps for the next message of a series of runs."""
+        """Store an app's state for the next message of a series of runs."""
         self._kept[series] = state
         self._kept.move_to_end(series)
         while len(self._kept) > RUNS:

@@ -1,4 +1,4 @@
-"""How a node runs on its machine: its options, and what its app and its processes get to know of them."""
+"""Options of a node on its machine, and how they reach its app and its processes."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""``bouquet node``: the exchange with the SuperLink, and the warm parent of the tasks, kept up.
+"""``bouquet node``: runs the exchange with the SuperLink and the warm parent of the tasks.
 
 This process keeps the connection; its only child, which must be single-threaded, forks for each message. It
 says in plain words what happens. A connection on which nothing was exchanged for 30 s, although the
@@ -60,7 +60,7 @@ def run_node(kit: NodeKit, options: Options) -> None:
 
 
 class _NodeProcess:
-    """One node: its exchange, its only child, and what was said of them."""
+    """One node: its exchange with the SuperLink, its child process, and what was reported of them."""
 
     def __init__(self, kit: NodeKit, options: Options, supervisor: Supervisor) -> None:
         self.kit, self.options, self.supervisor = kit, options, supervisor

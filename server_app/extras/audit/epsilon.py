@@ -149,7 +149,7 @@ def judge(
 def _parameters(
     config: Config, rows: Sequence[Row], along: np.ndarray, apart: float, size: int
 ) -> dict[str, Row]:
-    """Return how much a client counts, and how much noise there is, against what is promised of both."""
+    """Return the measured weight of a client and the noise, with the promised values of both."""
     clips = np.array([row["dp_clip"] for row in rows])
     joins = config.server.fraction_train
     expected = joins * rows[-1]["population"]  # M

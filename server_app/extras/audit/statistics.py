@@ -1,4 +1,4 @@
-"""What canaries' scores say about epsilon: an estimate, and lower bounds that hold with 95 % confidence.
+"""Estimate epsilon from canaries' scores, with lower bounds that hold with 95 % confidence.
 
 A canary's score is ``sqrt(d) cos(w_T - w_0, u_i)``. Of a canary that took no part it follows N(0, 1) for
 d >= 1000 numbers, whatever the run did, since its direction was drawn apart from it: the null hypothesis

@@ -1,4 +1,4 @@
-"""What a cell of a table counts: a number of a run's result.json, and which of two is the better one."""
+"""Measures of a table's cells: a number of a run's result.json, and which of two is better."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
