@@ -104,9 +104,9 @@ def _add(
         if isinstance(outcome, Exception):
             raise outcome
         merged.add(client, outcome)
-    except MISTAKES:  # in the program, and no client's
+    except MISTAKES:  # a bug, not a client's failure
         raise
-    except Exception as err:  # a client's failure is its own
+    except Exception as err:  # a client's failure does not affect the others
         if not named:
             raise
         merged.fail(client, server_round, err)

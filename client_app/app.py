@@ -89,7 +89,7 @@ def make_app(
         """Flower mod: send errors only in the form that the node's owner allows."""
         try:
             return work(message, context)
-        except Exception as err:  # raised again, without what the owner does not let out
+        except Exception as err:  # raised again, without the parts that the owner keeps private
             owned = owner(context)
             if owned.simulation:
                 raise
@@ -104,7 +104,7 @@ def make_app(
             own = {TRAIN: entry, EVALUATE: evaluation_of(entry), "adapt": adaptation_of(entry)}
             contract = {**own, **entry.phases}.get(name)
             verb, _, _ = message.metadata.message_type.partition(".")
-            if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
+            if contract is None or contract.verb != verb:  # an owner's rules on training depend on the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} with this run config")
             kind, run = message.metadata.message_type, str(wire.entry_of(message.content, "run") or "")
             if not node.owner.simulation:

@@ -55,11 +55,11 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
     owner, train = node.bounds, _train_config(node, order)
     if not (owner.min_examples or owner.min_steps):
         return
-    if entry.work in ("evaluate", "adapt"):  # numbers about test data go up, and no more
+    if entry.work in ("evaluate", "adapt"):  # only metrics of test data are sent
         for client in order.clients:
             check_tests(owner, client, _num_tests(node, client))
         return
-    trains = entry.work == "train"  # else it is a question for losses over all examples
+    trains = entry.work == "train"  # otherwise it asks for losses over all examples
     for client, epochs in zip(order.clients, order.epochs, strict=True):
         rows = len(_rows(node, entry, client))
         epochs = epochs or train.local_epochs
@@ -113,7 +113,7 @@ class Training:
         self.stages = stages_of(node, entry, order)
         self.memory = Memory(node, entry, order)
         self.config = _train_config(node, order)
-        # Of a training that is not its round's only one.
+        # Number of the training, if its round has several.
         self.number = int(order.scalars.get(wire.TRAINING, 0))
 
     def run(self) -> Iterator[Outcome]:
@@ -152,7 +152,7 @@ class Training:
             return self._cohort(cohort)
         except MISTAKES:
             raise
-        except Exception as err:  # of one client's data or files, or of a device that is too small
+        except Exception as err:  # an error of one client's data or files, or too little device memory
             if len(cohort) == 1:
                 return [(cohort[0], err)]
             logger.warning(
@@ -161,7 +161,7 @@ class Training:
                 "halves, which is slower: %s: %s",
                 self.order.round, len(cohort), type(err).__name__, err,
             )  # fmt: skip
-        half = len(cohort) // 2  # out here, where what the failure held is free
+        half = len(cohort) // 2  # out here, where the failure's memory is free
         return [*self._outcomes(cohort[:half]), *self._outcomes(cohort[half:])]
 
     def task(
@@ -225,7 +225,7 @@ class Training:
             stack.enter_context(self.memory.locked(cohort))
             rows, epochs = [self.rows[c] for c in cohort], [self.epochs[c] for c in cohort]
             task, solver, kept = self.task(program, cohort, rows, epochs, order.round)
-            if not program.stacks:  # what trains together draws nothing
+            if not program.stacks:  # cohorts draw no random numbers
                 stack.enter_context(self._drawing(self.number or order.round, cohort[0]))
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)

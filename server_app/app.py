@@ -65,8 +65,7 @@ def run(
     `rounds_over` is called after the last message, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
     folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
-    without it, the caller continues the run. `order` is that in which updates arrived, of a run
-    that is done again.
+    without it, the caller continues the run. `order` is the order of arrival of a run that is replayed.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.

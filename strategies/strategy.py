@@ -76,7 +76,7 @@ class Strategy(FlowerStrategy):
         self.config, self.entry = configured(self.rule_type.algorithm, config, knobs)
         self.rule = self.rule_type(self.config)
         self.registry = registry_of(self.config, self.entry)
-        # Without a config the clients may do other work than the default keys say.
+        # Without a config the clients may not follow the default keys.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
         self.engine.use(stages_of(self.engine, self.entry))
@@ -89,7 +89,7 @@ class Strategy(FlowerStrategy):
         self._in_start = False
         self._evaluate_fn: EvaluateFn | None = None
         self.last_good, self.why_kept = self.engine.last_good, ""  # why the last skipped round was skipped
-        self.rolled_back: int | None = None  # the round whose model the present round went back to
+        self.rolled_back: int | None = None  # the round whose model the present round was rolled back to
         self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
 

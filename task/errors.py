@@ -97,9 +97,9 @@ class SecureAggregationError(BouquetError):
     """A message of a secure round violates the protocol, so this side stops."""
 
 
-# Mistakes in the program itself: they end what runs, with their traceback, and are never tried again.
+# Bugs: they end what runs, with their traceback, and are never retried.
 MISTAKES = (AssertionError, AttributeError, ImportError, NameError, NotImplementedError, TypeError)
-# Those of them that not even hostile bytes lead to.
+# Bugs that not even hostile bytes can cause.
 UNFED = (ImportError, NameError, NotImplementedError)
 
 
@@ -143,7 +143,7 @@ def public(err: BaseException) -> str:
 LASTING: dict[str, type[BouquetError]] = {
     "config": ConfigError,  # a key, or a node's options
     "data": DataError,
-    "policy": RefusedError,  # what a machine's owner allows; what it says "not now" to may pass
+    "policy": RefusedError,  # an owner's policy; "not now" is transient
     "state": StateError,
     "code": CodeError,
     "reply": RepliesError,
@@ -151,14 +151,14 @@ LASTING: dict[str, type[BouquetError]] = {
 }
 PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
 _WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have been passed on several times
-# Unforeseen errors that are mistakes of a program, unless they come from the packages after them.
+# Unexpected errors that are bugs, unless they come from the packages below.
 _MISTAKES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
     SyntaxError, TypeError, ValueError,
 )  # fmt: skip
 _OF_MEMORY = re.compile(r"MemoryError|not enough memory|allocate memory|out of memory|--max-memory")
 _NETWORK = ("flwr", "grpc", "httpx", "httpcore", "ray")
-# What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
+# Transient errors of a disk or system: full, busy or away; the same call works later.
 PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}
     | {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT}

@@ -194,7 +194,7 @@ def code_folder() -> Path:
 def _look_here() -> str:
     """Let Python find the modules of `code_folder`, after all others; return that folder."""
     if (here := str(code_folder())) not in sys.path:
-        sys.path.append(here)  # at the end: no file here takes the place of an installed package
+        sys.path.append(here)  # at the end: no file here can replace an installed package
         importlib.invalidate_caches()
     return here
 
@@ -207,7 +207,7 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
     set of Hugging Face's is no code.
     """
     packages = {package_of(r) for r in references if not is_hub(r)}
-    if packages:  # else nothing of a user's own is looked for, in whatever folder this is
+    if packages:  # otherwise no user modules are searched in the present folder
         _look_here()
     return {package: _sha256(package) for package in sorted(packages)}
 
@@ -240,7 +240,7 @@ def _imports(path: Path) -> Iterator[str]:
     """Yield the top-level names that a Python file imports."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # who imports it hears of it
+    except (SyntaxError, ValueError):  # its import reports the error
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

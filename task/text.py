@@ -3,10 +3,10 @@
 import logging
 import unicodedata
 
-logger = logging.getLogger("flwr")  # in another Flower app these lines stand among Flower's own
+logger = logging.getLogger("flwr")  # in another Flower app these lines appear among Flower's own
 
 KEPT = frozenset("\n\t")
-# Characters that turn the direction of writing; others of their category join letters of some scripts.
+# Characters that change the direction of writing; others of their category join letters of some scripts.
 TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 UNSEEN = frozenset({"Cc", "Cs"})  # control characters; halves of a character, which cannot be encoded
 

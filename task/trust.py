@@ -20,7 +20,7 @@ from typing import Any
 
 from task.errors import ConfigError
 
-_named: set[str] = set()  # references that are the user's own word
+_named: set[str] = set()  # references that the user typed
 _allowed: set[str] = set()  # packages that a file or a server may name, and data sets of Hugging Face
 _STANDARD = frozenset(sys.stdlib_module_names)
 

@@ -44,8 +44,8 @@ class Node:
     share: tuple[int, int]
     device: torch.device
     owner: Owner = SIMULATION
-    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run deals it
-    named: str = ""  # its one client's model, as the node config says; "" = as the run deals it
+    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run assigns it
+    named: str = ""  # its one client's model, as the node config says; "" = as the run assigns it
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.

@@ -76,7 +76,7 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
     device = training_device(config.train.device, portable=config.train.portable)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
-        check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
+        check_optimizer(config.train.optimizer)  # reported at registration if it cannot be used
     if name:
         refuse_own(config, local(path))
         check_own_data(config)

@@ -63,7 +63,7 @@ class Owner:
     """The rules of a node's owner."""
 
     simulation: bool = True  # whether there is none, as the run and the node are one user's
-    min_examples: int = 0  # fewest distinct examples that what leaves is computed from; 0 = any number
+    min_examples: int = 0  # fewest distinct examples behind anything that leaves the node; 0 = any number
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
     key: str = ""  # file of the key that nodes encrypt with; "" = none
     encrypted: bool = False  # whether it takes part in encrypted runs only
@@ -72,7 +72,7 @@ class Owner:
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
 
-    # By what its node proves what it sends to other parties, and checks what they send.
+    # Signs what its node sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
 
     def explain(self, err: Exception) -> str:

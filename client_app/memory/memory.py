@@ -118,7 +118,7 @@ class Memory:
         entry, order = self.entry, self.order
         try:
             checks.check_scalars(entry, upload.scalars)
-            # A code that was decoded again was of finite numbers, and what it left out is.
+            # A code that was decoded had finite numbers, and so has its residual.
             known = {*upload.codes, *(residual_of(r).name for r in entry.up if r.name in upload.codes)}
             for name, arrays in (*upload.arrays.items(), *keep.items()):
                 if name not in known:

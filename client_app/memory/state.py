@@ -142,7 +142,7 @@ class StateStore:
 
     root: Path  # ``state-dir``
     run_name: str  # each run of the name has a folder of its own
-    scope: str = ""  # folder in that for what is kept otherwise than by client and run; "" = none
+    scope: str = ""  # subfolder for state that is not by client and run; "" = none
     durable: bool = True  # whether each save survives a power cut; else what the last checkpoint synced does
 
     def path(self, client: str, run: str = "") -> Path:
@@ -203,7 +203,7 @@ class StateStore:
         chain, lost = chain_of(path, present, enough)
         before = sorted(r for r in chain if r < server_round)
         last = max((r for r in before if r not in void and (resumable is None or r <= resumable)), default=0)
-        # Rounds that the server has gone back from are still to come in a resume from a checkpoint in them.
+        # A resume from a checkpoint before a rollback will repeat the rolled-back rounds.
         needed = {r for r in before if r >= last} if resumable is not None else set()
         header = Header(client, algorithm, run, server_round, max(needed, default=last), tuple(fields))
         rounds, leftovers = beside(path, listed(path.parent) if names is None else names)

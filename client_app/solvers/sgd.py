@@ -68,7 +68,7 @@ class Solver:
 
     name: ClassVar[str] = "sgd"  # what catalogue entries call it
     trains: ClassVar[bool] = True  # whether the loop takes local steps at all
-    # Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves.
+    # Whether layers with two modes are in training mode; else nothing is drawn and no buffer moves.
     training: ClassVar[bool] = True
     adapts: ClassVar[bool] = False  # whether `personalise` needs the client's training data
     # Whether each `gradient` returns tensors, never factors of some: a user's own class has one of its own.
@@ -78,8 +78,8 @@ class Solver:
     scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
     arrays: Mapping[str, Arrays]  # its downward records by field, ``arrays`` among them
     kept: Sequence[Mapping[str, Arrays]]  # of each client, by field; empty where it keeps nothing or is new
-    per_client: Sequence[PerClient] = ()  # of each client, what it alone gets, by record and name
-    order: wire.TrainOrder | None = None  # the message, for what only few solvers need
+    per_client: Sequence[PerClient] = ()  # records for single clients, by record and name
+    order: wire.TrainOrder | None = None  # the message, for the few solvers that need it
 
     def __init_subclass__(cls, **given: str | bool) -> None:
         """Take the name, and what is otherwise than in plain SGD."""

@@ -49,7 +49,7 @@ from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 from task.wire.norms import NormBound
 
-MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what rounding may add
+MARGIN = 0.99  # tolerance for rounding of a code that is scaled down to the bound
 
 
 class Coding(Stage):

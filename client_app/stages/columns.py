@@ -29,7 +29,7 @@ def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterato
             _check_counts(node, client, sums["column-sums"]["count"])
             up = {field.name: sums[field.name] for field in entry.up}
             yield client, wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)})
-        except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+        except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
             yield client, err
 
 

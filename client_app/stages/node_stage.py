@@ -40,7 +40,7 @@ class NodeStage:
     """A node stage that does nothing; the base of every other."""
 
     name: ClassVar[str] = ""  # of its feature, see `task.features`
-    queries: ClassVar[Mapping[str, Query]] = {}  # what answers the feature's own questions, by their names
+    queries: ClassVar[Mapping[str, Query]] = {}  # handlers of the feature's own queries, by name
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked

@@ -33,7 +33,7 @@ def measured(
         try:
             numbers, records = measure(client)
             yield client, wire.ClientUpdate(records, numbers)
-        except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+        except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
             yield client, err
 
 

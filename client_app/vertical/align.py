@@ -46,7 +46,7 @@ class Alignment:
                 with self.memory.locked([client]):
                     (kept,) = self.memory.load([client], 0)
                     yield client, self.memory.keep(client, *step(client, kept))
-            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
                 yield client, err
 
     def points(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:

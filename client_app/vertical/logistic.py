@@ -128,7 +128,7 @@ class LogisticWork:
                 with self.memory.locked([client]):
                     upload, keep = step(client)
                     yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
                 yield client, err
 
     def _opened(self, client: str) -> _Linear:

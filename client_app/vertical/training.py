@@ -114,7 +114,7 @@ class PartyWork:
                 with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
                     upload, keep = step(client)
                     yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
                 yield client, err
 
     def opened(self, client: str, top: int = -1) -> _Trained:

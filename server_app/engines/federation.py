@@ -59,7 +59,7 @@ class Federation:
             BouquetError: It ended without a result, or a process of the federation has ended.
         """
         try:
-            # The nodes are this command's own, so that all of them come.
+            # The nodes are started by this command, so all of them will come.
             nodes = follow.chosen(self.kit, str(keys.get("nodes", ""))) or self.kit.node_keys
             all_nodes = {"min-nodes": len(nodes)}
             self.job = follow.submit(self.kit, all_nodes | dict(keys))

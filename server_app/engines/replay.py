@@ -22,15 +22,15 @@ from task.resolve.read import read_config
 class Replayed:
     """The outcome of a replay."""
 
-    rounds: int  # how many were done again
-    of: int  # how many the run was to have
+    rounds: int  # number of repeated rounds
+    of: int  # planned number of rounds
     model: str  # SHA-256 of the last model of the run
-    differs: int  # the first round after which there is another model; 0 = none
+    differs: int  # the first round after which the models differ; 0 = none
     got: str  # SHA-256 of the model there, or of the last one
-    updates: int  # that the run took
+    updates: int  # that the run used
     refused: int
     lost: int  # starts that it gave up
-    notes: tuple[str, ...]  # what is different now
+    notes: tuple[str, ...]  # differences to the original run
 
 
 def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line: None) -> Replayed:

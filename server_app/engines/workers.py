@@ -85,7 +85,7 @@ class Workers(Backend):
             )
             with _ours_only() if how == "spawn" else nullcontext():
                 process.start()
-            theirs.close()  # now only the worker has it, and its end is the end of the pipe
+            theirs.close()  # now only the worker has it: the pipe ends with the worker
             self._workers[number] = _Worker(number, process, ours)
             if self._ended:
                 process.kill()
@@ -178,7 +178,9 @@ def _death(exit_code: int | None) -> str:
 
 def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
     """Answer messages until the driver ends; runs in the worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the driver says what ends
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends Ctrl-C to all; the driver decides what ends
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     _take_a_gpu(number)

@@ -8,7 +8,7 @@ from task.config.data_sections import DriftConfig
 from task.datasets.drift import changes
 from task.population import some
 
-RECOVERED = 0.95  # of the accuracy before; a model that has so much of it again has recovered
+RECOVERED = 0.95  # share of the former accuracy at which a model has recovered
 
 
 def changes_of(keys: Mapping[str, Any], rounds: int) -> list[int]:

@@ -1,10 +1,10 @@
 """Checkpoints: the state after a round, written atomically.
 
 ``checkpoint/round-N.safetensors`` holds the arrays; ``checkpoint/latest.json`` names the file that
-counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While
-that state has not proved itself (`strategies.engine.recovery`) the file of the one to go back to stays, and
-``good`` says of it what the rest says of the latest. The JSON is renamed into place last and is what makes
-a checkpoint valid; a crash before that leaves the one before.
+counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While that
+state has not proved good (`strategies.engine.recovery`), the file of the rollback target stays, and ``good``
+describes it as the rest describes the latest. The JSON is renamed into place last, which makes the checkpoint
+valid; a crash before that leaves the earlier one.
 """
 
 import json

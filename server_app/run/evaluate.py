@@ -53,7 +53,7 @@ def central_evaluation(
     else:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-    held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by how far it has drifted
+    held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by the extent of its drift
 
     def data(server_round: int) -> tuple[torch.Tensor, torch.Tensor]:
         state = share_at(dataset.drift.config, server_round) if dataset.drift else 0.0

@@ -63,7 +63,7 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return summarise(folder.rounds(), folder.clients(), keys)
     except OSError:
-        raise  # the disk is at fault, and a resume can do it again
+        raise  # the disk is at fault, and a resumed run can repeat it
     except Exception as err:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run has finished, but its summary could not be written", folder.path)
         known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}

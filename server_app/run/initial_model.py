@@ -1,7 +1,7 @@
 """Start from a file: parameters and buffers of ``initial-model`` replace the randomly drawn ones.
 
-The server reads the file, once, when a run begins; nodes never do. So what clients keep to themselves, such
-as FedPer's head, is drawn by seed as ever. A resumed run goes on from its checkpoint and reads no file.
+The server reads the file, once, when a run begins; nodes never do. So private parts, such as FedPer's head,
+are drawn by seed as usual. A resumed run continues from its checkpoint and reads no file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def initial_model(
 ) -> tuple[Arrays, Loaded]:
     """Return the model that a run begins with, and how the file's tensors were used.
 
-    A run with a checkpoint goes on from that: its model stays as it is, and no file is read.
+    A run with a checkpoint continues from it: its model is unchanged, and no file is read.
 
     Args:
         config: The run, with a file to start from.
@@ -163,6 +163,6 @@ def _whole(file: Path) -> Iterator[None]:
         raise ConfigError(f"{KEY}: expected a file; got {file}, which does not exist") from None
     except (OSError, SafetensorError) as err:
         raise ConfigError(f"{KEY}: {file} cannot be read: {err}") from None
-    except Exception as err:  # whatever a file that is none leads torch.load to
+    except Exception as err:  # torch.load may raise anything for a file of another kind
         what = "a state dict that has only tensors"
         raise ConfigError(f"{KEY}: {file}: expected {what}; got {type(err).__name__}") from None

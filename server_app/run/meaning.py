@@ -150,5 +150,5 @@ def meaning_of_card(card: ModelCard) -> Meaning:
         return Meaning()
     columns = tuple(read_column(name) for name in card.columns[:-1])
     meaning = Description(card.kind, columns, (), classes).meaning
-    # Without the names of its columns those of its classes compare with nothing.
+    # Without column names, class names cannot be compared.
     return meaning if columns or card.kind == "image" else Meaning({"kind": card.kind})

@@ -31,13 +31,13 @@ class ServerModel:
 
     module: nn.Module
     task: Task  # what it is trained for
-    dataset: Dataset | None  # what the server has to test it on
+    dataset: Dataset | None  # the server's test data
     parts: Parts
     family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
     sizes: dict[str, int]  # parameters of the clients' models, by name
     distiller: Distiller | None  # trains models on the run's public examples
     shared: Arrays  # what the clients share of the initial model, by name
-    loaded: Loaded | None  # what became of the file that it begins from
+    loaded: Loaded | None  # how the initial file's tensors were used
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.

@@ -116,7 +116,7 @@ class Scheduler:
         more = True
         while more:
             chunk = read_lines(self.queue.run(run.entry).path / ROUNDS, run.after, run.mark)
-            if chunk.restarted:  # a resumed run has cut what came after its checkpoint
+            if chunk.restarted:  # a resumed run has truncated to its checkpoint
                 self.curves[run.entry.name] = Curve()
             self.curves[run.entry.name].add(chunk.rows)
             run.after, run.mark, more = chunk.after, chunk.mark, chunk.more

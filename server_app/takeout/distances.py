@@ -55,7 +55,7 @@ def density_and_coverage(real: Features, generated: Features, k: int = NEIGHBOUR
     from sklearn.metrics import pairwise_distances
     from sklearn.neighbors import NearestNeighbors
 
-    # Of a real example, itself is no neighbour.
+    # A real example is not its own neighbour.
     radii = NearestNeighbors(n_neighbors=k).fit(real).kneighbors()[0][:, -1]
     within = pairwise_distances(generated, real) <= radii
     return float(within.sum() / (k * len(generated))), float(within.any(0).mean())

@@ -69,7 +69,7 @@ class Judge:
             random_state=seed,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the number of steps is all there is
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the model learns the number of steps only
             self._net.fit(_flat(images.inputs(rows)), images.targets(rows).numpy())
 
     def features(self, images: torch.Tensor) -> Features:

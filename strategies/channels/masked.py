@@ -108,7 +108,7 @@ class SecurePhase:
         self._why: dict[str, str] = {}  # by node, why it is out
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
-        self._before = False  # whether what it comes to was released before the run went on
+        self._before = False  # whether its result was released before the run was resumed
         self._cannot = "the phase was not run"
 
     def _order(self, spread: Mapping[int, list[str]]) -> str:
@@ -238,7 +238,7 @@ class SecurePhase:
                 self._why[name] = wire.one_line(str(err))
             except UNFED:  # ours
                 raise
-            except Exception as err:  # whatever bytes from outside lead to is their reply's fault
+            except Exception as err:  # any error from outside bytes is the reply's fault
                 self._why[name] = wire.one_line(str(err), type(err).__name__)
         for node in waiting:
             self._why[names[node]] = f"none within {self.engine.timeout_s:g} s"

@@ -41,7 +41,7 @@ class AtWork:
     start: Start
     request: Message
     asked_at: float  # on the monotonic clock
-    reply: Message | None = None  # it came, and no step has taken it yet
+    reply: Message | None = None  # arrived, but not used by a step yet
 
 
 class RealArrivals:
@@ -137,7 +137,7 @@ class Waited:
 
     requests: list[Message]
     replies: list[Message]
-    judge: Callable[[Folded], None]  # called with what the gate made of them, before the step is taken
+    judge: Callable[[Folded], None]  # called with the gate's results, before the step
 
 
 class WaitingChannel(Channel):
@@ -231,7 +231,7 @@ class RealOrder:
             if why is not None:
                 return self._give_up(client, why)
             if client in self.refused:
-                return client, True  # whatever would come now
+                return client, True  # later arrivals
             self.arrivals.await_one([client])
         elif self.log.closed:
             raise self.log.too_short(self.round)

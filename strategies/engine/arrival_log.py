@@ -54,7 +54,7 @@ class ArrivalLog:
         self._where = where or "the order of arrival"
         self._rounds: dict[int, deque[Line]] = {}
         self._lost: dict[tuple[str, int], str] = {}  # by client and round of its start: why
-        self._left: deque[Line] = deque()  # of the present round, what is still to be followed
+        self._left: deque[Line] = deque()  # events of the present round that are still to follow
         self._take(lines)
 
     def _take(self, lines: Iterable[Line]) -> None:

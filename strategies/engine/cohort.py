@@ -39,7 +39,7 @@ class RoundPlan:
     """The cohort of a round."""
 
     clients: tuple[str, ...]  # S_t, all selected clients by sorted name
-    epochs: dict[str, int]  # of the clients that are slow; the others do as configured
+    epochs: dict[str, int]  # of the stragglers; the others do as configured
     dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
     groups: tuple[tuple[str, ...], ...] = ()  # that train one after the other; empty = all at once
 
@@ -91,11 +91,11 @@ class Cohorts:
         stages: Sequence[ServerStage] = (),
     ) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
-        self.stages = stages  # one may draw the cohorts in place of the policy
+        self.stages = stages  # one may draw the cohorts instead of the policy
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seeds.train)
-        # The most bytes that clients moved in the last round that trained, over those of the contract's
-        # arrays: down and up. Policies that look ahead count on the same ratio.
+        # The most bytes that clients transferred in the last training round, relative to the contract's
+        # arrays: down and up. Policies that look ahead assume the same ratio.
         self._packed = (1.0, 1.0)
 
     def draw(self, state: ServerState, context: RoundContext, run: Callable[[Phase], Folded]) -> RoundPlan:

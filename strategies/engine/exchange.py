@@ -54,13 +54,13 @@ class Terms:
     # Whether the phase is pointless without this number of clients.
     needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
-    # Returns an order's content for a node that may lack what the order goes on from.
+    # Returns an order's self-contained content, for a node that may lack the base model.
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
     # Whether an order is sent only once: no other node can answer it, nor its node after a restart.
     once: bool = False
-    # Whether orders stay open while other exchanges run; each has a time of its own, see `Exchange.wait`.
+    # Whether orders stay open while other exchanges run; each has its own timeout, see `Exchange.wait`.
     lasting: bool = False
-    again: list[Message] = field(default_factory=list)  # the orders that were sent again, for the accounts
+    again: list[Message] = field(default_factory=list)  # the orders that were resent, for the byte counts
 
 
 @dataclass
@@ -77,7 +77,7 @@ class _Order:
     lost: str = ""  # why no node works on it
     lost_at: float = 0.0
     error: Error | None = None
-    last: Incarnation = (0, "")  # who had it when it was lost
+    last: Incarnation = (0, "")  # the node that had it when it was lost
     final: bool = False  # it will not be sent again
 
 
@@ -303,7 +303,7 @@ class Exchange:
                     self.terms.again.append(copy)
                     logger.warning("resending the order for %s, to %s", some(order.clients), self._name(node))
             elif order.lost and order.error is not None and membership.works(order.last):
-                order.final = True  # nothing happened to the node, whatever it says
+                order.final = True  # the node did not restart, whatever it reports
         self._puller.add(self._push(copies))
 
     def _given_up(self, order: _Order, now: float) -> bool:

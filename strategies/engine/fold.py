@@ -74,7 +74,7 @@ class Fold:
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
     coder: Coder | None = None  # reads the records that travel as codes
     models: SubModels | None = None  # the parts of the model that clients have, where they differ
-    # Takes out of a reply what is not for the fold, and refuses it if that is wrong.
+    # Removes from a reply what is not for the fold, and refuses it if that is wrong.
     witness: Callable[[Message, Sequence[str]], None] = lambda reply, clients: None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Fold:
             self._reject(clients, bad.field, bad.expected, bad.got)
         except (StateError, *UNFED):  # ours
             raise
-        except Exception as err:  # whatever bytes from outside lead to is their reply's fault
+        except Exception as err:  # any error from outside bytes is the reply's fault
             reason = wire.one_line(str(err), type(err).__name__)
             self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
         else:
@@ -177,7 +177,7 @@ class Fold:
         for r in contract.up:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
-            if r.encrypted:  # what is in it, its node has checked
+            if r.encrypted:  # its content was checked by the node
                 known = reduction.check_merge(records, len(weights))
                 steps.append(partial(reduction.merge, records, sum(weights.values()), len(weights), known))
                 continue

@@ -28,7 +28,7 @@ class Snapshot:
     round: int
     arrays: Arrays
     numbers: dict[str, Number]
-    # What the run goes back to if clients diverge from this state (`strategies.engine.recovery`).
+    # The rollback target if clients diverge from this state (`strategies.engine.recovery`).
     good: Snapshot | None = None
 
     @staticmethod

@@ -47,10 +47,10 @@ class LastGood:
     def __init__(self, *, private: bool = False, every: int = 1) -> None:
         self.private, self.every = private, every
         self.kept: Kept | None = None  # the last proved state, while the present one is not proved
-        self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
+        self.void: tuple[int, ...] = ()  # rolled-back rounds: clients drop their state of these
         self._start: Kept | None = None
         self._proved = False
-        self._backs: dict[int, int] = {}  # by round, what the run may go back to from its end
+        self._backs: dict[int, int] = {}  # by round, the rollback target at its end
 
     def begin(self, server_round: int, state: ServerState) -> None:
         """Note the state that a round sends."""

@@ -60,7 +60,7 @@ class Phase:
     # Epochs of the clients that do not train as configured.
     epochs: Mapping[str, int] = field(default_factory=dict)
     enough: int = 0  # replies after which the phase closes; 0 = it waits for all
-    least: int = 0  # replies without which the round is skipped; 0 = it goes on with any number
+    least: int = 0  # replies without which the round is skipped; 0 = any number suffices
     # Upper limits of the clients' scalars, below the catalogue's.
     limits: Limits = field(default_factory=dict)
     models: SubModels | None = None  # the parts of the model that the clients get, where they differ
@@ -96,7 +96,7 @@ class RoundContext:
     cohort: tuple[str, ...]  # the clients that train, sorted
     names: Sequence[str]  # names of all clients that are online, sorted
     trainable: tuple[str, ...]  # names of the model's parameters
-    # Returns n_k by name; of a client that is away, those that it had.
+    # Returns n_k by name; for a client that is away, its last n_k.
     examples: Callable[[Iterable[str]], Mapping[str, int]]
     # Returns loss and accuracy of a model on the server's test set; nothing where that is missing or not due.
     measure: Callable[[Arrays], Mapping[str, float]] = lambda arrays: {}
@@ -245,7 +245,7 @@ class Rule:
             try:
                 replies = yield context.phase(TRAIN, state, group)
             except TooFewRepliesError:
-                continue  # the model passes by a client that cannot train
+                continue  # the model skips a client that cannot train
             state, metrics = type(self).update(state, replies, self.config)
             trained += len(replies.clients)
             hops.append(context.measure(state.arrays))

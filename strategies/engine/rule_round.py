@@ -19,9 +19,9 @@ from task.text import logger
 
 T = TypeVar("T")
 
-# What ends the run: this machine lacks something (disk, memory, nodes), or a reason that lasts.
+# Errors that end the run: this machine lacks something (disk, memory, nodes), or a lasting reason.
 OURS: tuple[type[Exception], ...] = (*LASTING.values(), NodesError, OSError, MemoryError)
-# What replies may lead to that are good one by one. Anything else is a mistake in the program, and raised.
+# Errors that individually valid replies may cause. Anything else is a bug and is raised.
 OF_REPLIES = (ArithmeticError, BouquetError, LookupError, ValueError)
 
 

@@ -102,7 +102,8 @@ def draw_idle(names: Sequence[str], busy: Collection[str], count: int, rng: np.r
     drawn = np.arange(idle)
     if count < idle:
         drawn = np.sort(rng.choice(idle, size=count, replace=False, shuffle=False))
-    # Number i of those that are idle has as many busy ones before it as have at most i idle ones before.
+    # The i-th idle one has as many busy ones before it as there are busy ones with at most i idle ones
+    # before.
     places = drawn + np.searchsorted(at - np.arange(len(at)), drawn, side="right")
     return [names[i] for i in places.tolist()]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from task.wire.coding import Coder
     from task.wire.norms import NormBound
 
-Leave = Callable[["Journal", Arrays], None]  # writes down what a round leaves, given the model after it
+Leave = Callable[["Journal", Arrays], None]  # records a round, given the model after it
 ContextOf = Callable[[int, float], "RoundContext"]  # given the round and its learning rate
 
 
@@ -52,7 +52,7 @@ class RoundEnd:
     round: RuleRound | None  # None of round 0
     plan: RoundPlan
     state: ServerState  # the rule's, after it
-    back: int | None  # the round that the run went back to
+    back: int | None  # the round that the run was rolled back to
 
 
 class ServerStage:

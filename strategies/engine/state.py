@@ -76,8 +76,8 @@ class AggregatedReplies:
     expected: float = 0.0
     # What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     reduce: Mapping[str, str] = field(default_factory=dict)
-    # Under secure aggregation no client's values are known, `scalars` is empty, and `num_examples` is one
-    # number, n of the sum: here are the scalars' sums.
+    # With secure aggregation no client's values are known: `scalars` is empty, and `num_examples` is one
+    # number, n of the sum. Here are the scalars' sums.
     sums: Mapping[str, ScalarSums] | None = None
 
     @property

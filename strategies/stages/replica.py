@@ -49,7 +49,7 @@ class Download:
             else codec_of(down.down, down.keep, down.bits, down.block, down.rotate)
         )
         self.residual: Arrays = {}  # A
-        self.owner = ""  # the model that is short of A; nothing is owed to another one
+        self.owner = ""  # the model that lacks A; other models lack nothing
         self.newest = 0  # bytes of the code that has come to it
         self.steps: list[Step] = []  # the last codes, in the order of rounds
         self.known: dict[int, str] = {}  # by node, the model that it has
@@ -67,7 +67,9 @@ class Download:
         model = {**new, **{n: dense(a) for n, a in made.items()}}
         before, self.owner, self.newest = self.id_of(old), self.id_of(model), len(code)
         self.residual = {n: dense(a) for n, a in left.items()}
-        chain = self.steps if self.steps and self.steps[-1].after == before else []  # else the run went back
+        chain = (
+            self.steps if self.steps and self.steps[-1].after == before else []
+        )  # otherwise the run was rolled back
         self.steps = [*chain, Step(before, self.owner, code)][-MOST_STEPS:]
         return model
 

@@ -228,7 +228,7 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
         subset["pool-test"] = True
     key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
     named = folder_name(request.name)
-    if request.grows:  # all states of the same files have one name in front
+    if request.grows:  # all states of the same files share a prefix
         named += f"-{cache.key_of({'owner': request.owner, 'path': request.data_path, 'keys': source.keys})}"
     folder = request.cache_dir / "datasets" / f"{named}-{key}"
     entry = cache.load(folder)
@@ -266,7 +266,7 @@ def _owned(request: Request, source: Source) -> Decoded:
     whole = _cached(as_read, spec_of(request.name).locate(as_read))
     expected = len(whole.classes) or request.num_classes or whole.num_classes  # some data name their classes
     if not request.keep_missing and whole.x.dtype.kind == "f" and np.isnan(whole.x).any():
-        return _decode(request, source)  # which says where
+        return _decode(request, source)  # which names the place
     if whole.y.dtype.kind == "f" and request.num_classes in (0, whole.num_classes):
         return cut(request, whole)
     if request.num_classes not in (0, expected) or whole.num_classes > (request.num_classes or expected):

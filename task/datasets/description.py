@@ -28,7 +28,7 @@ from task.datasets.base import Dataset, Decoded
 from task.datasets.header import TypedColumn, read_column
 from task.text import plain
 
-# What a digest is of, by part; where two differ, these words say it.
+# The parts that have digests, and the words for a difference in them.
 PARTS = {
     "kind": "the kind of its examples",
     "columns": "the names or kinds of its columns",
@@ -44,7 +44,7 @@ class Meaning:
     """The part of a description that others may know."""
 
     parts: Mapping[str, str] = field(default_factory=dict)  # digest by part, of those that the data name
-    inputs: tuple[int, ...] = ()  # by number that a model reads, its place among all; () = without names
+    inputs: tuple[int, ...] = ()  # by input, its place among all; () = without names
     outputs: tuple[int, ...] = ()  # the same by class, or by target where there are several
 
     def differing(self, other: Meaning) -> list[str]:

@@ -19,11 +19,11 @@ from task.datasets.description import Description
 from task.datasets.header import TypedColumn, read_column
 
 Facts = dict[str, Any]  # as of JSON
-Line = tuple[str, str]  # what it is about, and what is so
+Line = tuple[str, str]  # the topic, and the fact
 
 MOST_LISTED = 100  # columns, classes, values of a category and owners in config.json
 SHOWN = 8  # of these in a line for people
-_MANY_ROWS = 1 << 16  # rows that are looked at together
+_MANY_ROWS = 1 << 16  # rows that are processed together
 
 
 def facts_of(dataset: Dataset) -> Facts:

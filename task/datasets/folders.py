@@ -38,8 +38,8 @@ class Tree:
     pictures: tuple[Picture, ...]
     tests: str = ""  # the part that is the test set; "" = there is none
     loose: tuple[str, ...] = ()  # pictures in no folder of a class
-    notes: tuple[str, ...] = ()  # sentences about what is not taken as it stands
-    read: dict[str, Any] = field(default_factory=dict)  # what the folders are taken for
+    notes: tuple[str, ...] = ()  # notes on what is ignored or changed in reading
+    read: dict[str, Any] = field(default_factory=dict)  # how the folders are interpreted
 
     @property
     def used(self) -> tuple[Picture, ...]:

@@ -29,8 +29,8 @@ SIDE = 28  # of FEMNIST's pictures
 CHARACTERS = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # in the order of FEMNIST's labels
 )
-TWEET = 25  # words of Sent140 that count, as in LEAF and FedProx
-TEXT = 4  # where a tweet's text stands among its fields: id, date, query, author, text
+TWEET = 25  # words of Sent140 that are used, as in LEAF and FedProx
+TEXT = 4  # position of a tweet's text in its fields: id, date, query, author, text
 _FROM = "LEAF's scripts make them, see https://leaf.cmu.edu"
 
 

@@ -220,7 +220,7 @@ def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
     partitioner.dataset = datasets.Dataset.from_dict({"label": deal.classes(), "row": np.arange(deal.size)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of each repeated draw
+            warnings.simplefilter("ignore")  # it warns at each repeated draw
             parts = [partitioner.load_partition(k) for k in range(clients)]
     except ValueError as err:
         raise DataError(
@@ -325,7 +325,7 @@ def brought(deal: Deal) -> list[Rows]:
     if not callable(own):
         raise ConfigError(f"{key}: expected a callable (labels, num_clients, rng); got {type(own).__name__}")
     try:
-        # Once more, as each node deals for itself.
+        # Twice, as each node computes the partition for itself.
         parts, again = (
             [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
             for _ in range(2)

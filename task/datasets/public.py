@@ -38,7 +38,7 @@ from task.numerics import seeds
 if TYPE_CHECKING:
     import torch
 
-CODE = "public examples"  # what their hash is called where parties compare what they have
+CODE = "public examples"  # name of their hash where parties compare their data
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ DEGREE, BITS, SCALE = 4096, (54, 54), 2.0**40
 SLOTS = DEGREE // 2
 MOST = 2.0**12
 LEAST_SHARE = 2.0**-20  # of the asked clients' weight; a mean over less would be noise
-SLACK = 1e-6  # what noise may add to a share
+SLACK = 1e-6  # tolerance for noise on a share
 CIPHERTEXT, FORM = "ciphertext", "form"  # the arrays of an encrypted record
 KEY_FILE, PUBLIC_FILE = "he.context", "he.json"  # of a node: context with the secret key; of the link
 NODE_KEY, REQUIRED = "he-key", "he-required"  # in the node config: the key's file; whether runs must encrypt
@@ -55,7 +55,7 @@ def tenseal() -> Any:
     """
     try:
         import tenseal as found
-        import tenseal.sealapi  # without it a ciphertext does not say its scale
+        import tenseal.sealapi  # without it a ciphertext has no scale
     except ImportError:
         raise ConfigError(
             'run-config key "he": expected TenSEAL, which encrypts and adds; got none. '

@@ -69,7 +69,7 @@ def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] 
     """
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-    # The answer has the same field as the question.
+    # The answer has the same field as the request.
     found = _ask(grid, f"{ANSWERED}?hold={hold_s:g}", message_ids, PullAppMessagesRequest)
     return None if found is None else set(found.message_ids)
 
@@ -88,7 +88,7 @@ def takes_parts(grid: Grid) -> bool:
 @contextmanager
 def in_parts(packed: bool) -> Iterator[None]:
     """Let Flower's grid send what this thread pushes several small objects a call."""
-    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded by who uses it
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
     theirs = getattr(http_grid, "push_objects", None)
     if packed and http_grid is not None and theirs is not None and not hasattr(theirs, "packs"):
         vars(http_grid)["push_objects"] = _packing(theirs)

@@ -53,7 +53,7 @@ class Allowance:
         """
         with self._lock:
             self._fetched += size
-            # Around what counts: the heads of the parts, and the names of the parts of parts.
+            # In addition to the content: the heads of the parts, and the names of the parts of parts.
             self._check(self._fetched, 2 * self.most_bytes + (1 << 20))
 
     def make(self, size: int) -> None:
@@ -86,7 +86,7 @@ def _install() -> None:
     """Replace Flower's functions, once."""
     if not getattr(Array.inflate, "counts", False) and hasattr(Array, "inflate"):
         _count_arrays()
-    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded by who uses it
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
     theirs = getattr(http_grid, "pull_objects", None)
     if http_grid is None or theirs is None or getattr(theirs, "counts", False):
         return

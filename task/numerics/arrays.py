@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch costs seconds
+if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
-BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
+BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
 
 
 class Digest(Protocol):

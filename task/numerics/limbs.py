@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 LIMB, WHOLE, UNIT = 32, 12, 192  # bits of a limb, limbs of a sum, and its unit is 2^-UNIT
-LIMBS = WHOLE + 1  # the last one counts what no sum holds: NaN, infinity, 2^128 and more
+LIMBS = WHOLE + 1  # the last one counts values outside the range: NaN, infinity, 2^128 and more
 
 
 def exact(values: npt.NDArray[np.float64]) -> Ints:

@@ -121,7 +121,7 @@ def moments_of(sums: NamedArrays, squares: NamedArrays | None = None) -> ColumnM
         mean[j] = float(Fraction(total, n << _UNIT))
         if squares is not None:
             spread = n * from_digits(squares["sum"][j]) - total * total
-            # Squares that no values have come from a client that does not play fair.
+            # Impossible squares come from a dishonest client.
             variance = float(Fraction(max(spread, 0), (n * n) << 2 * _UNIT))
             std[j] = math.sqrt(variance) or 1.0
     return ColumnMoments(count, mean, std)

@@ -25,7 +25,7 @@ def secret_in(path: Path) -> bytes:
             temp.write(noise.draw_secret())
             temp.flush()
             os.fsync(temp.fileno())
-            # Of processes that start at once the first link stays, whole, and all of them read that one.
+            # If several processes start at once, the first link stays, and all of them read it.
             with contextlib.suppress(FileExistsError):
                 os.link(temp.name, path)
         sync_folder(path.parent)

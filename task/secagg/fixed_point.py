@@ -28,10 +28,10 @@ from task.errors import ConfigError, FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 
 EXACT = 96  # bits of the sums that are not rounded
-# What a sum may be: 32 bits with their sign; of 64 bits as much as a term of the exact fold may be.
+# Limits of sums: 32 bits with sign; for 64 bits the limit of a term of the exact fold.
 MOST = {64: 2**55, 32: 2**31 - 1}
-SLACK = 1 + 1e-6  # what rounding may add to a norm that is at its bound
-FINEST = 2.0**-12  # of C: a number of the mean must not be off by more
+SLACK = 1 + 1e-6  # tolerance for rounding of a norm at its bound
+FINEST = 2.0**-12  # share of C: the largest allowed error of a number of the mean
 SUM_GRID = "sum-grid"  # entry of an order: g
 
 

@@ -34,11 +34,11 @@ class RoundMemory:
 
     session: bytes = b""  # identity of the attempt
     secret: bytes = field(default=b"", repr=False)
-    roster: bytes = b""  # digests of what the steps so far were asked with
+    roster: bytes = b""  # digests of the requests of the steps so far
     masked: bytes = b""
     released: Mapping[bytes, bytes] = field(
         default_factory=dict
-    )  # by sum: whose it was that it helped to open
+    )  # by sum: the nodes whose sum it helped to open
 
     def dump(self) -> dict[str, bytes]:
         """Return it as named bytes."""

@@ -39,7 +39,7 @@ class Session:
 class Rules:
     """The rules that every node enforces; they are run-config keys, so that a node knows them by itself."""
 
-    min_nodes: int = 3  # fewest nodes whose sum may be seen
+    min_nodes: int = 3  # fewest nodes in a sum that the server may see
     threshold: int = 0  # t, nodes without which no mask is opened; 0 = floor(2n/3) + 1
 
     def t(self, n: int) -> int:
@@ -67,8 +67,8 @@ class PublicKeys:
     """A node's public keys in a round."""
 
     sealing: bytes  # X25519: others encrypt shares for it
-    masking: bytes  # X25519: what masks are agreed on
-    proof: bytes = b""  # that they are of a node of the federation
+    masking: bytes  # X25519: for agreeing on masks
+    proof: bytes = b""  # the proof that they belong to a node of the federation
 
     def check(self, name: str) -> None:
         """Refuse an invalid session.

@@ -36,9 +36,9 @@ class Prover:
     """Signs what a party's node sends in one run, and checks what others send."""
 
     run: int  # Flower's id
-    mine: Identity | None = None  # None = it has nothing to prove itself with
+    mine: Identity | None = None  # None = it has no credentials
     authority: bytes = b""  # certificate of the federation's authority, PEM
-    unverified: bool = False  # whether the owner does without
+    unverified: bool = False  # whether the owner allows runs without proofs
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run: int) -> "Prover":

@@ -53,7 +53,7 @@ class Folding:
             for r in entry.up
             if r.name not in codes
         }
-        # What is reduced elsewhere must fit that reduction too.
+        # Records that are reduced elsewhere must fit that reduction, too.
         self._later = {r.name: self.reduction(r) for r in entry.up if r.name in collects | codes}
 
     def reduction(

@@ -113,7 +113,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
         if not isinstance(err, BouquetError | SystemExit):
             traceback.print_exception(err)  # into the node's own log
         reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # half a reply would be worse than a late end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a partial reply would be worse than a late end
     _write(pipe, reply, kept)
 
 
@@ -129,7 +129,7 @@ def _read(pipe: Connection) -> _Received:
         objects[piece[:ID_BYTES].decode("ascii")] = piece[ID_BYTES:]
     name = head.metadata.message_id
     message = cast(Message, inflate_object_from_contents(name, objects))
-    message.metadata.__dict__["_message_id"] = name  # what its hash is of cannot hold it
+    message.metadata.__dict__["_message_id"] = name  # its hash excludes it
     return _Received(settings, run_from_proto(run), fab_from_proto(fab), kept, message)
 
 

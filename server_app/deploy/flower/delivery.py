@@ -4,16 +4,16 @@ Flower's SuperLink marks a message as delivered when it is fetched and then forg
 is therefore lost when a node, the ServerApp or the SuperLink dies: the round waits until its timeout, or
 continues without it. Here a message stays until the answer to it has arrived.
 
-* An order that a node fetched and has not answered is handed out again when the node, which does one thing
-  after the other, asks for work again; at most `MAX_ORDERS` times.
-* A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
+* An order that a node fetched but has not answered is redelivered when the node, which does one thing after
+the other, asks for work again; at most `MAX_ORDERS` times.
+* A reply stays until the ServerApp has all of it, and is not delivered before it is complete, so that a
 slow or broken upload does not delay others.
 * After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.
 
 A client that trains twice for one round gives the same answer twice; only one of them is used.
 
-What is stored survives a process that is killed. Flower's database (SQLite, a write-ahead log that is not
-synchronised at each commit) may lose its last transactions with the power; the run then resumes.
+Stored data survive the kill of a process. Flower's database (SQLite, a write-ahead log that is not
+synchronised at each commit) may lose its last transactions in a power cut; the run then resumes.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ class Delivery:
     def __init__(self, state: SqlLinkState) -> None:
         self.state = state
         self.arrivals = Arrivals(state)
-        self._orders: Counter[str] = Counter()  # how often each was handed out again
-        self._done: set[str] = set()  # replies that the ServerApp has and that are to be deleted
+        self._orders: Counter[str] = Counter()  # how often each was redelivered
+        self._done: set[str] = set()  # replies that the ServerApp has received, to be deleted
         self._lock = threading.Lock()
         vars(state)["store_object"] = self._put(state.store_object)
 
@@ -80,7 +80,7 @@ class Delivery:
     def reopen_orders(self, node: int) -> None:
         """Redeliver what a node fetched but has not answered; call this when the node asks for work.
 
-        An upload that it has not ended by then is one that it has given up.
+        An upload that it has not ended by then was given up.
         """
         for session_id, _ in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
@@ -310,7 +310,7 @@ class Delivery:
             with objects.sql(self.state) as run:
                 orders = {order for (order,) in run(found, objects.these(done))}
             self._delete(orders, orders | done)
-        except Exception as err:  # such as a locked database: the sweep's turn
+        except Exception as err:  # such as a locked database: the sweep retries
             logger.warning("cannot delete messages that were answered: %s", err)
 
     def addressee(self, order: str) -> tuple[int | None, bool]:
@@ -339,7 +339,7 @@ class Delivery:
     def sweep(self) -> None:
         """Delete what is no longer needed: expired orders, replies to them, objects.
 
-        If the clock was set back, what was to end at a time that is now far away ends as soon as else.
+        If the clock was set back, expiry times that are now too far away are shortened to the usual ones.
         """
         self.arrivals.prune()
         self._forget_the_future()

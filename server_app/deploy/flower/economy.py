@@ -1,8 +1,8 @@
 """Caches for the SuperLink: database queries that need not be repeated at every call.
 
 Flower asks at each call which node has the key, whether the run runs, and whose task has the token, and adds
-up traffic: half of all transactions. Here such an answer holds for a moment, unless this process, which alone
-writes the database, changes it; traffic is added up in memory and written each second.
+up traffic: half of all transactions. Here such an answer is cached briefly, unless this process, the only
+writer of the database, changes it; traffic is summed in memory and written once a second.
 """
 
 import logging
@@ -22,7 +22,7 @@ from task import timing
 
 logger = logging.getLogger("flwr")
 
-RUNNING = "running"  # as the Control API has it; another word costs no more than questions
+RUNNING = "running"  # as the Control API spells it; a different word would only cost queries
 MOST_ANSWERS = 10_000
 MOST_OBJECTS = 200_000  # in the trees that are remembered
 K = TypeVar("K", bound=Hashable)
@@ -46,7 +46,7 @@ class Remembered(Generic[K, V]):
         """Return the answer."""
         if (known := self._known(key)) is not None:
             return known
-        with self._asking:  # the others wait for the one who asks
+        with self._asking:  # one caller queries, the others wait for it
             if (known := self._known(key)) is not None:
                 return known
             answers, asked_at = self._answers, time.monotonic()
@@ -56,7 +56,7 @@ class Remembered(Generic[K, V]):
             else:
                 if len(answers) >= MOST_ANSWERS:
                     answers.clear()
-                answers[key] = answer, asked_at + self._for_s  # into what `forget` may have replaced by now
+                answers[key] = answer, asked_at + self._for_s  # `forget` may have replaced it by now
             return answer
 
     def _known(self, key: K) -> V | None:
@@ -131,7 +131,7 @@ class Traffic:
 def economise(state: SqlLinkState) -> Traffic:
     """Reduce a state's database queries; return what must be written when the SuperLink ends.
 
-    Its object store's `delete` then takes several ids.
+    Its object store's `delete` then accepts several ids.
     """
     node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)

@@ -69,9 +69,10 @@ class Fleet(FleetServicer):
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
 
-        Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is admitted `timing.DEAD_NODE_S` after its last call; at once if
-        it comes from the place of the earlier one, since there only one process at a time has the node's kit.
+        Flower activates any node whose public key is named, and refuses one that it still believes to be
+        online. Here a node whose process was killed is admitted `timing.DEAD_NODE_S` after its last call; at
+        once if it comes from the place of the earlier one, since there only one process at a time has the
+        node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
             raise RefusedCallError(
@@ -94,7 +95,7 @@ class Fleet(FleetServicer):
         """Take a heartbeat, but refuse one of a node that runs another app.
 
         An earlier SuperLink let that node in, before the link was upgraded. A node whose heartbeat is refused
-        activates itself again, and the answer to that tells it why it is turned away.
+        activates itself again, and the answer to that says why it is refused.
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
             return SendNodeHeartbeatResponse(success=False)
@@ -129,8 +130,8 @@ class Fleet(FleetServicer):
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Send a node its orders, including those that it fetched before but has not answered.
 
-        Not before all of it is here: the node would look for the rest no more than once a second. A call that
-        asks for it (`HOLD_HEADER`) is held until there is something; a newer call of the node ends it.
+        Not before the message is complete: the node would poll for the rest only once a second. A long poll
+        (`HOLD_HEADER`) is answered when there is something; a newer call of the node ends it.
         """
         node, arrivals = request.node.node_id, self._delivery.arrivals
         inbox = arrivals.inbox(node)
@@ -197,14 +198,14 @@ class Fleet(FleetServicer):
             self._delivery.answer(metadata.reply_to_message_id, node, text)
             raise RefusedCallError(text)
         response = super().PushMessages(request, context)
-        if not is_answered and response.objects_to_push:  # not for a head that comes again
+        if not is_answered and response.objects_to_push:  # not for a repeated head
             self._limiter.begin_reply(node)
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive a part of this node's reply."""
         if not self._delivery.owns(request.node.node_id, request.session_id):
-            # The whole of it may be here: the answer was lost, and the node sends the last part again.
+            # It may be complete: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
         try:
             return super().PushObject(request, context)
@@ -215,8 +216,8 @@ class Fleet(FleetServicer):
         """Send a node a part of a message that it must answer; any other part counts as missing.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
-        SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
-        more work. If it hears that the part does not exist, it gives the message up.
+        SuperNode then leaves the message with an executor that waits for the rest of it, and the node stops
+        working. If the part is reported missing, it gives the message up.
         """
         node, inbox = request.node.node_id, self._delivery.arrivals.inbox(request.node.node_id)
         if not inbox.has(request.object_id):

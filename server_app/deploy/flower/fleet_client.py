@@ -1,6 +1,6 @@
 """A node's calls to the Fleet API: signed protobufs, retried while the SuperLink is unavailable.
 
-The messages are Flower's; what is done with them is not: no object is opened here, and nothing is kept.
+The messages are Flower's, but not their handling: no object is opened here, and nothing is stored.
 """
 
 import datetime
@@ -70,7 +70,7 @@ class NotLetInError(Exception):
 
     def __init__(self, text: str, *, held: bool = False) -> None:
         super().__init__(text)
-        self.held = held  # whether it may hold another process of this node for online
+        self.held = held  # whether it may believe that another process of this node is online
 
 
 class RefusedMessageError(Exception):
@@ -115,7 +115,7 @@ class FleetClient:
         self.heard = 0.0  # time.monotonic() of the last good answer
         self._closed = threading.Event()
         self._transport: Transport = self._dial()
-        self._beats: Transport | None = None  # of the heartbeats, once one waited behind a large message
+        self._beats: Transport | None = None  # of the heartbeats, once one was delayed by a large message
         self._large: list[str] = []  # calls under way whose messages may be large
 
     def redial(self) -> None:
@@ -132,7 +132,7 @@ class FleetClient:
                 request = DeactivateNodeRequest(node_id=self._node.node_id)
                 self._transport.call("DeactivateNode", request, self._signed(), timing.RECONNECT_S)
             except CallError:
-                pass  # it is away, and will see that this node is silent
+                pass  # it is unavailable, and will notice that this node is silent
         for transport in filter(None, [self._transport, self._beats]):
             transport.close()
 
@@ -152,8 +152,8 @@ class FleetClient:
     def beat(self) -> None:
         """Send a heartbeat.
 
-        Behind a large message over a slow line it waits until the SuperLink takes this node for lost. So
-        after one without an answer, those during large messages have a connection of their own.
+        Behind a large message over a slow line it may wait until the SuperLink believes that this node is
+        lost. So after one without an answer, those during large messages have a connection of their own.
 
         Raises:
             NotLetInError: The SuperLink no longer knows this node.
@@ -165,7 +165,7 @@ class FleetClient:
     def pull(self) -> tuple[Message, ObjectTree] | None:
         """Return a message without its content; None if there is none, at once or after a long poll.
 
-        A SuperLink of ours holds the call until there is a message, for `timing.HOLD_S` at most.
+        At a Bouquet link this is a long poll of at most `timing.HOLD_S`.
 
         Raises:
             NotLetInError: See `beat`.

@@ -1,6 +1,6 @@
 """Trees of objects, processed in a few SQL statements; Flower needs five for each object.
 
-The statements are SQL of their own: building one of SQLAlchemy's costs fifty times what SQLite then does.
+The statements are plain SQL: building one with SQLAlchemy costs fifty times its execution in SQLite.
 """
 
 import json

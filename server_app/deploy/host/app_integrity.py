@@ -23,7 +23,7 @@ HEADER_LETTERS = 100
 MOST_FILES = 20_000  # of a bundle; ours has some 600
 MOST_UNPACKED = 64 * 2**20  # bytes; Flower takes 10 MB packed
 MOST_LISTED = 2**20  # bytes of its list of files and of its pyproject.toml
-APPS = "apps.json"  # in the folder of the link's database: the apps that nodes say that they run
+APPS = "apps.json"  # in the folder of the link's database: the apps that nodes report
 CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
 
 

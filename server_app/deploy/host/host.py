@@ -20,8 +20,8 @@ PROJECT = "pyproject.toml"
 IN_METADATA = f"extra_metadata/{PROJECT}"  # of a wheel
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
-APP_HEADER = "bouquet-app"  # of a node that runs its installed app only: which that is
-HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until there is an answer: seconds
+APP_HEADER = "bouquet-app"  # of a node that runs only its installed app: its version
+HOLD_HEADER = "bouquet-hold"  # of a long poll: the seconds that the SuperLink may wait
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def provision(
     if link:
         read_address(link, "--link")
     folder = Path(out).expanduser().resolve()
-    read_state(folder, link)  # refuses before it makes anything
+    read_state(folder, link)  # refuses before anything is made
     try:
         with locked(folder):
             return _Folder(folder, read_state(folder, link), days).bring(

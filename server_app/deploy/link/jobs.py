@@ -32,7 +32,7 @@ class Job:
 
     name: str  # of the result folder
     keys: Mapping[str, Value]  # run-config keys, without runs-dir
-    id: str  # differs between jobs that had one name after the other
+    id: str  # distinguishes successive jobs of one name
     state: str = QUEUED  # "queued", "running", "finished", "failed" or "stopped"
     reason: str = ""  # why the last attempt ended; of a failed job, why there will be no other
     runs: tuple[int, ...] = ()  # numbers of Flower's runs so far, one for each attempt

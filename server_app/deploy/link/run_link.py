@@ -62,7 +62,7 @@ class Keeper:
         while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
-            except Exception as err:  # of any kind: this thread must go on
+            except Exception as err:  # any error: this thread must continue
                 self.seen.trouble = f"{type(err).__name__}: {err}"
 
     def look(self) -> None:
@@ -216,7 +216,7 @@ class StatusWriter:
             seen.certificates = kit_findings(self._kit.path)
             write_status(self._kit, seen, list(self._supervisor.children.values()), self._keeper.jobs)
             self._failed = ""
-        except (OSError, BouquetError) as err:  # such as a full disk; readers see that the file is old
+        except (OSError, BouquetError) as err:  # such as a full disk; readers notice that the file is old
             if str(err) != self._failed:
                 say(f"cannot write the status: {err}")
             self._failed = str(err)

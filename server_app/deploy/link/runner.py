@@ -88,7 +88,7 @@ class Runner:
                     self._step(job, nodes)
             except (LinkError, OSError) as err:
                 if isinstance(err, LinkError) and not err.answered:
-                    raise  # nor will it answer for another
+                    raise  # another one would not be answered either
                 failed = failed or err
         for job in list(self._left):
             self._leave(job)
@@ -201,7 +201,9 @@ class Runner:
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
         """Submit again, once the pause is over and the run's nodes were online."""
         now = self._clock()
-        attempt.seen |= {node.id for node in nodes if node.online}  # the run waits for one that fails again
+        attempt.seen |= {
+            node.id for node in nodes if node.online
+        }  # the run waits for a node that fails again
         if now < attempt.due:
             return
         wanted = self._participants(job)

@@ -34,21 +34,21 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
 Column = Mapping[str, Any]  # how rich shows one
-NAME: Column = {"overflow": "fold"}  # goes on in a second line
+NAME: Column = {"overflow": "fold"}  # continues in a second line
 WORD: Column = {"no_wrap": True}
 NUMBER: Column = {"justify": "right", "no_wrap": True}
-SHOWN_CLIENTS = 5  # that a round went on without
+SHOWN_CLIENTS = 5  # that a round continued without
 
 
 @dataclass
 class Seen:
     """What the link knows of its SuperLink."""
 
-    answered: float = 0.0  # when its last good answer came, `time.monotonic()`; 0 = never
+    answered: float = 0.0  # time of its last valid answer, `time.monotonic()`; 0 = never
     trouble: str = ""  # its last error since then
     nodes: list[NodeState] = field(default_factory=list)  # the registered nodes
     warnings: list[str] = field(default_factory=list)  # for the operator
-    disk: str = ""  # what is wrong with the disk, "" if nothing is
+    disk: str = ""  # problem of the disk, "" if there is none
     certificates: tuple[Finding, ...] = ()  # those that have expired or soon will
     app: App | None = None  # that the link's runs are of
     apps: dict[str, App] = field(default_factory=dict)  # that the nodes run, by id, as they last said

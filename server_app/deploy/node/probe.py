@@ -1,7 +1,7 @@
 """Diagnose why a SuperLink cannot be reached: connections and TLS handshakes in a separate thread.
 
-It goes the way of gRPC, through the proxy that the environment names, which is then part of what is said.
-gRPC and Flower retry without saying why.
+It connects as gRPC does, through the proxy that the environment names; the proxy is then part of the
+diagnosis. gRPC and Flower retry without saying why.
 """
 
 import socket

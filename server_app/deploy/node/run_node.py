@@ -79,7 +79,7 @@ class _NodeProcess:
         self._touched = 0.0  # last exchange noted in the file `alive`
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
-        self._probed = -timing.CERTIFICATE_LOOK_S  # when a look at the port began
+        self._probed = -timing.CERTIFICATE_LOOK_S  # when a probe of the port began
         self._said: set[str] = set()  # since it was connected last
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """Measures the privacy of a run with canaries, in their own run and against a second one of the same keys.
 
-Two runs are made: in the second those canaries send that dropped out in the first. What they show is set
-against what the run promises:
+Two runs are made: in the second, the canaries send that dropped out in the first. The results are compared
+with the run's promises:
 
 ==============  ==========================================================================  =================
 check           what it is                                                                  catches

@@ -26,8 +26,8 @@ from task.datasets import Dataset
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 
-SHARE = 1e-9  # of the largest change of a bias, below which a unit counts as not moved
-MOST_DB = 150.0  # what equality to the bit counts as
+SHARE = 1e-9  # share of the largest change of a bias below which a unit counts as unmoved
+MOST_DB = 150.0  # the value for exact equality
 LR, TV, BETA1, BETA2 = 0.1, 1e-2, 0.9, 0.999  # of the optimised attack
 
 Images = torch.Tensor  # [n, C, H, W]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Scores = NDArray[np.float64]
 LEVEL = 0.05  # of all bounds: that they do not hold
-RANKS = (10, 0.1, 0.5)  # the thresholds: the tenth highest score, or such a share of them
+RANKS = (10, 0.1, 0.5)  # the thresholds: the tenth highest score, or that share of them
 
 
 def two_gaussians(mean: float, std: float, delta: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from server_app.results.lines import number
 
 PERCENT = 100
-DIGITS = 6  # that are kept behind the point
+DIGITS = 6  # decimals
 CONVERGED, DIVERGED, WINDOW = (
     1e-4,
     1.0,

@@ -98,7 +98,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     found = {rate: runs.get(run_id(cell.keys_of(rate, first))) for rate in cell.rates}
     known = {rate: record for rate, record in found.items() if record is not None}
     limit = _limit(cell, known.values())
-    # A record under a lower limit than today's says nothing about the rounds after it.
+    # A record with a lower limit than today's says nothing about later rounds.
     tried = {rate: record for rate, record in known.items() if enough(cell, record, limit)}
     best = min(tried, key=lambda rate: _rank(cell, tried[rate]), default=None)
     seconds = _round_seconds(cell, known.values())

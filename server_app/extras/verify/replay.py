@@ -60,7 +60,7 @@ class ReplayEngine(PhaseEngine):
         asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
         names = self.registry.names = tuple(next(iter(given), ()) or sorted(asked))
         counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
-        # Who the others are changes nothing.
+        # The other clients don't change the result.
         self.registry.known.names = names if given and given[0] else ("",) * max(counts, default=0)
         self._spent: Row = line.get("spent", {})
 
