@@ -38,7 +38,7 @@ Mod = Callable[[Message, Context, OnMessage], Message]  # as Flower calls it
 class PhaseApp(ClientApp):
     """A ClientApp that answers phases of any name; the contract says which a run has.
 
-    `on_phase` returns what answers a phase.
+    `on_phase` returns the handler of a phase.
     """
 
     def __init__(self, on_phase: Callable[[str], OnMessage], mods: list[Mod]) -> None:
@@ -64,8 +64,8 @@ def make_app(
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.data.owner`. `said` is what that user named in the process
-    that made the run config, see `task.trust`.
+    are one user's, on one machine; see `client_app.data.owner`. `said` has the references that the user named
+    in the process that made the run config, see `task.trust`.
     """
     fixed = dict(run_config or {})
     if said is not None:

@@ -37,7 +37,7 @@ def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     """Train an order's clients from the received model, as one program where possible.
 
     Returns:
-        Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
+        Each client with its upload, or with what went wrong. Client state was saved by then.
     """
     training = Training(node, entry, order)
     outcomes: Iterable[Outcome] = training.run()
@@ -146,7 +146,7 @@ class Training:
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together; if that fails, in halves, as one client may fail or memory be short.
 
-        A mistake in the program is neither, and is raised.
+        A bug is neither, and is raised.
         """
         try:
             return self._cohort(cohort)

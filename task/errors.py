@@ -3,8 +3,8 @@
 Every message says what is wrong, where (key, file, client, round), what was expected, what was got,
 and what to do.
 
-A node tells its errors to the server. What only the node's own log may say stands in a message as
-`local(...)`: values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
+A node sends its errors to the server. Parts that only the node's own log may have are marked as `local(...)`:
+values of cells, labels, names of columns, classes, files and folders. `public` leaves it out.
 """
 
 import difflib
@@ -121,7 +121,7 @@ def reason(err: BaseException) -> str:
 def public(err: BaseException) -> str:
     """Return what a node may tell the server of an error.
 
-    The text of an unforeseen error may hold data, so only its kind and its place in the code go.
+    The text of an unexpected error may contain data, so only its kind and its place in the code are sent.
     """
     if isinstance(err, BouquetError):
         return err.public

@@ -1,10 +1,11 @@
 """Portable bits: the environment under which any x86-64 processor with AVX2 computes the same bits.
 
 torch, MKL, oneDNN, OpenBLAS and NumPy choose their kernels by the processor, and kernels differ in the last
-bits. They read what may overrule that once, when they are loaded, so that it must be set before. This module
-alone knows these variables, and imports none of those libraries. `task.numerics.kernels` checks the outcome.
+bits. They read the variables that can change this only once, when they are loaded, so these must be set
+before. This module alone knows these variables, and imports none of those libraries. `task.numerics.kernels`
+checks the outcome.
 
-MKL listens to ``AVX2`` on Intel's processors only; ``COMPATIBLE`` is the one branch that it has on all.
+MKL obeys ``AVX2`` on Intel's processors only; ``COMPATIBLE`` is the only branch that it has on all.
 """
 
 import os

@@ -165,7 +165,7 @@ def load_reference(key: str, reference: str) -> Any:
 def _imported(module: str) -> Any:
     """Import a module; the global generators are as before, whatever it seeds or draws.
 
-    Whether a module is imported already differs between processes, and what they compute must not.
+    Processes differ in which modules are already imported, but must not differ in what they compute.
     """
     if module in sys.modules:
         return sys.modules[module]
@@ -179,7 +179,7 @@ def _imported(module: str) -> Any:
 def as_imported(reference: str) -> Iterator[None]:
     """For the block, continue the global generators from their state after a reference's import.
 
-    So what its code draws is the same in every process, and follows from seeds that it sets at import.
+    So its code draws the same numbers in every process, by the seeds that it sets at import.
     """
     module = reference.partition(":")[0]
     with generators.kept(*([_left[module]] if module in _left else [])):

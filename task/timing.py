@@ -1,7 +1,7 @@
 """Every wait of the programs, in seconds: what it waits for, and which other waits it must exceed.
 
-Those who wait import this module and read ``timing.NAME`` when they wait. `tests/task/test_timing.py` checks
-each `above`; an entry that follows from another is computed from it.
+Code that waits imports this module and reads ``timing.NAME`` at that moment. `tests/task/test_timing.py`
+checks each `above`; an entry that follows from another is computed from it.
 
 Tests may scale the waits, in processes that they start too, with the environment variable `TEST_SCALE`. It
 counts under pytest only, so that no deployment is slowed down or sped up by accident. What Flower sets is

@@ -1,14 +1,14 @@
 """Trust in references: code that a file or a server names runs only if the user names its package.
 
 A reference, ``package.module:name``, is code that will run. What the user types (``-c``, keys of
-`bouquet.run`) is the user's own word, and is imported as it stands. Everything else comes from a file or from
-another machine: the card of a model file, ``config.json`` of a result folder, a recipe, a sweep's queue, a
-run's keys at a node. Of those, a reference is imported only if the user allows its package (``--code
-PACKAGE``, ``code=`` in Python) or the node's owner does (``packages`` in ``[policy]``). It then has to lie in
-such a package: it never leads through a module to what that module imports.
+`bouquet.run`) is trusted, and imported as it is. Everything else comes from a file or from another machine:
+the card of a model file, ``config.json`` of a result folder, a recipe, a sweep's queue, a run's keys at a
+node. Of those, a reference is imported only if the user allows its package (``--code PACKAGE``, ``code=`` in
+Python) or the node's owner does (``packages`` in ``[policy]``). It then has to lie in such a package: it
+never leads through a module to what that module imports.
 
-So `task.references.load_reference` refuses everything until packages are allowed. Only what takes the user's
-words calls `user_named` and `allow`; what reads a file calls neither.
+So `task.references.load_reference` refuses everything until packages are allowed. Only code that gets the
+user's input calls `user_named` and `allow`; code that reads a file calls neither.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
 clients of the run's partition. Of a partition a node can train every client, since it can load all of
-the data; nodes with one state folder therefore form a pool and stand in for each other.
+the data; nodes with the same state folder therefore form a pool and can replace each other.
 """
 
 import uuid
@@ -93,7 +93,7 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
 def _pool(config: Config) -> str:
     """Return the id of the pool, a random word in the state folder.
 
-    So it is equal just where the folder is the same one, whatever machines and containers are called.
+    So it is equal exactly if the folder is the same, whatever the names of machines and containers.
     """
     path = state_root(config) / "pool-id"
     write_once(path, lambda: uuid.uuid4().hex.encode())

@@ -1,11 +1,11 @@
 """Check that a node's own data are those that it registered, and track how they grow.
 
-A run weighs a client by the examples that its node registered, and its columns mean what they did then. So a
-node that brings its own data takes note of them when it registers, and trains on no others: with
-``stream.own-data = true`` it registers before every round and trains on what the file had then; without, the
-file must stay as it is. Other columns are refused in any case; in another order they are read by name.
-``<state-dir>/.own-data/<run's id>.jsonl``, which never leaves the node, has a line for each training: round,
-client, examples and a hash of them.
+A run weighs a client by its registered number of examples, and assumes that its columns are unchanged. So a
+node with its own data notes them when it registers, and trains on no others: with ``stream.own-data = true``
+it registers before every round and trains on what the file had then; without, the file must stay as it is.
+Other columns are refused in any case; in another order they are read by name. ``<state-dir>/.own-data/<run's
+id>.jsonl``, which never leaves the node, has a line for each training: round, client, examples and a hash of
+them.
 """
 
 import hashlib

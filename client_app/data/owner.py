@@ -25,7 +25,7 @@ key               meaning                                                       
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
-hears everything. What runs a simulation says so; every other process is a node.
+hears everything. A simulation sets this explicitly; every other process is a node.
 """
 
 import dataclasses
@@ -111,8 +111,8 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
 def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:
     """Return a run's config with this node's paths instead of the run's.
 
-    Whether its keys go together is asked of the keys alone, as the server asks it: a path of this node's says
-    nothing of how many clients there are or who measures what.
+    Whether its keys go together is checked with the run's keys only, as on the server: a node's own paths say
+    nothing about the number of clients or about who measures what.
 
     Raises:
         ConfigError: The run names a path, or code of its user's own, and the node's owner does not permit

@@ -1,8 +1,8 @@
 """The ledger of DP-SGD steps on a client's examples: a line for each private round.
 
-The file lies with what the client keeps of the run and only grows: a run that goes back does not take back
-what was sent. A line is on the disk before the steps are taken. A repeated order takes the same steps with
-the same noise, since both follow from the order and the node's secret, and costs nothing.
+The file is next to the client's state of the run and only grows: a rollback does not undo what was sent. A
+line is on the disk before the steps are taken. A repeated order takes the same steps with the same noise,
+since both follow from the order and the node's secret, and costs nothing.
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ MOST_RUNS = 1000  # with files in a node's state folder
 def check_room(root: Path, run_name: str, run: str) -> None:
     """Refuse a run that is new on this node if too many have left files already.
 
-    `root` is the folder of the node's state, which has a folder or a file for each run below another one.
+    `root` is the folder of the node's state; its subfolders have a folder or a file for each run.
 
     Raises:
         RefusedError: With the number of runs, and how their files are deleted.

@@ -2,18 +2,18 @@
 
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
 temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new
-one, never half of one. In a simulation the checkpoint syncs instead, once for all clients: it is what a run
-goes on from after a power cut. A damaged file is moved aside to ``*.damaged`` and refused, and the client
-stays refused until a backup is put in its place or the damaged file is deleted: to start from fresh values
-would be a wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and
-left where it is.
+one, never half of one. In a simulation the checkpoint syncs instead, once for all clients: after a power cut
+a run continues from it. A damaged file is moved aside to ``*.damaged`` and refused, and the client stays
+refused until a backup is put in its place or the damaged file is deleted: to start from fresh values would be
+a wrong result. A whole file that is another client's, algorithm's, run's or model's is refused and left where
+it is.
 
-A run that is resumed from round t trains round t + 1 again, and its clients may already have kept what they
-made of that round or of later ones. So a save leaves earlier versions next to the new one, as
-``<client>@<round>.safetensors``: all that a resume from a checkpoint could still ask for, and no more. Each
-file names the one that it was made from, and only this chain counts: after a crash there may be versions of
-rounds that a resume has abandoned. `StateStore.load` gives the newest one that is older than the round to
-train; `StateStore.save` drops those of the abandoned rounds.
+A run that is resumed from round t trains round t + 1 again, and its clients may already have saved their
+state of that round or of later ones. So a save leaves earlier versions next to the new one, as
+``<client>@<round>.safetensors``: exactly those that a resume from a checkpoint could need. Each file names
+the one that it was made from, and only this chain counts: after a crash there may be versions of rounds that
+a resume has abandoned. `StateStore.load` gives the newest one that is older than the round to train;
+`StateStore.save` drops those of the abandoned rounds.
 """
 
 import os
@@ -184,8 +184,8 @@ class StateStore:
     ) -> None:
         """Replace a client's state, made in round t of the run, atomically.
 
-        Earlier versions stay that a resume from the end of round `resumable` or of a later one could ask
-        for; None leaves none. `void` is as of `load`. `names` is the folder's content by `listed`, from a
+        Keeps the earlier versions that a resume from the end of round `resumable` or of a later one could
+        need; None keeps none. `void` is as of `load`. `names` is the folder's content by `listed`, from a
         caller that saves the state of many clients.
 
         Raises:
@@ -231,9 +231,9 @@ class StateStore:
     ) -> KeptState | None:
         """Return a client's state, or None if it never saved one in this run.
 
-        What was kept in round `before` or later, or in a round of `void`, is left out: a resume has abandoned
-        these rounds, or the server has gone back from them. `like` has arrays of the expected names, shapes
-        and dtypes for fields whose form the model sets.
+        Ignores state of round `before` or later, or of a round in `void`: a resume has abandoned these
+        rounds, or the server has rolled them back. `like` has arrays of the expected names, shapes and dtypes
+        for fields whose form the model sets.
 
         Raises:
             StateError: The file is damaged, and was moved aside; or it was in an earlier round and has not

@@ -1,7 +1,7 @@
 """Client halves of the features: stages around the training and around a node's answers.
 
-A `Stage` stands around the training of the clients, by its name in the catalogue; a `NodeStage` is a
-feature's half around the answer to a message.
+A `Stage` wraps the training of the clients, by its name in the catalogue; a `NodeStage` is a feature's half
+around the answer to a message.
 """
 
 from collections.abc import Mapping

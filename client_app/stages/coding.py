@@ -17,9 +17,10 @@ A reply that the server did not use, because it was late or its round was skippe
 names those rounds, and A_k += C(A_k) of the last code before anything else.
 
 With a bound on updates (``max-update-norm``), C(s A_k) goes up in the place of a C(A_k) beyond it, with s < 1
-such that it keeps the bound; A_k -= C(s A_k) as ever, so what is held back goes up later. Refused, it would
-be given back, and A_k grow until each of its codes is refused. But a client whose C(Delta_k) is beyond the
-bound sends that and is refused, as without a codec, and A_k stays what it was: no such update goes up later.
+such that it keeps the bound; A_k -= C(s A_k) as usual, so the rest is sent later. If it were refused, its
+mass would be returned, and A_k would grow until each of its codes is refused. But a client whose C(Delta_k)
+is beyond the bound sends that and is refused, as without a codec, and A_k stays what it was: no such update
+goes up later.
 
 What a client falsifies under ``attack.*`` is coded without a residual. Random draws come from the training
 seed, the round and the client's name.
@@ -114,7 +115,7 @@ class Coding(Stage):
     ) -> tuple[bytes, Mapping[str, Held], Mapping[str, Left]]:
         """Return a code, what the client will owe, and what the code itself leaves out.
 
-        Unless the update alone is refused, the code keeps the bound.
+        The code is within the bound, unless the update itself is refused.
 
         Raises:
             FieldError: A number is not finite.

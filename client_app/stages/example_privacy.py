@@ -2,11 +2,11 @@
 
 A client draws batches and noise from its node's secret, the whole order, the run's keys, its user's code and
 its examples, so that an order that is repeated gives the same bytes, and any other one, or other examples,
-independent noise: with the same noise on other steps the difference of two updates would give the examples
-away. What is left out of that is listed (`task.config.run_name.all_terms`). It refuses a round that would
-exceed ``dp.max-epsilon`` of its own, or its site's limit over all runs. With its update go up, in place of
+independent noise: with the same noise on other steps the difference of two updates would reveal the examples.
+The excluded keys are listed (`task.config.run_name.all_terms`). It refuses a round that would exceed
+``dp.max-epsilon`` of its own, or its site's limit over all runs. With its update a client sends, instead of
 losses, how many steps it has taken in the run and with which sampling probability: from these the server
-computes epsilon. Its example count n_k is taken for known.
+computes epsilon. Its example count n_k is treated as public.
 """
 
 from collections.abc import Mapping, Sequence

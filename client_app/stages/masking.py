@@ -1,6 +1,6 @@
 """Mask a node's sums in a secure round (`task.secagg`), and store the state of its sessions.
 
-What it remembers between stages lies in Flower's ``Context.state``: of a deployed node in the memory of the
+Its state between stages is in Flower's ``Context.state``: of a deployed node in the memory of the
 process that keeps its connection, of a simulation in the driver's. It is never written to a disk, and a node
 that starts again has none. What is: before a node sends a sum with its share of the noise, it writes down
 what that costs (`task.privacy.noise_ledger`).
@@ -75,8 +75,8 @@ class Masking:
     def check(self, content: RecordDict, order: wire.TrainOrder) -> None:
         """Refuse an order that is not the one that all nodes of the session have.
 
-        `content` is the message with its model whole. The server could else have the others add what it
-        knows, and take that off the sum.
+        `content` is the message with its model whole. Otherwise the server could make the others add known
+        values, and subtract these from the sum.
 
         Raises:
             SecureAggregationError: Naming what differs.
@@ -146,7 +146,7 @@ class Masking:
 def session_of(order: ConfigRecord, context: Context) -> Session:
     """Return the session that an order names, of the one run that a run of Flower's belongs to.
 
-    So a server does not get a second sum of a round by giving the run another name.
+    So a server cannot get a second sum of a round by renaming the run.
 
     Raises:
         SecureAggregationError: It names another run than orders before.

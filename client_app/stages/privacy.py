@@ -2,8 +2,8 @@
 
 Delta_k of all records together, the parameters' change from the received model or the record itself if that
 is a change, is scaled to an L2 norm of C at most and goes up as integers (`task.privacy.bounded_integers`).
-The bound and the grid come with the order. Nothing else of a client goes up: its example count says 1, and
-no loss.
+The bound and the grid come with the order. Nothing else of a client is sent: its example count is 1, and
+there is no loss.
 """
 
 from collections.abc import Iterable, Iterator

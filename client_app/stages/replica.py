@@ -1,7 +1,7 @@
 """The node's copy of the global model, the base of the next rounds' codes (``codec.down``).
 
-It lies with the clients' kept state, so that any process of the node may go on from it. It is a cache: what
-cannot be written or read is asked for again.
+It is stored with client state, so that any process of the node can use it. It is a cache: if it cannot be
+written or read, the whole model is requested.
 """
 
 import os

@@ -160,7 +160,7 @@ class _Schedule:
     """Which rows each client takes in each step.
 
     A client's batches are padded to B where K > 1 is possible, so that the shapes that it is computed in,
-    and with them its last bits, do not depend on who else is in the stack.
+    and with them its last bits, do not depend on the other clients in the stack.
     """
 
     def __init__(self, task: LocalTask, epochs: int) -> None:

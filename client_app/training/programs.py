@@ -1,13 +1,13 @@
 """Models as programs over explicit parameters, with a client axis.
 
 A program computes a batch's loss and gradient for K clients at once, each with parameters of its own: every
-tensor has the clients as its leading axis. What a solver does with them is therefore written once, for the
-client that trains alone (K = 1) and for the cohort that trains as one program. `Single` takes any module,
-`Layers` and the faster `Perceptron` take chains of known layers.
+tensor has the clients as its leading axis. A solver is therefore written once, for a client that trains alone
+(K = 1) and for a cohort that trains as one program. `Single` takes any module, `Layers` and the faster
+`Perceptron` take chains of known layers.
 
 On one CPU thread a perceptron's client gets the same bytes whatever K is and whichever clients are in the
-stack; a test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: of others each client
-but the first lies at an address that MKL's kernels round otherwise for, so these train one by one.
+stack; a test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: otherwise each client
+but the first is at an address for which MKL's kernels round differently, so these train one by one.
 """
 
 from abc import ABC, abstractmethod
@@ -140,7 +140,7 @@ class Program(ABC):
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return each client's scaled loss [K], detached, and its gradient; `params` stay as they are.
 
-        What stands for the parameters named in `frozen` means nothing.
+        The entries of parameters in `frozen` have no meaning.
         """
 
     @abstractmethod

@@ -1,9 +1,9 @@
 """Before round 1: the parties find their common rows (`task.vertical.psi`), and no party learns an id.
 
-A party masks what it is given with the secret that its own ids are masked with. So a server that could have
-it mask points of its own choice would learn which ids the party has, guess by guess. Sets therefore go round
-a ring: a party masks only what the party before it has signed in this start and at the hop before, at each
-hop one set, and a run may be started a bounded number of times (`task.vertical.proofs`).
+A party masks the points that it receives with the same secret as its own ids. So a server that could make it
+mask chosen points would learn which ids the party has, guess by guess. Sets therefore go round a ring: a
+party masks only what the party before it has signed in this start and at the hop before, at each hop one set,
+and a run may be started a bounded number of times (`task.vertical.proofs`).
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """A party's share of vertical logistic regression; `strategies.rules.vertical_logistic` has the whole.
 
-All sums are of whole numbers: columns in units of 2^-20, residuals in units of 2^-32. So what a party gets
-decrypted is the very sum that it would have got in clear, and the weights are the same to the bit.
+All sums are of whole numbers: columns in units of 2^-20, residuals in units of 2^-32. So a party gets exactly
+the sum that it would get without encryption, and the weights are the same to the bit.
 
 A party's masks follow from a secret of its own and from the ciphertexts that it multiplies: a message that
 comes twice is masked alike, and other ciphertexts otherwise.

@@ -1,9 +1,9 @@
 """A party's work in a round: embed rows, and train its part of the model on a window of batches.
 
-Where the labels are, the part is the top model and the party's own bottom, trained together by ordinary
-back-propagation on the other parties' embeddings, which stay as they came. Elsewhere it is a bottom, trained
-on the gradients of its embeddings, with the forward pass done again. `strategies.rules.splitnn` has the
-round as a whole and the symbols.
+At the party with the labels, the part is the top model and the party's own bottom, trained together by
+ordinary back-propagation on the other parties' embeddings, which are fixed. At other parties it is a bottom,
+trained on the gradients of its embeddings, with the forward pass done again. `strategies.rules.splitnn` has
+the round as a whole and the symbols.
 
 Each part is kept with the number of windows of the round that it has trained on, so that a message that comes
 twice, or a round that begins again, changes nothing.

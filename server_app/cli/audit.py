@@ -60,10 +60,9 @@ def epsilon(
 ) -> None:
     """Measure the epsilon of runs with dp.noise by canary clients, and compare it with the promised one.
 
-    Each configuration runs twice, with canary clients among the real ones, whose updates are random
-    directions. The better the models distinguish canaries that took part from the others, the higher the
-    lower bound on epsilon. After an interruption the same command continues. Exit code 1: a promise does not
-    hold.
+    Each configuration runs twice, with additional canary clients, whose updates are random directions. The
+    better the models distinguish canaries that took part from the others, the higher the lower bound on
+    epsilon. After an interruption the same command continues. Exit code 1: a promise does not hold.
     """
     from server_app.cli.sweep import work
     from server_app.extras.audit.epsilon import audit, check_audited

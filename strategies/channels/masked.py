@@ -1,12 +1,12 @@
 """A phase with secure aggregation: four stages, from which the server learns one sum over nodes.
 
-It takes the place of one exchange of the engine and ends in the same `Folded`, with sums in the place of the
-clients' numbers. A node that does not answer a stage is out for the rest of the phase; below
-``secagg-min-nodes`` or the threshold the sum stays unknown, no reply counts, and the round is skipped
-like any other with too few replies.
+It replaces one exchange of the engine and ends in the same `Folded`, with sums instead of the clients'
+numbers. A node that does not answer a stage is out for the rest of the phase; below ``secagg-min-nodes`` or
+the threshold the sum stays unknown, no reply counts, and the round is skipped like any other with too few
+replies.
 
-Orders go out once: the node that began is the only one that can go on. What nodes are called here are the
-names that they are enrolled under, or their ids.
+Orders are sent once: only the node that began can continue. Nodes are named here by their enrolled names, or
+their ids.
 """
 
 from __future__ import annotations

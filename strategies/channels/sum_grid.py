@@ -1,7 +1,7 @@
 """Fixed-point sums for ``secagg-bits = 64 | 32``: the grid of a phase, and the means of its sums.
 
-`task.secagg.fixed_point` has the formulas. What a phase asks for decides its grid: by those asked, the sum of
-the weights that nodes registered for them, and ``max-update-norm``.
+`task.secagg.fixed_point` has the formulas. The grid of a phase follows from the asked clients, the sum of
+their registered weights, and ``max-update-norm``.
 """
 
 from collections.abc import Iterable, Mapping

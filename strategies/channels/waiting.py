@@ -2,9 +2,9 @@
 
 Each start of a client is a message of its own. It stays open over as many server steps as the client's node
 needs; replies that no step has taken yet are held, one for each client at work at most. The order goes into
-the run's `ArrivalLog` event by event. A round that has lines there follows them: its clients are asked
-again, train to the same bytes, and their updates are taken as written down, in whatever order they
-come. So a resumed run goes on where it was, and a replay is nothing but a resume from the beginning.
+the run's `ArrivalLog` event by event. A round with lines in the log follows them: its clients are asked
+again, train to the same bytes, and their updates are used as recorded, in whatever order they come. So a
+resumed run continues where it was, and a replay is a resume from the beginning.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class RealArrivals:
     def schedule(self, flight: Mapping[str, Start], begin: Begin) -> RealOrder:
         """Return the schedule of a round; see `ArrivalSource`.
 
-        Clients that the run no longer counts on are forgotten; those are asked again that are at work and
-        that this process has not asked.
+        Forgets clients that the run no longer expects; asks clients at work again that this process has not
+        asked.
         """
         self.log.turn_to(begin.round)
         for client, asked in [*self.orders.items()]:

@@ -14,8 +14,7 @@ A line for each event, in the order in which they happened, written before what 
              refused (``client``, ``field``, ``expected``, ``got``)
 ===========  ==============================================================================================
 
-A round that is done again, after a crash or in a replay, follows its lines first; then it goes on with what
-arrives.
+A repeated round, after a crash or in a replay, follows its lines first; then it continues with real arrivals.
 """
 
 from collections import deque

@@ -4,8 +4,8 @@
 for their clients; an answer may come at any time, also while another phase waits. `Membership` says which
 nodes to ask and takes the answers.
 
-Flower delivers a message once: what a node had fetched when it died is never redelivered. So an
-exchange watches who is online, and sends an order again
+Flower delivers a message once: what a node had fetched when it died is never redelivered. So an exchange
+watches who is online, and resends an order
 
 * each time that its node is back, or when a node of the same pool, or one that brings the same client's data,
   can do the work instead;
@@ -87,7 +87,8 @@ class Exchange:
     The iterator ends when all replies came or the time is up. An order whose reply does not come in time
     yields nothing, one whose node was lost an error that says so. A consumer that has enough may stop; late
     replies are ignored. The registration phase sends no orders, and calls `look`, `fetch` and `close` itself.
-    Who has orders that outlive a round calls `send` and `wait`, and `rest` when it waits no more for a while.
+    A caller with orders that outlive a round calls `send` and `wait`, and `rest` when it stops waiting for a
+    while.
 
     The messages get their ids here; `timeout_s` after the last of them was sent the exchange is over.
     """

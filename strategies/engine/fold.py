@@ -232,7 +232,7 @@ class Fold:
     def finish(self, *, late: str, lr: float, trainable: tuple[str, ...]) -> Folded:
         """Close the round.
 
-        `late` says what was expected of clients that did not answer.
+        `late` is what was expected of clients that did not answer.
         """
         for message_id in sorted(self._open):
             node = self.where.get(message_id)

@@ -37,8 +37,8 @@ class Snapshot:
     ) -> Snapshot:
         """Take a snapshot after a round; arrays are shared, not copied (states are never written to).
 
-        `memory` is what is no part of the state, under names of its own (``selection/...``,
-        ``recovery/...``); `good` is what to go back to.
+        `memory` has arrays that are not part of the state, with prefixes (``selection/...``,
+        ``recovery/...``); `good` is the rollback target.
         """
         arrays, numbers = dump_state(state)
         return Snapshot(server_round, arrays | (memory or {}), numbers, good)

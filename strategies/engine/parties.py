@@ -1,7 +1,7 @@
 """Common parts of the vertical rules, whose clients are parties with different columns of the same rows.
 
-Before round 1 the parties find their common rows (`task.vertical.psi`), and who has the labels. No round goes
-on without one of them. `strategies.rules.splitnn` and `strategies.rules.vertical_logistic` are such rules.
+Before round 1 the parties find their common rows (`task.vertical.psi`), and who has the labels. A round needs
+all of them. `strategies.rules.splitnn` and `strategies.rules.vertical_logistic` are such rules.
 """
 
 import secrets

@@ -2,7 +2,7 @@
 
 A model has *proved* itself once more than half of the clients that were asked have trained from it and sent a
 usable reply. After each update the server holds the last proved state until the new one has proved itself;
-if most of those that answer diverge from it instead, the run goes back.
+if most of those that answer diverge from it instead, the run is rolled back.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class Kept:
 def oldest_checkpoint(server_round: int, every: int) -> int:
     """Return the round of the oldest checkpoint from which a run may be resumed while it trains a round.
 
-    That of round t - 1 may still be in the making while round t trains, so that that of round t - 2 counts,
-    or the one before it that was due.
-    `every` is the run-config key ``checkpoint-every``; with 0 there is a checkpoint at the end only.
+    The checkpoint of round t - 1 may still be unfinished while round t trains, so the one of round t - 2
+    counts, or the last due before it. `every` is the run-config key ``checkpoint-every``; with 0 there is a
+    checkpoint at the end only.
     """
     last = max(server_round - 2, 0)
     return last - last % every if every else last
@@ -40,7 +40,7 @@ class LastGood:
     """The rollback target.
 
     Args:
-        private: How many clients diverged must not show: the run never goes back.
+        private: The number of diverged clients must stay hidden: the run is never rolled back.
         every: Rounds between checkpoints; 0 = only at the end.
     """
 
@@ -62,8 +62,8 @@ class LastGood:
     def oldest(self) -> int | None:
         """Return the oldest round whose kept state a client may still need; None before the first round.
 
-        It is that to which the run may go back from the state at hand, or from a checkpoint that it is
-        resumed from: the rounds after that may differ from the first time, as other clients may be online.
+        That is the rollback target of the present state or of a checkpoint that the run may be resumed from:
+        the rounds after it may differ when repeated, as other clients may be online.
         """
         return min(self._backs.values(), default=None)
 

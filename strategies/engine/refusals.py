@@ -82,7 +82,7 @@ def too_few_replies(
 ) -> BouquetError:
     """Return the error of a run that has too few usable replies: the reasons, and what to do about them.
 
-    `lasting` are those of `lines` that another try would not change, if these alone are too many.
+    `lasting` are those of `lines` that a retry would not change, if these alone are too many.
     """
     if lasting:
         kind, _ = Counter(_kind(line) or "memory" for line in lasting).most_common(1)[0]

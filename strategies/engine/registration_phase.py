@@ -8,7 +8,7 @@ waits:
   `timing.SILENT_NODES_S` more once most have; a run begins without nodes that decline or whose partition or
   data differ, as long as more take part;
 * before a later one for new nodes, `timing.NEW_NODE_S` each;
-* before each for ``min-replies`` clients, and for those by name without which the rule cannot do.
+* before each for ``min-replies`` clients, and for those that the rule needs by name.
 """
 
 import time
@@ -28,7 +28,7 @@ from task.text import logger
 class RegistrationPhase:
     """One run of the phase.
 
-    `clients` must be online to go on; fewer are waited for.
+    `clients` is the number that must be online to continue.
     """
 
     def __init__(self, registry: ClientRegistry, server_round: int, clients: int = 0) -> None:

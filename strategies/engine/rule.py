@@ -233,7 +233,7 @@ class Rule:
     def round(self, state: Any, context: RoundContext) -> Round:
         """Yield the round's phases; return the next state and the rule's metrics.
 
-        Nothing outlives a round but the state: one that is interrupted starts again from its beginning.
+        Only the state outlives a round: an interrupted one starts again from its beginning.
         """
         if len(context.groups) <= 1:
             replies = yield context.phase(TRAIN, state)
@@ -318,7 +318,7 @@ class Rule:
     def on_round_skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> Any:
         """Return the state after a round without a result; the model must stay.
 
-        `spent` says what the round has cost, without clients; `came` are the replies to its training, if any
+        `spent` has the round's cost, without clients; `came` are the replies to its training, if any
         were good.
         """
         return state

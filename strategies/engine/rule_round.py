@@ -1,7 +1,7 @@
 """Run one round of a rule, phase by phase, to its result or to the reason why the model stays.
 
 The gate checks each reply alone, not their sum: an error of arithmetic or of values that the rule raises over
-them ends the round, not the run. A mistake in the program, such as a name that does not exist, ends the run.
+them ends the round, not the run. A bug, such as a name that does not exist, ends the run.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 
 A *schedule* says who begins next, whose update arrives next, and when a server step has enough. There are
 two: `VirtualClock`, on which the devices of the trace arrive, and
-`strategies.channels.waiting.RealOrder`, in which nodes' answers come in, written down so that the run can
-be done again.
+`strategies.channels.waiting.RealOrder`, the recorded order of nodes' answers, so that the run can be
+repeated.
 
 One client two and a half times as fast as the other, a buffer of one:
 

@@ -1,7 +1,7 @@
 """A feature's server half: its hooks into the phases and the rounds of a run.
 
-The engine runs the stages of a run in the order of `strategies.stages` and knows none of them by name. What a
-stage keeps of one phase it puts under its own name into `Opened.of`, and what is to outlive the phase into
+The engine runs the stages of a run in the order of `strategies.stages` and knows none of them by name. A
+stage's state for one phase is in `Opened.of`, under its name; what must outlive the phase is in
 `Folded.left`.
 """
 

@@ -32,8 +32,8 @@ class ServerState:
 class MeansState(ServerState):
     """The state of a rule with means of client state over all clients.
 
-    `task.catalogue.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the
-    means shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.
+    `task.catalogue.record.Record.mean` says of what. A new client has no state yet, so that the means shrink
+    by N_old / N_new; one that is away, or has left, still counts with its last state.
     """
 
     population: int = field(default=0, kw_only=True)  # N, of the means; 0 = there are none yet

@@ -1,8 +1,8 @@
 """Agreement on the meaning of a run's data (`task.datasets.description`): nodes that differ are excluded.
 
-For each part of the description, what more than half of the nodes have holds for the run, unless it is known
-before: from the server's own data, the model that the run begins with, or the run that is resumed. Where the
-names are the same the order may differ. The order of most nodes holds, and goes down with every message as
+For each part of the description, the value of more than half of the nodes is used for the run, unless it is
+known before: from the server's own data, the model that the run begins with, or the run that is resumed. If
+the names are the same, the order may differ. The order of most nodes is used, and sent with every message as
 long as a node has another one, so that such a node reads its data by name. Parties of a vertical algorithm
 have columns of their own: each agrees with what it registered first.
 """

@@ -5,7 +5,7 @@
   own convention. Any other algorithm would silently lose its client half.
 * A loop that is not `strategies.strategy.Strategy.start`, such as that of Flower's wrappers for
   differential privacy, works on the replies: it clips or weighs models. It must get one model from each node,
-  not merged sums of several clients, and nothing may go round it.
+  not merged sums of several clients, and nothing may bypass it.
 """
 
 from collections.abc import Iterable, Sequence

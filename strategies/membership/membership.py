@@ -67,7 +67,7 @@ class Membership:
     def update(self, infos: Collection[Any]) -> list[int]:
         """Take the SuperLink's list of online nodes; return those to be asked to register.
 
-        These are new nodes, those that are back, and silent ones again.
+        These are new nodes, returned ones, and silent ones.
 
         Raises:
             ConfigError: The run names its nodes, and those that are online have no names.
@@ -270,7 +270,8 @@ class Membership:
     def orders(self) -> dict[int, Meaning]:
         """Return by node the order in which it is to read its data; none where all read theirs so anyway.
 
-        Where the order is one for all, all nodes hear of it if one must, so that their messages are alike.
+        If there is one order for all, all nodes are sent it if one needs it, so that their messages are
+        alike.
         """
         found, unlike = dict[int, Meaning](), set[int]()
         for node in self.admission.admitted:

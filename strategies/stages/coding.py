@@ -1,8 +1,8 @@
 """Server half of codes: decodes replies, and reports unused ones to their clients.
 
-A client under a codec with error feedback subtracts what its code carries from what it still owes. If the
-reply comes late, is refused, or its round keeps the model, the client must hear of it, else that mass is
-gone. So an order names those rounds for its clients.
+With error feedback, a client subtracts what its code carries from its residual. If the reply comes late, is
+refused, or its round keeps the model, the client must know, otherwise that mass is lost. So an order names
+those rounds for its clients.
 """
 
 import json

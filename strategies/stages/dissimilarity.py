@@ -9,8 +9,8 @@ and the variance, which the paper's figures show:
 E_k |grad F_k(w) - grad f(w)|^2 = E_k |grad F_k(w)|^2 - |grad f(w)|^2
 
 over the training examples of all clients that are online, at the model after a round. B is 1 where all
-clients have one gradient, and infinite, which is left out, where they cancel. What the phase sends is booked
-on its round; the model of the run is the one without, bit for bit.
+clients have one gradient, and infinite, which is left out, where they cancel. The phase's bytes count in its
+round; the run's model is the same as without it, bit for bit.
 """
 
 import math

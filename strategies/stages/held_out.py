@@ -4,7 +4,7 @@ They are drawn before round 1 by the data's seed, a share of the clients that ar
 of the population until the run is over: no selection sees them and no rule counts them. Then they join as
 new clients do. The model goes to them and an accuracy comes back; where the models are the clients' own, one
 of what a new client has, and one of the same after a round of local training, whose result is neither sent
-nor kept. What these messages weigh is not booked on any round.
+nor kept. The bytes of these messages are not counted in any round.
 """
 
 import json

@@ -19,10 +19,10 @@ sigma_b    ``M / 20``              standard deviation of the noise on the sum of
 =========  ======================  ===================================================================
 
 The ledger has a line for each sum that was released, written before the noise is drawn; what is released is
-kept until a checkpoint covers its round. A run that is killed and goes on takes what was released, whatever
-its clients answer now: a second release of the round would tell whether their sum is still the same. Coins
-and noise follow from a secret. If what was released is lost, the same sum gets the same noise, and another
-sum independent noise and a line of its own.
+kept until a checkpoint covers its round. A killed run that is resumed uses what was released, whatever its
+clients answer now: a second release of the round would reveal whether their sum is still the same. Coins and
+noise follow from a secret. If what was released is lost, the same sum gets the same noise, and another sum
+independent noise and a line of its own.
 """
 
 import math

@@ -9,8 +9,8 @@ The run's model is w^{t+1}: clients train from it, it is what is measured, writt
 works with in the next round. Buffers go as they are.
 
 A node that has the model of a former round is sent the codes since then, if they are smaller than the model.
-Models are known by the SHA-256 of their arrays, and the node checks what it comes to. One that has lost
-its copy says so, and is sent the whole model.
+Models are identified by the SHA-256 of their arrays, and the node checks its result. A node that has lost its
+copy reports it, and is sent the whole model.
 """
 
 from collections.abc import Sequence

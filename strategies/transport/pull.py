@@ -1,10 +1,9 @@
 """Fetch replies, each by itself: a broken, huge or endless upload of one node does not delay the others.
 
-Flower's grid fetches the replies to a list of messages one after the other. Of one whose parts are not all
-there it waits for the rest, in the middle of the list, for as long as the upload may take, and an error in
-one loses all of the list. So here each reply is asked for by itself, in a thread that is left behind when it
-is stuck, and what goes wrong is that message's own. Our link says which replies are there, and holds the
-question until one is; any other SuperLink is polled.
+Flower's grid fetches the replies to a list of messages one after the other. For an incomplete reply it waits,
+in the middle of the list, for as long as the upload may take, and an error in one loses the whole list. So
+here each reply is fetched by itself, in a thread that is abandoned when it is stuck, and an error concerns
+only that message. A Bouquet link answers long polls for replies; any other SuperLink is polled.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Prompt(Protocol):
 class FetchedReplies:
     """Replies that were fetched but not taken yet.
 
-    All pullers of a run share it: a reply is handed out once, and one that is being fetched when its puller
-    is closed is for the next. What is no longer waited for is dropped, except `kept`.
+    All pullers of a run share it: a reply is returned once, and one that is being fetched when its puller is
+    closed goes to the next. What is no longer waited for is dropped, except `kept`.
     """
 
     def __init__(self) -> None:

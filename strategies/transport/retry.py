@@ -18,7 +18,7 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
     A SuperLink whose disk is full or whose database is locked answers so; Flower itself tries again only if
     the connection fails, which shows in the time that a call takes.
 
-    `troubled` is called after each sign that the SuperLink is, or was, not well.
+    `troubled` is called after each sign of trouble of the SuperLink.
     """
     began, pause = time.monotonic(), 0.1
     while True:

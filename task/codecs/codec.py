@@ -4,8 +4,8 @@
     table    what the codec says of each tensor or block: how many entries, scales
     planes   the entries, in bits
 
-Lengths follow from header, table and shapes, bits that pad a byte are 0, and so is what the decoder does not
-need: it refuses all else. docs/compression.md has the tables and planes of each codec.
+Lengths follow from header, table and shapes; padding bits, and bits that the decoder does not need, are 0: it
+refuses all else. docs/compression.md has the tables and planes of each codec.
 """
 
 import math
@@ -158,11 +158,12 @@ class Codec(ABC):
         """Return base + update, float32 by name, dense or, from a sparse codec, as what changes in the base.
 
         Args:
-            code: From anybody.
+            code: Untrusted.
             base: What the update is relative to, float32, in the encoder's order; zeros for a change. A
             caller that decodes many codes gives a `Base` for each array, so that their `Held` share it.
             what: The field's name, for errors.
-            seed: That the encoder must have drawn from; None = any. Who may choose it chooses what is drawn.
+            seed: That the encoder must have drawn from; None = any. The choice of the seed is the choice of
+            what is drawn.
 
         Raises:
             FieldError: These are not the bytes of a code of this codec, with its knobs, for these shapes, or

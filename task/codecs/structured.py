@@ -2,8 +2,8 @@
 
 A client's steps stay in a random space (`client_app.training.restriction` has the formulas), and what it
 sends are the numbers in it. The space itself is not sent: client and server draw it from the seed in the
-header, which is fresh in each round and for each client. What lies outside is left out, and of a client whose
-steps were restricted nothing does. Vectors are sent whole.
+header, which is fresh in each round and for each client. Changes outside the space are dropped; a client with
+restricted steps has none. Vectors are sent whole.
 """
 
 import math

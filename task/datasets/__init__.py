@@ -1,7 +1,7 @@
 """Load data sets: each is decoded once and then read by memory mapping.
 
 Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are imported where they are
-needed, and only the process that decodes pays for the last three.
+needed, and only a decoding process imports the last three.
 """
 
 import os
@@ -176,8 +176,8 @@ def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
     """Read a node's own data before there is a run, and return one line that describes them.
 
     The form is found from the absolute path `data_path`, and what is read is kept in `folder`, the cache of
-    the node's runs. What only a run says is not checked: the number of classes, and how missing values are
-    filled.
+    the node's runs. Settings that only a run has are not checked: the number of classes, and how missing
+    values are filled.
 
     Raises:
         DataError: The data are missing, damaged or not of a form that a node can bring.

@@ -150,7 +150,7 @@ class Decoded:
     def rows_hash(self) -> str:
         """A hash of the number of training rows, the inputs' shape, and the classes in their order.
 
-        Not of numbers: their last bits may depend on the machine that made them.
+        Not of values: their last bits may depend on the machine that computed them.
         """
         digest = hashlib.sha256(repr((self.num_train, self.x.shape, self.y.shape)).encode())
         if self.y.dtype.kind in "iu":
@@ -303,7 +303,7 @@ class Dataset(Decoded):
 def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:
     """Return the digest of the run's data set, like code in `task.references.code_of`; {} if it is built in.
 
-    Files and a user's code may give each machine other rows, or the same in another order.
+    Files and user code may give different rows on each machine, or the same in another order.
     """
     brought = is_reference(config.dataset) or config.dataset in TABLES
     return {ROWS: dataset.rows_hash} if brought else {}

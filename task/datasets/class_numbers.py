@@ -43,8 +43,8 @@ def numbered(
 ) -> tuple[Ints, tuple[str, ...], str]:
     """Return class numbers, checked, the names of the classes, and a note if labels are not numbers 0, 1, ...
 
-    Where the run says how many classes there are, the file has their names, or nodes have to number them
-    alike, labels are their numbers; else the different labels are numbered in their order, as in a csv file.
+    If the run sets the number of classes, the file has their names, or nodes have to number them alike,
+    labels are class numbers; else the different labels are numbered in their order, as in a csv file.
 
     Raises:
         DataError: A label is negative, or too large for the number of classes, or the names are not as many.

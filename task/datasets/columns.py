@@ -167,8 +167,8 @@ _PICTURE = 16  # fewest pixels of a picture
 def unscaled(dataset: Dataset, config: DataConfig) -> str:
     """Return a warning that names columns that are too large to train on as they are; "" if none is.
 
-    Pixels that are not scaled are named as such. It is private where the data are: it has names and numbers
-    of columns. Of many rows a part is looked at.
+    Unscaled pixels are named as such. The warning is only for the data's owner: it has names and values of
+    columns. With many rows, a sample is checked.
     """
     own = is_reference(config.dataset)  # only its maker could prepare its columns
     if config.standardise or dataset.kind != "features" or not (own or config.dataset in TABLES):

@@ -6,8 +6,8 @@ things, and in which order each has them:
 
 * Each part has a digest of its *set* of names, so that data in another order have the same. It is slow to
   compute (scrypt), and all parts are salted with the columns: an attacker has to guess the names of all
-  columns at once, at 8 MiB and some 25 ms a guess. A table of two columns with everyday names can be guessed
-  all the same.
+  columns at once, at 8 MiB and some 25 ms a guess. A table of two columns with everyday names can still be
+  guessed.
 * The order is a list of places among the names sorted by a keyed hash, whose key is the digest of the whole
   set. So places say nothing about names, and are the same numbers wherever the set is.
 

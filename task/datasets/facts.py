@@ -1,6 +1,6 @@
 """Facts about the data that were read: files, columns, classes, owners, omissions, filling, scaling.
 
-`facts_of` makes the block that stands in ``config.json`` of a run whose server has data, and `in_words` the
+`facts_of` makes the block for ``config.json`` of a run whose server has data, and `in_words` the
 lines that a terminal, a report and a node's own log show of it. A node's block has names and values of its
 data: it never leaves the node.
 """

@@ -1,7 +1,7 @@
 """Common parts of csv, npz and imagefolder: data in the user's own files, pooled or of one node.
 
 Without a test part, a tenth of the examples (of each owner's, drawn by seed) becomes the global test set.
-What a node brings is all its own, so there the test part is the client's own and a share
+A node's data all belong to its client, so the test part is the client's own: the data's test part, or a share
 ``local-test-fraction`` of the examples, as large as a partition makes it. Its labels are checked before a run
 says how many classes there are: then every class number from 0 on is good.
 """

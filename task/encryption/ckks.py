@@ -86,8 +86,8 @@ _CONTEXTS: dict[tuple[int, bytes], Any] = {}  # by process and by what they were
 def _context(data: bytes) -> Any:
     """Return a context of this process.
 
-    Each has a thread. A forked process has it no longer, and would wait for it for ever, whether it uses or
-    drops the context; so it gets one of its own, and those of its parent stay where they are.
+    Each has a thread, which a forked process lacks: it would wait for it for ever when it uses or drops the
+    context. So a forked process gets its own context, and its parent's are kept unused.
     """
     key = os.getpid(), data
     if key not in _CONTEXTS:
@@ -269,7 +269,7 @@ def _framed(raw: bytes, rows: int) -> bool:
     """Return whether bytes are TenSEAL's frame of this number of SEAL ciphertexts, at our scale.
 
     TenSEAL trusts the frame (its message CKKSTensorProto), and a wrong one can end the process; SEAL checks
-    what is in it.
+    its content.
     """
     shape, end = _varint(rows), b"\x19" + struct.pack("<d", SCALE) + b"\x20" + _varint(SLOTS)
     begin = b"\x0a" + _varint(len(shape)) + shape

@@ -1,6 +1,6 @@
 """Additions to Flower's grid: meaning of errors, which messages are answered, several parts per call.
 
-Errors go by name: which classes there are depends on the grid.
+Errors are identified by name, as their classes depend on the grid.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Flower's simulation engine, with our workers and without its pauses.
 
-Flower's `run_simulation` is deprecated and knows Ray as its only backend; what it does around the engine is
-done here.
+Flower's `run_simulation` is deprecated and has Ray as its only backend; this module does what it does around
+the engine.
 """
 
 import threading
@@ -113,8 +113,8 @@ def _prompt(messenger: Callable[..., None]) -> Iterator[None]:
 
     Flower's engine polls for new messages ten times a second, so a round lasts a multiple of 0.1 s however
     little work it has, and its threads check once a second whether the run is over. Messenger and queues are
-    replaced by such as look more often; on a version of Flower that is built otherwise they stay as they are,
-    and so does the pace.
+    replaced by ones without these pauses; in a version of Flower with different internals they are not
+    replaced, and the pace stays.
     """
     if changes(PACE):
         yield

@@ -244,7 +244,7 @@ def build_model(
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
-    torch's own generator is used while the layers are made and put back as it was. `input_shape` is that of
+    torch's own generator is used to make the layers, and then restored. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
     are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
     number of outputs, followed by a ReLU and a linear layer.
@@ -272,8 +272,8 @@ def _with_features(build: Callable[[], nn.Module], features: int, num_classes: i
 def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a model whose first parameters are a function of `seed` alone.
 
-    A module that is imported while the model is made may draw numbers, too, in the first process alone that
-    imports it: then the model is made again.
+    A module that is imported while the model is made may draw numbers, too, but only at its first import in a
+    process: then the model is made again.
     """
     import torch
 

@@ -12,8 +12,8 @@ z               ``mean + sigma * eps``    eps ~ N(0, I): one sample an example i
 KL              `kl`                      of q(z | x) from p(z) = N(0, I), in closed form
 ==============  ========================  ================================================================
 
-Grey pixels are no coins: with x between 0 and 1 the numbers compare runs with each other, and not with those
-of binarised images in the literature.
+Grey pixels are not binary: with x between 0 and 1 the numbers can be compared between runs, but not with
+those of binarised images in the literature.
 """
 
 from __future__ import annotations

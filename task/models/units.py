@@ -2,8 +2,9 @@
 
 They are read from an ``nn.Sequential``, perhaps of others. The outputs of a dense layer and the filters of a
 convolution form a group if the next layer with weights reads them unit by unit, with nothing but element-wise
-layers, pooling, flattening, batch and group normalisation in between. Whole stay the inputs, the outputs, and
-what a layer of another kind (recurrent, attention, grouped convolution, a user's own) writes or reads.
+layers, pooling, flattening, batch and group normalisation in between. Never cut are the inputs, the outputs,
+and everything that a layer of another kind (recurrent, attention, grouped convolution, a user's own) writes
+or reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Digest of this process's kernels, by the bits of sample computations, to compare machines before a run.
 
-`task.portable` sets the kernels; whether they are the same on an unlike machine, only their results show.
-A library of another version, or one that chooses by the size of a cache, is found here. It is a sample of
-what runs compute, not a proof.
+`task.portable` sets the kernels, but only results show whether they are the same on a different machine. This
+finds a library of another version, or one that chooses by the size of a cache. It is a sample of what runs
+compute, not a proof.
 """
 
 import hashlib

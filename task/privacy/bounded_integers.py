@@ -1,8 +1,8 @@
 """Updates as integers of bounded norm, on the grid that the noise lives on.
 
 The noise on a sum has the standard deviation z C. Its grid has the unit 2^-g with g = 20 - floor(log2(z C)),
-so that the noise is 2^20 to 2^21 units wide: rounding it to integers changes nothing that could be seen, and
-a sum of integers plus an integer has no low-order bits that could give the sum away (Mironov 2012).
+so that the noise is 2^20 to 2^21 units wide: rounding it to integers has no visible effect, and a sum of
+integers plus an integer has no low-order bits that could reveal the sum (Mironov 2012).
 
 ===========  =============================  ======================================  ==========
 symbol       variable                       meaning                                 where

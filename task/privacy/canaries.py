@@ -1,11 +1,11 @@
 """Canary clients, by which the privacy of a run is audited: Andrew et al. 2023, arXiv 2302.03098.
 
-A canary is one more client of the run, without data. What it would send is a random direction, drawn by seed
-and name, that no client's training could give; it goes the way of every other upload. It is far longer than
+A canary is one more client of the run, without data. Its upload is a random direction, drawn by seed and
+name, that no client's training could give; it is processed like every other upload. It is far longer than
 clipping allows, and it claims many examples, so that a missing clip or a weight n_k would show.
 
 Each canary is *in* or *out* by a fair coin. Those out drop out of every round that they are asked for, as a
-failing client does: a mean over those who answer would show it. ``audit.swap`` turns all coins round.
+failing client does: a mean over those who answer would show it. ``audit.swap`` inverts all coins.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Random numbers that are unpredictable without a secret of 32 bytes.
 
 What protects privacy never comes from a run's seed, which every node reads. It is derived from a secret that
-the operating system drew, by HMAC-SHA256 of what it is for. So a run that is killed and goes on derives the
-same numbers for the same use, and others for any other.
+the operating system drew, by HMAC-SHA256 of what it is for. So a killed run that is resumed derives the same
+numbers for the same use, and different ones for any other.
 """
 
 import hmac

@@ -1,7 +1,7 @@
 """A deployed node's ledger of privacy cost over all runs: a line for each noise, before it is used.
 
-A server's ledger says what its run has cost, and a server may lie. So each deployed node keeps a ledger of
-its own. There are two kinds of lines:
+A server's ledger has the privacy cost of its run, but a server may lie. So each deployed node has its own
+ledger. There are two kinds of lines:
 
 =====================  =====================================================================================
 ``sum``                noise that the node added to a sum over nodes (``dp.noise-by = "nodes"``). The line is
@@ -11,9 +11,9 @@ its own. There are two kinds of lines:
 ``order``              steps of DP-SGD that one of its clients took for an order (``dp.unit = "example"``)
 =====================  =====================================================================================
 
-A line goes by a name that follows from the node's own secret, as its noise does: whatever words a server
-uses, other noise is another line, and the same noise once more, as for an order that came twice, is none.
-The file lies in the node's state folder; nodes that share one each add the lines of their own noise.
+A line goes by a name that follows from the node's own secret, as its noise does: whatever a server sends,
+different noise is a new line, and repeated noise, as for an order that came twice, is none. The file lies in
+the node's state folder; nodes that share one each add the lines of their own noise.
 
 A client takes part in each of the sums, which are Gaussian mechanisms, and T of noise multipliers z_i are
 worth one of 1 / mu, mu^2 = sum 1 / z_i^2, so that epsilon needs no package (`task.privacy.accounting`). Once

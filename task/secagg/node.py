@@ -2,10 +2,8 @@
 
 Each step takes the state and returns the next one with the answer. The state is the round's secret of 32
 bytes, from which all of the node's keys follow, and digests of what was asked before: so each step is
-answered for one request only, and a node that lost its state answers nothing. Nothing of it is ever written
-to a disk; it is gone when the round ends.
-
-A server that lies is held to this:
+answered for one request only, and a node that lost its state answers nothing. It is never written to a disk,
+and is gone when the round ends. This limits a malicious server:
 
 * A node lists who is in the round once. Encrypted shares open only among nodes with the same list.
 * It masks one vector, for one list of those who sent shares.
@@ -113,7 +111,7 @@ def give_shares(
 def noise_key(state: RoundMemory, session: Session, roster: Roster) -> bytes:
     """Return the key of the noise that the node adds to its vector, one for each session.
 
-    Each session has noise of its own: with the same noise in two sums that differ in one node's vector, their
+    Each session has noise of its own: with equal noise in two sums that differ in one node's vector, their
     difference would have only that node's noise.
     """
     _known(state, session, roster)

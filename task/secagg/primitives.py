@@ -43,7 +43,8 @@ def digest(*parts: str | bytes | int) -> bytes:
 def tag(key: bytes, *parts: bytes | memoryview) -> bytes:
     """Return Poly1305's tag, 16 bytes, of the concatenated parts, under a secret one-time key.
 
-    Who does not know the key finds no second text of the same tag, nor a first of two, but by chance.
+    Without the key, another text with the same tag, or two texts with equal tags, can be found only by
+    chance.
     """
     made = Poly1305(key)
     for part in parts:

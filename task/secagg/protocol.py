@@ -25,7 +25,7 @@ class Session:
     def id(self) -> bytes:
         """Which goes into every key, 32 bytes.
 
-        So nodes that were asked different things have masks that do not cancel.
+        So masks of nodes with different requests do not cancel.
         """
         return digest(PROTOCOL, self.run, self.round, self.phase, self.attempt, self.order)
 

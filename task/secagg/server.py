@@ -13,8 +13,8 @@ from task.secagg.vector import Vector
 class Aggregation:
     """One session, stage by stage.
 
-    Who does not answer a stage is not in the next one. Each method raises `SecureAggregationError` if too few
-    are left: the sum stays unknown then.
+    A node that does not answer a stage is not in the next one. Each method raises `SecureAggregationError` if
+    too few are left: the sum stays unknown then.
     """
 
     def __init__(self, session: Session, rules: Rules) -> None:

@@ -53,7 +53,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path near `path`; when the block ends well, sync it and rename it to `path`.
 
     It lies in a folder of its own near `path`, ``.NAME.RANDOM`` (no dot in RANDOM), since some writers make
-    temporary files too: whatever a killed process leaves is in there, and shows whose it is.
+    temporary files too: the leftovers of a killed process are in there, and show whose they are.
     """
     make_folder(path.parent)
     own = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))

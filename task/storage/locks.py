@@ -37,12 +37,12 @@ def locked(
 ) -> Iterator[None]:
     """Hold a lock on a file, which is made with its folder, or on a folder that is there, during the block.
 
-    The file stays, with the last holder's words in it: to delete it would let a process that waits for the
-    old file and one that makes a new one hold the lock at once. A forked child shares the lock: the parent
-    frees it for both, and a child's end of the block does not.
+    The file stays, with the last holder's text in it: if it were deleted, a process that waits for the old
+    file and one that makes a new one could hold the lock at the same time. A forked child shares the lock:
+    the parent frees it for both, and a child's end of the block does not.
 
     Wait up to `wait_s` for another holder; `waiting` is called once before, with the holder's words.
-    With `optional` it goes on without a lock where the system or the file system has none.
+    With `optional` it continues without a lock if the system or the file system has none.
 
     Raises:
         HeldError: Another process still holds it.

@@ -1,14 +1,14 @@
 """Signatures of what parties send each other, so that the server can swap neither keys nor numbers.
 
 Before round 1 each party signs its ids' points, and what it makes of the others'
-(`client_app.vertical.align`): else the server could have a party mask points of its own, and find out which
+(`client_app.vertical.align`): otherwise the server could make a party mask chosen points, and find out which
 ids it has.
 
 In vertical logistic regression a party proves three things to each other party, with the certificate in its
 kit (`task.secagg.identity`): its public key and its encrypted residuals, what it made of the other's, and
 what it decrypted for the other. Each proof says run, round, step, who sends and who receives, and each answer
-says what it is an answer to; so nothing can be given to another party, or in another step. What a lying
-server could do without:
+says what it is an answer to; so nothing can be given to another party, or in another step. What a malicious
+server could do without proofs:
 
 * With a public key of its own that is no product of two large primes a sum of products is not hidden by what
   it is multiplied with: columns leak.

@@ -1,7 +1,7 @@
 """Arrays that came over the wire: bytes in NumPy's ``.npy`` form, from an untrusted sender.
 
-NumPy reads a header as a Python expression: nested or odd ones cost memory, time, or raise whatever they
-like. Here a header must match the one pattern that NumPy writes for plain numbers, and agree with what is
+NumPy reads a header as a Python expression: nested or odd ones cost memory or time, or raise arbitrary
+errors. Here a header must match the one pattern that NumPy writes for plain numbers, and agree with what is
 said of the array next to it and with the number of bytes, before an array is made; and that is a view of the
 bytes. So nothing is allocated, whatever is claimed, and nothing is run.
 """

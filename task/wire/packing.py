@@ -1,13 +1,13 @@
 """Records of many arrays as one array, for the way between machines.
 
 Flower carries each array as two objects. Each object costs a call, several transactions in the SuperLink's
-database and a call on the other side. So for a small model most of a deployed round passes with the counting
-of parts. Here a record becomes one array of bytes: a length, an index (JSON: name, dtype, shape, form and
-number of bytes of each array) and the arrays' own bytes, untouched, one after the other. What comes out is
-what went in; it is checked where it would have been checked anyway.
+database and a call on the other side. So for a small model most of a deployed round is spent on handling
+parts. Here a record becomes one array of bytes: a length, an index (JSON: name, dtype, shape, form and number
+of bytes of each array) and the arrays' own bytes, untouched, one after the other. What comes out is what went
+in; it is checked where it would have been checked anyway.
 
-The format is not safetensors: that forgets the order and the form of the arrays, so this index would lie in
-its metadata; it takes a name twice without a word; and packing is slower.
+The format is not safetensors: that forgets the order and the form of the arrays, so this index would be in
+its metadata; it silently accepts a name twice; and packing is slower.
 
 The ServerApp packs what goes to a node that registered, and the node packs its answer to that.
 """

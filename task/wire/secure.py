@@ -12,8 +12,8 @@ record             what it holds
                    they diverged
 =================  ==========================================================================================
 
-A node whose clients all failed sends neither words nor ``numbers``: a sum that it adds nothing to is a sum
-over one node less than it says.
+A node whose clients all failed sends neither words nor ``numbers``: a sum to which it adds nothing would be
+over one node less than it claims.
 
 Where the contract's records are integers (`Record.integers`) the words have ``secagg-bits`` each, else 96.
 

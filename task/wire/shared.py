@@ -1,8 +1,8 @@
 """The part of an order that is the same for all nodes: its SHA-256, and its numbers.
 
-Under secure aggregation the SHA-256 is part of the session's identity. A server that gives one node another
-model, learning rate or number than the others, in order to know what that node adds to the sum, then either
-names one digest to all, and that node refuses, or names two, and the masks do not cancel.
+Under secure aggregation the SHA-256 is part of the session's identity. A server might give one node a
+different model, learning rate or number, in order to learn what that node adds to the sum. It must then
+either name one digest to all, and that node refuses, or name two, and the masks do not cancel.
 
 The digest is over everything that a message holds, so that what is added to messages later is covered, too.
 `OWN` lists what may differ by node, and what keeps it harmless.

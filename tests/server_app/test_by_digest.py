@@ -97,13 +97,13 @@ def test_columns_and_labels_are_found_by_name(
 @pytest.mark.parametrize(
     ("columns", "target", "said"),
     [
-        (("age", "job:category(clerk|nurse)"), TARGET, "expected columns of 4 numbers .* got 3"),
+        (("age", "job:category(clerk|nurse)"), TARGET, "expected columns that give the model.s 4 inputs .* got 3"),
         (
             ("age", "weight", "job:category(clerk|nurse)"),
             TARGET,
             "expected the columns that the nodes trained",
         ),
-        (("age", "bmi", "job"), TARGET, "expected columns of 4 numbers"),
+        (("age", "bmi", "job"), TARGET, "expected columns that give the model.s 4 inputs"),
         (
             ("age", "bmi", "job:category(clerk|nurse|cook)"),
             TARGET,
