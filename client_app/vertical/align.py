@@ -110,7 +110,7 @@ class Alignment:
 
     @property
     def _prover(self) -> Prover | None:
-        """What this node proves by; None if all nodes have the columns, dealt."""
+        """The prover of this node; None if all nodes have all columns (partition=columns)."""
         return self.node.owner.prover if isinstance(self.node.clients, OneClient) else None
 
     @property

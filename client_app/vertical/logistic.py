@@ -297,7 +297,7 @@ class LogisticWork:
 
     @property
     def _prover(self) -> Prover | None:
-        """What this node proves by; None if nothing is encrypted, or all nodes have the columns, dealt."""
+        """The prover of this node; None if nothing is encrypted, or all nodes have all columns."""
         own = isinstance(self.node.clients, OneClient) and self.key_bits > 0
         return self.node.owner.prover if own else None
 

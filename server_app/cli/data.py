@@ -21,7 +21,7 @@ def listing() -> list[Table]:
     sets = Table("dataset", "what it is", "source", "model", title="data sets")
     for name, spec in DATASETS.items():
         sets.add_row(name, spec.description, spec.source, spec.model)
-    parts = Table("partition", "how examples are dealt", title="partitions")
+    parts = Table("partition", "how examples are split", title="partitions")
     for name, partition in PARTITIONS.items():
         parts.add_row(name, partition.description)
     return [sets, parts]

@@ -73,7 +73,7 @@ TRAINING, LAST, CLOSING, OVER = range(4)
 
 @dataclass(frozen=True)
 class AdaptiveTauState(ServerState):
-    """The model, the best one, the budget's books and tau."""
+    """The model, the best one, the budget's account and tau."""
 
     best: Arrays = field(default_factory=dict)
     best_loss: float = math.inf

@@ -11,7 +11,7 @@ class WidthConfig(Section, switch="levels"):
     levels: str = knob(
         "", 'levels r, shares of each layer\'s units that a client trains: "1,0.5,0.25"; "" = all train all'
     )
-    shares: str = knob("", 'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal')
+    shares: str = knob("", 'shares of the clients by level, drawn by name: "0.2,0.3,0.5"; "" = equal')
     scheme: str = knob(
         "nested",
         "which units a client trains: the first, a window that moves by a unit each round, or drawn "
@@ -45,7 +45,7 @@ class ModelsConfig(Section, when=AVERAGED):
     )
     shares: str = knob(
         "",
-        'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal',
+        'shares of the clients by level, drawn by name: "0.2,0.3,0.5"; "" = equal',
         when=When("models.levels"),
     )
     features: int = knob(

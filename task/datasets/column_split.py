@@ -11,7 +11,7 @@ def columns_of(dataset: Decoded, columns: str, parties: int) -> list[slice]:
     """Return the columns of each party, as places along the last axis, by the run-config key ``columns``.
 
     Raises:
-        ConfigError: They cannot be dealt so.
+        ConfigError: They cannot be split in this way.
     """
     width = dataset.input_shape[-1]
     got = f'"{columns}" of {width} columns and {parties} parties (run-config key "num-clients")'

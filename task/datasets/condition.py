@@ -3,7 +3,7 @@
 The run-config key ``condition`` says which number of a row it is: that of its client, counted from 0 as in
 the clients' names, or that of its class. Like feature skew it belongs to the row and not to its reader:
 training and test rows have it in every algorithm, and so have the pool of `centralised` and the rows of the
-global test set, which are dealt evenly to the clients. A model learns to draw the pixels alone.
+global test set, which are split evenly among the clients. A model learns to draw only the pixels.
 """
 
 from __future__ import annotations

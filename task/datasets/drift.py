@@ -21,8 +21,8 @@ staggered          each client changes at once, the r-th of K (from 0) in round 
 
 t is the round, or with ``drift.examples = "new"`` the one in which a training example arrived: old examples
 then stay as they were. Test examples, a client's own and the global ones, are always those of the round. A
-row drifts or does not by its client; the rows of the global test set are dealt evenly to the clients, so that
-the set is the union of what all clients see in that round.
+row drifts or does not by its client; the rows of the global test set are split evenly among the clients, so
+that the set is the union of what all clients see in that round.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Partitions: who owns which examples, computed once, cached, and the same on every machine.
 
-A partition is dealt by class, by size or at random (`task.datasets.partitioners`), or follows the data set's
-natural owners (``natural``), or lets each client draw for itself (``bootstrap``). Of a client's rows the
-share ``local-test-fraction`` is its own test set, drawn by its name; natural owners that come with test rows
-keep those instead.
+A partition splits the pool by class, by size or at random (`task.datasets.partitioners`), or follows the data
+set's natural owners (``natural``), or lets each client draw for itself (``bootstrap``). Of a client's rows
+the share ``local-test-fraction`` is its own test set, drawn by its name; natural owners that come with test
+rows keep those instead.
 """
 
 import functools
@@ -65,10 +65,10 @@ PARTITIONS: dict[str, PartitionSpec] = {
         deals.dirichlet_client, ("dirichlet_alpha",),
     ),
     "half-labels": PartitionSpec(
-        "half the classes dealt evenly to half the clients, the rest by class (Wang et al. 2019)",
+        "half the classes split evenly among half the clients, the rest by class (Wang et al. 2019)",
         deals.half_labels,
     ),
-    "iid": PartitionSpec("shuffled and dealt evenly", deals.iid),
+    "iid": PartitionSpec("shuffled and split evenly", deals.iid),
     "labels": PartitionSpec(
         "whole classes: client k has those that are k modulo K (Wang et al. 2019)", deals.labels
     ),

@@ -282,7 +282,7 @@ def power_law(deal: Deal) -> list[Rows]:
 
     Client u holds classes u mod C and (u + 1) mod C; it gets 5 examples of each, then shares the rest of
     each class with the other holders in proportion to lognormal(0, 2) draws. Deviations from the published
-    script: the training pool is dealt (there, training and test images together), no example is left over
+    script: the training pool is split (there, training and test images together), no example is left over
     by rounding, K is free (there 1000), and pixels stay in [0, 1] (there standardised).
     """
     rng, clients = deal.rng(), deal.config.num_clients

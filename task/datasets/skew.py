@@ -14,7 +14,7 @@ styles          k mod 5 says which: none, invert, one quarter turn, noise of 0.2
 
 s is ``feature-skew-strength``. The skew belongs to the row and not to its reader: a client's training
 and test rows have its skew exactly once, in every algorithm, and so have they in the pool that `centralised`
-trains on. The rows of the global test set are dealt evenly to the clients by the data's seed, and each has
+trains on. The rows of the global test set are split evenly among the clients by the data's seed, and each has
 the skew of its client: the set is the union of all clients' inputs.
 """
 

@@ -174,7 +174,7 @@ T = TypeVar("T", float, str)
 
 @dataclass(frozen=True)
 class Levels(Generic[T]):
-    """Who has which level: what a client's node said, else dealt by its name."""
+    """The level of each client: what its node registered, else drawn by its name."""
 
     values: tuple[T, ...]  # widths r, the widest first, or names of models
     shares: tuple[float, ...] = (1.0,)  # of the clients, by level; they add up to 1
