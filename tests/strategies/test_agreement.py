@@ -266,7 +266,7 @@ def test_parties_each_agree_with_what_they_registered_first() -> None:
     assert (refused, unclear) == ({}, "")
     known, refused, _ = agree({7: Voter("node 7", "bob", one)}, known)
     assert "those of the others in the names or kinds" not in refused[7]
-    assert "which it registered first in the names or kinds" in refused[7]
+    assert "that it registered first in the names or kinds" in refused[7]
     assert not agree({8: Voter("node 8", "bob", two)}, known)[1]
 
 

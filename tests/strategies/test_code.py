@@ -31,7 +31,7 @@ def test_a_node_with_other_code_or_none_takes_no_part_and_is_told_why() -> None:
     done = admit([_claim(1, CODE), _claim(2, {"net": "cd" * 32}), _claim(3, {})], {}, code=CODE)
     assert done.admitted == {1}
     assert done.deviating == {2, 3}  # they count where most nodes must agree
-    assert 'other code as "net": expected SHA-256 abababababab' in done.refused[2]
+    assert 'different code as "net": expected SHA-256 abababababab' in done.refused[2]
     assert "got cdcdcdcdcdcd..." in done.refused[2]
     assert "got none" in done.refused[3]
 

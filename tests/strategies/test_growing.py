@@ -141,7 +141,7 @@ def test_without_the_key_a_file_must_stay_as_it_was_registered(rows: int, tmp_pa
     (line,) = played.keep.lines
     assert line.client == "anna"
     assert "expected the 7 training examples that its node registered" in line.got
-    assert f"changed since, with {7 + rows}" in line.got
+    assert f"has changed, with {7 + rows}" in line.got
     assert "stream.own-data" in line.got
 
 

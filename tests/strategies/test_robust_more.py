@@ -213,7 +213,7 @@ def test_a_root_that_nobody_is_ends_the_run_before_round_1(tmp_path: Path) -> No
     keys = owners_config(
         tmp_path / "owners.npz", algorithm="fltrust", fltrust__root="zoe", num_server_rounds=1
     )
-    with pytest.raises(AbsentError, match=r'"fltrust\.root": .* got "zoe", and online are anna, ben'):
+    with pytest.raises(AbsentError, match=r'"fltrust\.root": .* got "zoe"; online are anna, ben'):
         play(keys)
 
 

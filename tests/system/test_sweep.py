@@ -128,5 +128,5 @@ def test_the_median_rule_ends_a_hopeless_run(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
     assert [point["state"] for point in found] == ["finished"] * 3 + ["stopped"]
     assert found[3]["stopped_at"] == 3
-    assert "of 3 runs before it" in found[3]["error"]
+    assert "of 3 earlier runs" in found[3]["error"]
     assert "1 runs were stopped by the median rule" in done.stdout
