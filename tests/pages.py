@@ -18,7 +18,7 @@ from server_app.results.svg import STYLE
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.config.read import knobs
-from task.resolve.composition import CHOICES
+from task.features import CHOICES
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"

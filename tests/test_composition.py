@@ -8,7 +8,8 @@ import pytest
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, OWN, Choice
+from task.features import CHOICES
+from task.features.refusals import OWN, Choice
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.pages import composition

@@ -17,8 +17,8 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.encryption import ckks
 from task.errors import ConfigError
+from task.features import CHOICES
 from task.numerics.arrays import state_of
-from task.resolve.composition import CHOICES
 from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
 from task.resolve.validate import check_names
