@@ -7,9 +7,8 @@ from task.features.refusals import Choice
 
 
 def _why_not(entry: Algorithm) -> str:
-    if entry.name in ALA_FITS:
-        return ""
-    return f"adaptive local aggregation is verified in front of {', '.join(ALA_FITS)} only"
+    fits = ", ".join(ALA_FITS)
+    return "" if entry.name in ALA_FITS else f"adaptive local aggregation is tested only with {fits}"
 
 
 FEATURE = Feature(

@@ -10,7 +10,7 @@ from task.features.refusals import Choice
 
 
 def _informed(entry: Algorithm) -> str:
-    why = f"{REPEATS}, each edge's alone, where there may be no benign ones to look like"
+    why = f"{REPEATS}, each edge separately, and an edge may have no benign clients to imitate"
     stale = "the updates of a step are from several versions, and may be of one client"
     return no_base(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
 

@@ -18,10 +18,10 @@ ALL = (*STREAM, LATE, DRIFT, OWN_DATA)
 _NEW = Setting("drift.examples", lambda c: c.drift.examples == "new")
 _VALIDATES = algorithm_is(lambda entry: any(record.of == "validation" for record in entry.up))
 _FROM_POOL = Setting("public.data", lambda c: c.entry.public and not c.public.data)
-_COLUMNS = "the sums of columns are of all examples, also of those that have not arrived"
-_CLAIMED = "canaries say that they have examples, which never arrive"
-_REDRAWN = "its validation examples are redrawn as others arrive, so some would have been trained on"
-_TAKEN_OUT = "public examples are taken out of it, and which of the others arrive when changes with that"
+_COLUMNS = "the sums of columns cover all examples, even those that have not arrived"
+_CLAIMED = "canaries claim examples, which never arrive"
+_REDRAWN = "its validation examples are redrawn as others arrive, so it would have trained on some of them"
+_TAKEN_OUT = "public examples are taken from it, which changes when the others arrive"
 
 
 def _refuses(config: Config, _: Algorithm) -> str:
@@ -43,7 +43,7 @@ FEATURE = Feature(
         *pairs(
             (*STREAM, OWN_DATA),
             (_VALIDATES, _REDRAWN),
-            (DP_LOCAL, "the sampling rate of its ledger is that of one number of examples"),
+            (DP_LOCAL, "its ledger has one sampling rate, for a fixed number of examples"),
         ),
         *pairs(_NEW, (_FROM_POOL, _TAKEN_OUT)),
         *pairs(STREAM, (STANDARDISED, _COLUMNS), (MEANS_FILLED, _COLUMNS)),

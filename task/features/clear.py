@@ -10,7 +10,7 @@ def in_clear(measurement: Setting) -> tuple[Pair, ...]:
         pairs(
             measurement,
             (SECURE, "the server learns sums only"),
-            (ENCRYPTED, "the server cannot open what single clients send"),
+            (ENCRYPTED, "the server cannot decrypt single clients' uploads"),
             (DP_CENTRAL, "values of single clients are not protected"),
             (PARTS, "clients have parts of the model"),
             (TRANSCRIPT, "it is measured on data that a transcript does not hold"),

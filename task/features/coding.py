@@ -20,9 +20,9 @@ def _stages(config: Config) -> tuple[str, ...]:
 
 def _codec(entry: Algorithm) -> str:
     if entry.repeats:
-        return f"{REPEATS}, and codes are drawn, and what they leave out is kept, by round"
+        return f"{REPEATS}, but codes and their residuals are per round"
     if not coded_in(entry):
-        return "nothing goes up that a code could stand for"
+        return "its clients send nothing that a code could replace"
     return no_base(entry)
 
 
@@ -43,7 +43,7 @@ FEATURE = Feature(
         Choice("codec.up", ("fp16", "int8", "eden"), _codec),
         Choice("codec.up", SPARSE, _sparse),
     ),
-    pairs=(*pairs(CODEC_UP, (STRUCTURED, "that says what is sent")),),
+    pairs=(*pairs(CODEC_UP, (STRUCTURED, "that already decides what is sent")),),
     stock_clients=(((CODEC_UP,), 'cannot write the codes that "codec.up" asks for'),),
     stock_loops=(((CODEC_UP,), 'its clients send codes, by "codec.up"'),),
 )

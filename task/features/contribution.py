@@ -11,7 +11,7 @@ from task.features.refusals import Setting, pairs
 from task.features.settings import CODEC_UP, RING, STRUCTURED
 
 _MEASURED = Setting("contribution.measure", lambda c: c.contribution.measure != "none", '"none"')
-_UNVERIFIED = "it was not verified together"
+_UNVERIFIED = "the combination is untested"
 
 
 def _adds(config: Config, contract: Algorithm) -> Algorithm:
@@ -40,7 +40,7 @@ FEATURE = Feature(
             _MEASURED,
             (CODEC_UP, _UNVERIFIED),
             (STRUCTURED, _UNVERIFIED),
-            (RING, "each client's model replaces the last one's"),
+            (RING, "each client's model replaces the previous one's"),
         ),
     ),
     refuses=_refuses,

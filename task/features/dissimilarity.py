@@ -37,7 +37,7 @@ FEATURE = Feature(
         *pairs(
             _MEASURED,
             (DP_LOCAL, "full gradients are not protected"),
-            (ASYNCHRONOUS, "its clients are never all at one model"),
+            (ASYNCHRONOUS, "its clients never all have the same model"),
         ),
     ),
     refuses=_refuses,

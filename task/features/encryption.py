@@ -18,7 +18,7 @@ from task.features.settings import (
     STRUCTURED,
 )
 
-_CODED = "a ciphertext has every number whole, so that a code saves nothing"
+_CODED = "a ciphertext has every number in full, so a code saves nothing"
 _COLUMNS = "the sums of each client's columns go up in clear"
 
 
@@ -40,11 +40,11 @@ FEATURE = Feature(
     pairs=(
         *pairs(
             ENCRYPTED,
-            (SECURE, "either hides single nodes' sums; masks cost less"),
-            (DP_CENTRAL, "the server adds noise to integers, and has ciphertexts"),
-            (DP_LOCAL, "it was not verified together"),
+            (SECURE, "both hide single nodes' sums; masks cost less"),
+            (DP_CENTRAL, "the server adds noise to integers, but has only ciphertexts"),
+            (DP_LOCAL, "the combination is untested"),
             (CODEC_UP, _CODED),
-            (CODEC_DOWN, "the server knows no model to code"),
+            (CODEC_DOWN, "the server has no model to encode"),
             (STRUCTURED, _CODED),
             (PARTS, "the server cannot cut parts out of a ciphertext"),
             (STANDARDISED, _COLUMNS),

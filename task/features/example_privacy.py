@@ -27,16 +27,16 @@ def _why_not(entry: Algorithm) -> str:
     if entry.repeats:
         return ONE_BY_ONE
     if entry.phases or not entry.traits.steps_alone:
-        return "its clients use their examples in other ways than in steps along the gradients of batches"
+        return "its clients use their examples for more than steps along the gradients of batches"
     if entry.private == "norm":
         return "batch normalisation lets each example change the gradients of the others"
     if any(r.of != "steps" for r in entry.up):
-        return "its clients send what is computed from their examples without noise"
+        return "its clients send numbers computed from their examples without noise"
     if "ala" in entry.stages:
-        return "its clients learn from their examples, before they train, how to mix models"
+        return "before they train, its clients learn from their examples how to mix models"
     needed = [s.name for s in entry.up_scalars if s.required]
     if needed:
-        return f"its rule needs the number {needed[0]!r} of each client, which follows from its examples"
+        return f"its rule needs each client's {needed[0]!r}, which follows from its examples"
     return ""
 
 
@@ -58,7 +58,7 @@ FEATURE = Feature(
     pairs=tuple(
         refused_by(
             DP_LOCAL,
-            (ALA, "its weights are learnt from the examples without noise"),
+            (ALA, "its weights are learned from the examples without noise"),
             (
                 Setting(
                     "scaffold.option",
@@ -68,12 +68,12 @@ FEATURE = Feature(
                 "a full gradient would go up without noise",
             ),
             (BY_LOSS, "losses over the examples are not protected"),
-            (HELD_OUT, "clients held out adapt to their examples without noise before they are measured"),
+            (HELD_OUT, "held-out clients adapt to their examples without noise before they are measured"),
             (
                 Setting("precision", lambda c: c.train.precision != "float32", '"float32"'),
                 "gradients of single examples are not computed in 16 bits",
             ),
-            (PARTS, "it was not verified with parts of a model"),
+            (PARTS, "it is untested with parts of a model"),
             (OWN_MU, "mu would follow losses over the examples, which are not protected"),
             (STANDARDISED, _MEANS),
             (MEANS_FILLED, _MEANS),
@@ -83,7 +83,7 @@ FEATURE = Feature(
                     lambda c: spec_of(c.data.dataset).targets > 1,
                     "one whose examples have one target",
                 ),
-                "what an example is in a text is not defined",
+                "it is not defined what one example of a text is",
             ),
         )
     ),

@@ -7,14 +7,14 @@ from task.features.refusals import FILE, Choice, Setting, pairs
 from task.features.settings import ALA
 
 _FILE = Setting("initial-model", lambda c: c.initial_model, '""')
-_MIXED = "clients mix what they get with the model that the seed draws"
+_MIXED = "clients mix the received model with the model drawn from the seed"
 
 
 def _why_not(entry: Algorithm) -> str:
     if "ala" in entry.stages:
-        return "its clients mix what they get with the model that the seed draws"
+        return "its clients mix the received model with the model drawn from the seed"
     sent = (MODEL_DOWN in entry.down or not entry.personal) and entry.private != "all"
-    return "" if sent else "its clients begin with the model that the seed draws, which is never sent"
+    return "" if sent else "its clients begin with the model drawn from the seed, which is never sent"
 
 
 FEATURE = Feature(

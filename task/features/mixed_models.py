@@ -53,14 +53,14 @@ FEATURE = Feature(
         *pairs(
             PARTS,
             (ALA, "clients keep arrays of the whole model from round to round"),
-            (BY_LOSS, "the policy goes by the loss of the received model, and no whole model is sent"),
+            (BY_LOSS, "the policy uses the loss of the received model, and no whole model is sent"),
             (
                 replace(CODEC_UP, on=lambda c: _coded(c, biased=True)),
-                "clients keep what their codes leave out of the whole model",
+                "clients keep the residuals of their codes for the whole model",
             ),
-            (STRUCTURED, "a restriction is of the whole model"),
+            (STRUCTURED, "a restriction applies to the whole model"),
             (CODEC_DOWN, "no whole model is sent"),
-            (TRANSCRIPT, "a transcript's sums are of whole models"),
+            (TRANSCRIPT, "a transcript has sums of whole models"),
             (
                 ATTACK_INFORMED,
                 "malicious clients compare coordinates of models that have different ones",
@@ -68,8 +68,8 @@ FEATURE = Feature(
         ),
         *pairs(
             KINDS,
-            (replace(CODEC_UP, on=_coded), "it was not verified together"),
-            (HELD_OUT, "a client held out has no kind of model of its own yet"),
+            (replace(CODEC_UP, on=_coded), "the combination is untested"),
+            (HELD_OUT, "a held-out client has no kind of model of its own yet"),
         ),
     ),
 )

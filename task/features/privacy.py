@@ -27,7 +27,7 @@ from task.features.settings import (
 from task.privacy.bounded_integers import LEAST_NOISE
 
 _UNPROTECTED = "losses and accuracies on clients' own data are not protected"
-_INTEGERS = "updates go up as the integers that noise is added to"
+_INTEGERS = "updates are sent as the integers that noise is added to"
 _MEANS = "means of the clients' columns are not protected"
 _COLLUDING = Setting("dp.colluding", lambda c: c.dp.colluding >= c.server.secagg_min_nodes, "less")
 
@@ -45,20 +45,20 @@ def _why_not(entry: Algorithm) -> str:
     if entry.repeats:
         return ONE_BY_ONE
     if not entry.up:
-        return "nothing goes up that noise could protect"
+        return "its clients send nothing that noise could protect"
     contracts = [entry, *(p for p in entry.phases.values() if p.work == "train")]
     for r in (r for c in contracts for r in c.up):
         if r.reduce == "collect":
             return f"its rule needs each client's {r.name!r}, and noise protects sums only"
         if r.layout not in (SHARED, PARAMETERS):
-            return f"its clients send {r.name!r} as well, whose share in the noise is not defined"
+            return f"its clients also send {r.name!r}, whose share of the noise is not defined"
         if r.code or r.per:
-            return f"its clients send {r.name!r} in a form that clipping to a norm would spoil"
+            return f"its clients send {r.name!r} in a form that clipping to a norm would distort"
         if r.base and r.base not in {d.name for d in entry.down if d.to == "all"}:
-            return "the clients receive no common model that the change of their own could be measured from"
+            return "the clients receive no common model from which to measure the change of their own"
     needed = [s.name for c in contracts for s in c.up_scalars if s.required]
     if needed:
-        return f"its rule needs the number {needed[0]!r} of each client, which no bound makes safe"
+        return f"its rule needs each client's {needed[0]!r}, and no bound makes that number safe"
     if any(s.name == "mean-examples" for s in entry.down_scalars):
         return "it weighs clients by the example counts that they registered, which are not protected"
     return ""
@@ -100,7 +100,7 @@ FEATURE = Feature(
     pairs=(
         *refused_by(
             Setting("secagg-min-nodes", lambda c: c.dp.distributed),
-            (_COLLUDING, "the noise of one node at least must stay unknown"),
+            (_COLLUDING, "the noise of at least one node must stay unknown"),
         ),
         *refused_by(
             replace(DP_CENTRAL, shown=False),
@@ -110,15 +110,15 @@ FEATURE = Feature(
             ),
             (
                 Setting("dp.clip-quantile", lambda c: c.dp.distributed and c.dp.clip_quantile > 0, "0"),
-                'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it',
+                'only the server can add the noise of its bits, which dp.noise-by = "nodes" excludes',
             ),
             (
                 Setting("selection", lambda c: c.server.selection != "uniform", '"uniform"'),
-                "each client joins a round by a secret coin of its own",
+                "each client joins a round by its own secret coin",
             ),
             (
                 Setting("fraction-train", lambda c: c.server.fraction_train == 0, "above 0"),
-                "it is the probability with which a client joins a round",
+                "it is the probability that a client joins a round",
             ),
             (Setting("fraction-evaluate", lambda c: c.server.fraction_evaluate > 0, "0"), _UNPROTECTED),
             (HELD_OUT, _UNPROTECTED),
@@ -127,12 +127,12 @@ FEATURE = Feature(
                 "whether a round counts would say how many clients took part",
             ),
             (ENOUGH, "which clients a round leaves out would depend on the others"),
-            (STRAGGLERS, "who is slow would depend on who else takes part"),
+            (STRAGGLERS, "which clients are slow would depend on the others"),
             (
                 Setting("max-update-norm", lambda c: c.server.max_update_norm > 0, "0"),
                 '"dp.clip" bounds every update, and refuses none',
             ),
-            (CODEC_UP, f"{_INTEGERS}, and what a code leaves out, or adds, is not clipped"),
+            (CODEC_UP, f"{_INTEGERS}, and a code's error is not clipped"),
             (STRUCTURED, _INTEGERS),
             (PARTS, "how many clients train a unit depends on who takes part"),
             (OWN_MU, "mu would follow the clients' losses, which are not protected"),
@@ -141,7 +141,7 @@ FEATURE = Feature(
         ),
         *pairs(
             Setting("transcript", lambda c: c.server.transcript == "full", '"sums" or "none"'),
-            (DP_CENTRAL, "uploads, and sums of masked ones, are without noise"),
+            (DP_CENTRAL, "uploads, and sums of masked uploads, have no noise"),
         ),
     ),
     refuses=_refuses,

@@ -3,24 +3,24 @@
 from task.catalogue.entry import Algorithm
 
 REPEATS = "its clients train several times in a round"
-ONE_BY_ONE = "its clients train several times in a round, and a round is accounted for once"
+ONE_BY_ONE = "its clients train several times in a round, but a round is accounted for once"
 
 
 def pooled(entry: Algorithm) -> str:
     """Return why data that are everybody's leave nothing to do."""
-    return "its clients train on everybody's data" if entry.pooled else ""
+    return "it trains on all clients' data" if entry.pooled else ""
 
 
 def nothing_up(entry: Algorithm) -> str:
     """Return why there are no updates."""
-    return "" if entry.up else "nothing goes up that a client could falsify"
+    return "" if entry.up else "its clients send nothing that they could falsify"
 
 
 def no_base(entry: Algorithm) -> str:
     """Return why there is no Delta_k: the clients did not receive what their records are relative to."""
     received = {r.name for r in entry.down if r.to == "all"}
     missing = [r.name for r in entry.up if r.base and r.base not in received]
-    why = "the clients receive no common model that the change of their own could be measured from"
+    why = "the clients receive no common model from which to measure the change of their own"
     return nothing_up(entry) or (why if missing else "")
 
 

@@ -35,7 +35,7 @@ class Setting:
         return f"{self.key} = {self.value(config)}" if self.shown else self.key
 
 
-_PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
+_PARTIES = "its clients train parts of one model on each other's embeddings; this is not defined for them"
 
 # What stands for a value in the tables and errors.
 OWN = "package.module:name"  # anything that a user brings

@@ -9,7 +9,7 @@ from task.features.refusals import Choice
 
 def _why_not(entry: Algorithm) -> str:
     one = MODEL_DOWN in entry.down and entry.private != "all"
-    return "" if one else "the clients receive no common model that codes could bring up to date"
+    return "" if one else "the clients receive no common model that codes could update"
 
 
 FEATURE = Feature(

@@ -20,7 +20,7 @@ from task.features.settings import (
 )
 from task.secagg.fixed_point import EXACT
 
-_WHOLE = "a masked sum has every number whole, so that a code saves nothing"
+_WHOLE = "a masked sum has every number in full, so a code saves nothing"
 _UNBOUNDED = Setting("max-update-norm", lambda c: not (c.server.max_update_norm or c.dp.central))
 
 
@@ -31,7 +31,7 @@ def _stages(config: Config) -> tuple[str, ...]:
 
 def _secure(entry: Algorithm) -> str:
     if why := pooled(entry):
-        return f"{why}, so that there is nothing to hide"
+        return f"{why}, so there is nothing to hide"
     if entry.repeats:
         return "the server would see the sums of single edges, which may have too few nodes"
     for contract in (entry, *entry.phases.values()):
@@ -47,7 +47,7 @@ def _rounded(entry: Algorithm) -> str:
         return why
     for r in (r for c in (entry, *entry.phases.values()) if c.work == "train" for r in c.up):
         if r.reduce != "mean" or r.code or r.per or r.layout not in (SHARED, PARAMETERS):
-            return f"its clients send {r.name!r}, whose numbers no bound on updates holds for"
+            return f"its clients send {r.name!r}, and the bound on updates does not apply to its numbers"
     return ""
 
 
@@ -73,7 +73,7 @@ FEATURE = Feature(
     pairs=(
         *pairs(
             SECURE,
-            (BY_LOSS, "the policy goes by single clients' losses"),
+            (BY_LOSS, "the policy uses single clients' losses"),
             (RING, "the server sees each client's model on its way"),
             (CODEC_UP, _WHOLE),
             (STRUCTURED, _WHOLE),

@@ -18,7 +18,7 @@ def _ring(entry: Algorithm) -> str:
 
 def _loss(entry: Algorithm) -> str:
     whole = MODEL_DOWN in entry.down and not entry.private
-    return "" if whole else "the policy goes by the loss of the received model, and no whole model is sent"
+    return "" if whole else "the policy uses the loss of the received model, and no whole model is sent"
 
 
 def _by_examples(entry: Algorithm) -> str:
@@ -32,7 +32,7 @@ def _choice(name: str) -> Choice:
 
     def why_not(entry: Algorithm) -> str:
         if entry.asynchronous:
-            return "a step takes the updates of the clients that are there first, whoever they are"
+            return "a step takes the updates that arrive first, so a policy cannot choose its clients"
         return next((why for on, check in checks if on and (why := check(entry))), "")
 
     return Choice("selection", (name,), why_not)

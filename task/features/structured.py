@@ -10,8 +10,10 @@ from task.features.settings import ALA, STRUCTURED
 def _why_not(entry: Algorithm) -> str:
     more = entry.keeps or entry.phases or entry.private or entry.personal
     if not entry.traits.restricted or more:
-        return "its clients do more than steps from the received model, which no restriction is defined for"
-    whole = "its rule compares whole models, of which a restriction leaves most as they were"
+        return (
+            "its clients do more than take steps from the received model; no restriction is defined for that"
+        )
+    whole = "its rule compares whole models, and a restriction leaves most of a model unchanged"
     return "" if entry.up == (MODEL_UP,) else whole
 
 
@@ -24,7 +26,7 @@ FEATURE = Feature(
     pairs=(
         *pairs(
             STRUCTURED,
-            (ALA, "what is sent is relative to the received model, and clients start from a mixture with it"),
+            (ALA, "uploads are relative to the received model, but clients start from a mixture with it"),
         ),
     ),
     stock_clients=(((STRUCTURED,), 'cannot write the codes that "structured.kind" asks for'),),

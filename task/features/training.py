@@ -11,7 +11,7 @@ _PORTABLE = Setting("portable", lambda c: c.train.portable)
 
 
 def _sharp(entry: Algorithm) -> str:
-    why = "its clients do not step along the gradient of a loss on one batch, or it is not verified with them"
+    why = "its clients do not step along the gradient of the loss on one batch, or this is untested"
     return "" if entry.traits.uphill else why
 
 
@@ -27,11 +27,14 @@ FEATURE = Feature(
     pairs=(
         *pairs(
             SHARP,
-            (DP_LOCAL, "the noise is for one gradient of an example in a step, and the ascent takes another"),
+            (
+                DP_LOCAL,
+                "the noise covers one gradient of an example in a step, and the ascent takes a second one",
+            ),
         ),
         *pairs(
             Setting("threads", lambda c: c.train.threads != 1, "1"),
-            (_PORTABLE, "sums are split alike everywhere"),
+            (_PORTABLE, "sums must be split alike on all machines"),
         ),
         *pairs(
             Setting("device", lambda c: c.train.device == "cuda", '"cpu" or "auto"'),
@@ -39,8 +42,8 @@ FEATURE = Feature(
         ),
         *pairs(
             Setting("personal.epochs", lambda c: c.personal.epochs > 0, "0"),
-            (STRAGGLERS, "it is the same for all clients, and slow ones have fewer epochs"),
+            (STRAGGLERS, "it is the same for all clients, but slow ones do fewer epochs"),
         ),
-        *pairs(_OPTIMIZER, (STRUCTURED, "a restricted step is one along a restricted gradient")),
+        *pairs(_OPTIMIZER, (STRUCTURED, "a restricted step goes along a restricted gradient")),
     ),
 )

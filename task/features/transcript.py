@@ -25,7 +25,7 @@ FEATURE = Feature(
         *pairs(
             TRANSCRIPT,
             (VERTICAL, "each party's part of the model stays with it"),
-            (ASYNCHRONOUS, "a transcript does not say who was at work since when"),
+            (ASYNCHRONOUS, "a transcript does not say which client began when"),
             (_DISTILS, "it does not hold public examples"),
             (ENCRYPTED, "the models that the rule computes are ciphertexts"),
             (COARSE, "the sums of a coarser grid are not published"),
