@@ -25,8 +25,8 @@ The same cases are tests, in `tests/system/test_faults_*.py`.
 
 A federation is one `bouquet link` and three `bouquet node`, each with its own data, over TLS with node keys.
 As root on Linux the link and one node have their own network namespaces. Without root the cases that need
-namespaces are skipped, and say so. "Same final model" means: after every round the SHA-256 of the model equals
-that of an undisturbed run of the same keys in the simulation.
+namespaces are skipped, and say so. "Same final model" means: after every round the SHA-256 of the model
+equals that of an undisturbed run of the same keys in the simulation.
 
 {rows}
 
