@@ -33,7 +33,7 @@ from task.resolve.refusals import (
     Setting,
 )
 
-_PARTIES = "its clients train parts of one model on each other's embeddings, for which this is not defined"
+_PARTIES = "its clients train parts of one model on each other's embeddings; this is not defined for them"
 
 OWN = "package.module:name"  # stands for whatever a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
@@ -81,22 +81,22 @@ def _alike(entry: Algorithm) -> str:
 def _ala(entry: Algorithm) -> str:
     if entry.name in ALA_FITS:
         return ""
-    return f"adaptive local aggregation is verified in front of {', '.join(ALA_FITS)} only"
+    return f"adaptive local aggregation is tested only with {', '.join(ALA_FITS)}"
 
 
 def _own_start(entry: Algorithm) -> str:
     if "ala" in entry.stages:
-        return "its clients mix what they get with the model that the seed draws"
+        return "its clients mix the received model with the model drawn from the seed"
     sent = (MODEL_DOWN in entry.down or not entry.personal) and entry.private != "all"
-    return "" if sent else "its clients begin with the model that the seed draws, which is never sent"
+    return "" if sent else "its clients begin with the model drawn from the seed, which is never sent"
 
 
 def _nothing_up(entry: Algorithm) -> str:
-    return "" if entry.up else "nothing goes up that a client could falsify"
+    return "" if entry.up else "its clients send nothing that they could falsify"
 
 
 def _informed(entry: Algorithm) -> str:
-    why = f"{_REPEATS}, each edge's alone, where there may be no benign ones to look like"
+    why = f"{_REPEATS}, each edge separately, and an edge may have no benign clients to imitate"
     stale = "the updates of a step are from several versions, and may be of one client"
     return _no_base(entry) or (why if entry.repeats else stale if entry.asynchronous else "")
 
@@ -105,20 +105,22 @@ def _no_base(entry: Algorithm) -> str:
     """Return why there is no Delta_k: the clients did not receive what their records are relative to."""
     received = {r.name for r in entry.down if r.to == "all"}
     missing = [r.name for r in entry.up if r.base and r.base not in received]
-    why = "the clients receive no common model that the change of their own could be measured from"
+    why = "the clients receive no common model from which to measure the change of their own"
     return _nothing_up(entry) or (why if missing else "")
 
 
 def _structured(entry: Algorithm) -> str:
     more = entry.keeps or entry.phases or entry.private or entry.personal
     if not entry.traits.restricted or more:
-        return "its clients do more than steps from the received model, which no restriction is defined for"
-    whole = "its rule compares whole models, of which a restriction leaves most as they were"
+        return (
+            "its clients do more than take steps from the received model; no restriction is defined for that"
+        )
+    whole = "its rule compares whole models, and a restriction leaves most of a model unchanged"
     return "" if entry.up == (MODEL_UP,) else whole
 
 
 def _sharp(entry: Algorithm) -> str:
-    why = "its clients do not step along the gradient of a loss on one batch, or it is not verified with them"
+    why = "its clients do not step along the gradient of the loss on one batch, or this is untested"
     return "" if entry.traits.uphill else why
 
 
@@ -132,9 +134,9 @@ def _ring(entry: Algorithm) -> str:
 
 def _codec(entry: Algorithm) -> str:
     if entry.repeats:
-        return f"{_REPEATS}, and codes are drawn, and what they leave out is kept, by round"
+        return f"{_REPEATS}, but codes and their residuals are per round"
     if not coded_in(entry):
-        return "nothing goes up that a code could stand for"
+        return "its clients send nothing that a code could replace"
     return _no_base(entry)
 
 
@@ -148,12 +150,12 @@ def _sparse(entry: Algorithm) -> str:
 
 def _down(entry: Algorithm) -> str:
     one = MODEL_DOWN in entry.down and entry.private != "all"
-    return "" if one else "the clients receive no common model that codes could bring up to date"
+    return "" if one else "the clients receive no common model that codes could update"
 
 
 def _loss(entry: Algorithm) -> str:
     whole = MODEL_DOWN in entry.down and not entry.private
-    return "" if whole else "the policy goes by the loss of the received model, and no whole model is sent"
+    return "" if whole else "the policy uses the loss of the received model, and no whole model is sent"
 
 
 def _by_examples(entry: Algorithm) -> str:
@@ -162,12 +164,12 @@ def _by_examples(entry: Algorithm) -> str:
 
 
 def _everybody(entry: Algorithm) -> str:
-    return "its clients train on everybody's data" if entry.pooled else ""
+    return "it trains on all clients' data" if entry.pooled else ""
 
 
 def _secure(entry: Algorithm) -> str:
     if why := _everybody(entry):
-        return f"{why}, so that there is nothing to hide"
+        return f"{why}, so there is nothing to hide"
     if entry.repeats:
         return "the server would see the sums of single edges, which may have too few nodes"
     for contract in (entry, *entry.phases.values()):
@@ -183,7 +185,7 @@ def _rounded(entry: Algorithm) -> str:
         return why
     for r in (r for c in (entry, *entry.phases.values()) if c.work == "train" for r in c.up):
         if r.reduce != "mean" or r.code or r.per or r.layout not in (SHARED, PARAMETERS):
-            return f"its clients send {r.name!r}, whose numbers no bound on updates holds for"
+            return f"its clients send {r.name!r}, and the bound on updates does not apply to its numbers"
     return ""
 
 
@@ -205,7 +207,7 @@ def _selection(name: str) -> Choice:
 
     def why_not(entry: Algorithm) -> str:
         if entry.asynchronous:
-            return "a step takes the updates of the clients that are there first, whoever they are"
+            return "a step takes the updates that arrive first, so a policy cannot choose its clients"
         return next((why for on, check in checks if on and (why := check(entry))), "")
 
     return Choice("selection", (name,), why_not)

@@ -64,7 +64,7 @@ PAIRS = (
     ),
     *pairs(
         Setting("initial-model", lambda c: c.initial_model, '""'),
-        (ALA, "clients mix what they get with the model that the seed draws"),
+        (ALA, "clients mix the received model with the model drawn from the seed"),
     ),
     *pairs(
         STRUCTURED,
@@ -78,7 +78,7 @@ PAIRS = (
     *pairs(
         PARTS,
         (ALA, "clients keep arrays of the whole model from round to round"),
-        (_LOSSES, "the policy goes by the loss of the received model, and no whole model is sent"),
+        (_LOSSES, "the policy uses the loss of the received model, and no whole model is sent"),
         (
             replace(CODEC_UP, on=lambda c: _codec(c, biased=True)),
             "clients keep what their codes leave out of the whole model",

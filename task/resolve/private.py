@@ -36,24 +36,24 @@ from task.resolve.refusals import (
 def why_not_central(entry: Algorithm) -> str:
     """Return why noise on sums cannot protect the clients of an algorithm; "" = it can."""
     if entry.pooled:
-        return "its clients train on everybody's data"
+        return "it trains on all clients' data"
     if entry.repeats:
-        return "its clients train several times in a round, and a round is accounted for once"
+        return "its clients train several times in a round, but a round is accounted for once"
     if not entry.up:
-        return "nothing goes up that noise could protect"
+        return "its clients send nothing that noise could protect"
     contracts = [entry, *(p for p in entry.phases.values() if p.work == "train")]
     for r in (r for c in contracts for r in c.up):
         if r.reduce == "collect":
             return f"its rule needs each client's {r.name!r}, and noise protects sums only"
         if r.layout not in (SHARED, PARAMETERS):
-            return f"its clients send {r.name!r} as well, whose share in the noise is not defined"
+            return f"its clients also send {r.name!r}, whose share of the noise is not defined"
         if r.code or r.per:
-            return f"its clients send {r.name!r} in a form that clipping to a norm would spoil"
+            return f"its clients send {r.name!r} in a form that clipping to a norm would distort"
         if r.base and r.base not in {d.name for d in entry.down if d.to == "all"}:
-            return "the clients receive no common model that the change of their own could be measured from"
+            return "the clients receive no common model from which to measure the change of their own"
     needed = [s.name for c in contracts for s in c.up_scalars if s.required]
     if needed:
-        return f"its rule needs the number {needed[0]!r} of each client, which no bound makes safe"
+        return f"its rule needs each client's {needed[0]!r}, and no bound makes that number safe"
     if any(s.name == "mean-examples" for s in entry.down_scalars):
         return "it weighs clients by the example counts that they registered, which are not protected"
     return ""
@@ -62,20 +62,20 @@ def why_not_central(entry: Algorithm) -> str:
 def why_not_local(entry: Algorithm) -> str:
     """Return why DP-SGD cannot protect the examples of an algorithm's clients; "" = it can."""
     if entry.pooled:
-        return "its clients train on everybody's data"
+        return "it trains on all clients' data"
     if entry.repeats:
-        return "its clients train several times in a round, and a round is accounted for once"
+        return "its clients train several times in a round, but a round is accounted for once"
     if entry.phases or not entry.traits.steps_alone:
-        return "its clients use their examples in other ways than in steps along the gradients of batches"
+        return "its clients use their examples for more than steps along the gradients of batches"
     if entry.private == "norm":
         return "batch normalisation lets each example change the gradients of the others"
     if any(r.of != "steps" for r in entry.up):
         return "its clients send what is computed from their examples without noise"
     if "ala" in entry.stages:
-        return "its clients learn from their examples, before they train, how to mix models"
+        return "before they train, its clients learn from their examples how to mix models"
     needed = [s.name for s in entry.up_scalars if s.required]
     if needed:
-        return f"its rule needs the number {needed[0]!r} of each client, which follows from its examples"
+        return f"its rule needs each client's {needed[0]!r}, which follows from its examples"
     return ""
 
 

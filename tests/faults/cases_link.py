@@ -77,8 +77,8 @@ def idle_connections(rig: Rig) -> str:
 @case(
     "S17",
     "A task's process sends its parent harmful records; a node's version contains markup",
-    "nothing that a process writes is executed or grows without bound; `bouquet status` shows nodes' texts as "
-    "plain text",
+    "nothing that a process writes is executed or grows without bound; `bouquet status` shows nodes' texts "
+    "as plain text",
     "a status with markup, emoji codes and control characters in every text; pickles, floods and records out "
     "of order in the pipe of a task",
     tests=("tests/deploy/test_telling.py", "tests/server_app/test_terminal.py"),

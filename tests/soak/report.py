@@ -100,7 +100,8 @@ class Report:
             "",
             f"`python -m tests.soak --rounds {self.rounds} --nodes {self.nodes} --seconds-between-faults "
             f"{self.every_s:g} --seed {self.seed}`: one run with a fault every {self.every_s:g} s.",
-            f"A round waits for all {self.nodes} clients (`min-replies`): so its model can equal the undisturbed run's.",
+            f"A round waits for all {self.nodes} clients (`min-replies`), so its model can equal that of the "
+            "undisturbed run.",
             "",
             "| | |",
             "|---|---|",
@@ -120,7 +121,7 @@ class Report:
             "|---|---|",
             *(f"| {name} | {n} |" for name, n in sorted(self.faults.items(), key=lambda x: (-x[1], x[0]))),
             "",
-            "Memory (proportional set size; mean over the nodes), median of the first and of the last quarter:",
+            "Memory (proportional set size; mean over nodes), median of the first and of the last quarter:",
             "",
             "| Role | First | Last | Growth |",
             "|---|---|---|---|",
