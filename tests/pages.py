@@ -62,6 +62,10 @@ run has known. `fltrust` without `fltrust.root` trusts the first client by name 
 COMPOSITION_HEAD = """\
 # What goes together
 
+```bash
+bouquet run -c 'algorithm="krum" secagg=true'     # refused before round 1, with the reason
+```
+
 Which algorithms work with which local optimizers, stages and selection policies. A letter stands for the
 reason why not, listed below the table; such a run is refused before round 1. `make docs` makes this page
 from the catalogue; a test runs every cell that says yes.

@@ -26,8 +26,8 @@ OWN_DATA = Setting("stream.own-data", lambda c: c.stream.own_data)
 _NEW = Setting("drift.examples", lambda c: c.drift.examples == "new")
 _VALIDATES = algorithm_is(lambda entry: any(record.of == "validation" for record in entry.up))
 _FROM_POOL = Setting("public.data", lambda c: c.entry.public and not c.public.data, got=QUOTED)
-_COLUMNS = "the sums of columns are of all examples, also of those that have not arrived"
-_CLAIMED = "canaries say that they have examples, which never arrive"
+_COLUMNS = "the sums of columns cover all examples, even those that have not arrived"
+_CLAIMED = "canaries claim examples, which never arrive"
 
 CHANGING = (
     *pairs(
@@ -38,18 +38,18 @@ CHANGING = (
         (*STREAM, OWN_DATA),
         (
             _VALIDATES,
-            "its validation examples are redrawn as others arrive, so some would have been trained on",
+            "its validation examples are redrawn as others arrive, so it would have trained on some of them",
         ),
         (
             replace(DP_LOCAL, got=QUOTED),
-            "the sampling rate of its ledger is that of one number of examples",
+            "its ledger has one sampling rate, for a fixed number of examples",
         ),
     ),
     *pairs(
         _NEW,
         (
             _FROM_POOL,
-            "public examples are taken out of it, and which of the others arrive when changes with that",
+            "public examples are taken from it, which changes when the others arrive",
         ),
     ),
     *pairs(STREAM, (STANDARDISED, _COLUMNS), (replace(MEANS_FILLED, got=QUOTED), _COLUMNS)),

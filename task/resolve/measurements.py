@@ -30,10 +30,10 @@ from task.resolve.refusals import (
 CONTRIBUTION = Setting("contribution.measure", lambda c: c.contribution.measure != "none", "none")
 DISSIMILARITY = Setting("gradient-dissimilarity", lambda c: c.server.gradient_dissimilarity, "false")
 
-_UNVERIFIED = "it was not verified together"
+_UNVERIFIED = "the combination is untested"
 _IN_CLEAR = (
     (SECURE, "the server learns sums only"),
-    (ENCRYPTED, "the server cannot open what single clients send"),
+    (ENCRYPTED, "the server cannot decrypt single clients' uploads"),
     (DP_CENTRAL, "values of single clients are not protected"),
     (PARTS, "clients have parts of the model"),
     (TRANSCRIPT, "it is measured on data that a transcript does not hold"),
@@ -48,7 +48,7 @@ OF_MODELS = tuple(
         *_IN_CLEAR,
         (CODEC_UP, _UNVERIFIED),
         (STRUCTURED, _UNVERIFIED),
-        (policy_is(lambda policy: policy.ring), "each client's model replaces the last one's"),
+        (policy_is(lambda policy: policy.ring), "each client's model replaces the previous one's"),
     )
 )
 OF_GRADIENTS = tuple(
@@ -56,7 +56,7 @@ OF_GRADIENTS = tuple(
         DISSIMILARITY,
         *_IN_CLEAR,
         (replace(DP_LOCAL, got=QUOTED), "full gradients are not protected"),
-        (algorithm_is(lambda entry: entry.asynchronous), "its clients are never all at one model"),
+        (algorithm_is(lambda entry: entry.asynchronous), "its clients never all have the same model"),
     )
 )
 

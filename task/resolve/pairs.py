@@ -41,18 +41,21 @@ _LOSSES = policy_is(lambda policy: policy.needs_losses)
 _UNBOUNDED = Setting("max-update-norm", lambda c: not (c.server.max_update_norm or c.dp.central))
 _PORTABLE = Setting("portable", lambda c: c.train.portable)
 _NOISY_NODES = Setting("dp.noise-by", lambda c: c.dp.distributed)
-_WHOLE = "a masked sum has every number whole, so that a code saves nothing"
-_CODED = "a ciphertext has every number whole, so that a code saves nothing"
+_WHOLE = "a masked sum has every number in full, so a code saves nothing"
+_CODED = "a ciphertext has every number in full, so a code saves nothing"
 _COLUMNS = "the sums of each client's columns go up in clear"
 
 PAIRS = (
     *pairs(
         SHARP,
-        (DP_LOCAL, "the noise is for one gradient of an example in a step, and the ascent takes another"),
+        (
+            DP_LOCAL,
+            "the noise covers one gradient of an example in a step, and the ascent takes a second one",
+        ),
     ),
     *pairs(
         Setting("threads", lambda c: c.train.threads != 1, "1"),
-        (_PORTABLE, "sums are split alike everywhere"),
+        (_PORTABLE, "sums must be split alike on all machines"),
     ),
     *pairs(
         Setting("device", lambda c: c.train.device == "cuda", '"cpu" or "auto"'),
@@ -60,7 +63,7 @@ PAIRS = (
     ),
     *pairs(
         Setting("personal.epochs", lambda c: c.personal.epochs > 0, "0"),
-        (STRAGGLERS, "it is the same for all clients, and slow ones have fewer epochs"),
+        (STRAGGLERS, "it is the same for all clients, but slow ones do fewer epochs"),
     ),
     *pairs(
         Setting("initial-model", lambda c: c.initial_model, '""'),
@@ -68,12 +71,12 @@ PAIRS = (
     ),
     *pairs(
         STRUCTURED,
-        (ALA, "what is sent is relative to the received model, and clients start from a mixture with it"),
+        (ALA, "uploads are relative to the received model, but clients start from a mixture with it"),
     ),
-    *pairs(CODEC_UP, (STRUCTURED, "that says what is sent")),
+    *pairs(CODEC_UP, (STRUCTURED, "that already decides what is sent")),
     *pairs(
         Setting("optimizer", lambda c: c.train.optimizer != "sgd", '"sgd"'),
-        (STRUCTURED, "a restricted step is one along a restricted gradient"),
+        (STRUCTURED, "a restricted step goes along a restricted gradient"),
     ),
     *pairs(
         PARTS,
@@ -81,24 +84,24 @@ PAIRS = (
         (_LOSSES, "the policy uses the loss of the received model, and no whole model is sent"),
         (
             replace(CODEC_UP, on=lambda c: _codec(c, biased=True)),
-            "clients keep what their codes leave out of the whole model",
+            "clients keep the residuals of their codes for the whole model",
         ),
-        (STRUCTURED, "a restriction is of the whole model"),
+        (STRUCTURED, "a restriction applies to the whole model"),
         (CODEC_DOWN, "no whole model is sent"),
     ),
     *pairs(
         KINDS,
-        (replace(CODEC_UP, on=_codec), "it was not verified together"),
-        (HELD_OUT, "a client held out has no kind of model of its own yet"),
+        (replace(CODEC_UP, on=_codec), "the combination is untested"),
+        (HELD_OUT, "a held-out client has no kind of model of its own yet"),
     ),
     *pairs(
         PARTS,
-        (TRANSCRIPT, "a transcript's sums are of whole models"),
+        (TRANSCRIPT, "a transcript has sums of whole models"),
         (ATTACK_INFORMED, "malicious clients compare coordinates of models that do not have the same ones"),
     ),
     *pairs(
         SECURE,
-        (_LOSSES, "the policy goes by single clients' losses"),
+        (_LOSSES, "the policy uses single clients' losses"),
         (policy_is(lambda policy: policy.ring), "the server sees each client's model on its way"),
         (CODEC_UP, _WHOLE),
         (STRUCTURED, _WHOLE),
@@ -113,11 +116,11 @@ PAIRS = (
     ),
     *pairs(
         ENCRYPTED,
-        (SECURE, "either hides single nodes' sums; masks cost less"),
-        (DP_CENTRAL, "the server adds noise to integers, and has ciphertexts"),
-        (DP_LOCAL, "it was not verified together"),
+        (SECURE, "both hide single nodes' sums; masks cost less"),
+        (DP_CENTRAL, "the server adds noise to integers, but has only ciphertexts"),
+        (DP_LOCAL, "the combination is untested"),
         (CODEC_UP, _CODED),
-        (CODEC_DOWN, "the server knows no model to code"),
+        (CODEC_DOWN, "the server has no model to encode"),
         (STRUCTURED, _CODED),
         (PARTS, "the server cannot cut parts out of a ciphertext"),
         (STANDARDISED, _COLUMNS),
@@ -125,14 +128,14 @@ PAIRS = (
     ),
     *pairs(
         Setting("transcript", lambda c: c.server.transcript == "full", '"sums" or "none"'),
-        (DP_CENTRAL, "uploads, and sums of masked ones, are without noise"),
+        (DP_CENTRAL, "uploads, and sums of masked uploads, have no noise"),
     ),
     *pairs(
         TRANSCRIPT,
         (algorithm_is(lambda entry: entry.vertical), "each party's part of the model stays with it"),
         (
             algorithm_is(lambda entry: entry.asynchronous),
-            "a transcript does not say who was at work since when",
+            "a transcript does not say which client began when",
         ),
         (algorithm_is(lambda entry: entry.distils), "it does not hold public examples"),
         (ENCRYPTED, "the models that the rule computes are ciphertexts"),

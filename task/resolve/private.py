@@ -70,7 +70,7 @@ def why_not_local(entry: Algorithm) -> str:
     if entry.private == "norm":
         return "batch normalisation lets each example change the gradients of the others"
     if any(r.of != "steps" for r in entry.up):
-        return "its clients send what is computed from their examples without noise"
+        return "its clients send numbers computed from their examples without noise"
     if "ala" in entry.stages:
         return "before they train, its clients learn from their examples how to mix models"
     needed = [s.name for s in entry.up_scalars if s.required]
@@ -103,7 +103,7 @@ def check_covered(config: Config, others: Sequence[str], buffers: Sequence[str])
 
 
 _UNPROTECTED = "losses and accuracies on clients' own data are not protected"
-_INTEGERS = "updates go up as the integers that noise is added to"
+_INTEGERS = "updates are sent as the integers that noise is added to"
 _MEANS, _CLIENT_MEANS = (
     "means of columns are not protected",
     "means of the clients' columns are not protected",
@@ -115,7 +115,7 @@ _OWN_MU = Setting(
 PRIVATE = (
     *refused_by(
         replace(DP_LOCAL, got=QUOTED),
-        (ALA, "its weights are learnt from the examples without noise"),
+        (ALA, "its weights are learned from the examples without noise"),
         (
             Setting(
                 "scaffold.option",
@@ -125,12 +125,12 @@ PRIVATE = (
             "a full gradient would go up without noise",
         ),
         (policy_is(lambda policy: policy.needs_losses), "losses over the examples are not protected"),
-        (HELD_OUT, "clients held out adapt to their examples without noise before they are measured"),
+        (HELD_OUT, "held-out clients adapt to their examples without noise before they are measured"),
         (
             Setting("precision", lambda c: c.train.precision != "float32", '"float32"'),
             "gradients of single examples are not computed in 16 bits",
         ),
-        (PARTS, "it was not verified with parts of a model"),
+        (PARTS, "it is untested with parts of a model"),
         (_OWN_MU, "mu would follow losses over the examples, which are not protected"),
         (STANDARDISED, _MEANS),
         (MEANS_FILLED, _MEANS),
@@ -140,14 +140,14 @@ PRIVATE = (
                 lambda c: spec_of(c.data.dataset).targets > 1,
                 "one whose examples have one target",
             ),
-            "what an example is in a text is not defined",
+            "it is not defined what one example of a text is",
         ),
     ),
     *refused_by(
         Setting("secagg-min-nodes", lambda c: c.dp.distributed),
         (
             Setting("dp.colluding", lambda c: c.dp.colluding >= c.server.secagg_min_nodes, "less"),
-            "the noise of one node at least must stay unknown",
+            "the noise of at least one node must stay unknown",
         ),
     ),
     *refused_by(
@@ -158,15 +158,15 @@ PRIVATE = (
         ),
         (
             Setting("dp.clip-quantile", lambda c: c.dp.distributed and c.dp.clip_quantile > 0, "0"),
-            'the server alone knows what noise its bits need, and dp.noise-by = "nodes" has none of it',
+            'only the server can add the noise of its bits, which dp.noise-by = "nodes" excludes',
         ),
         (
             Setting("selection", lambda c: c.server.selection != "uniform", '"uniform"'),
-            "each client joins a round by a secret coin of its own",
+            "each client joins a round by its own secret coin",
         ),
         (
             Setting("fraction-train", lambda c: c.server.fraction_train == 0, "above 0"),
-            "it is the probability with which a client joins a round",
+            "it is the probability that a client joins a round",
         ),
         (Setting("fraction-evaluate", lambda c: c.server.fraction_evaluate > 0, "0"), _UNPROTECTED),
         (HELD_OUT, _UNPROTECTED),
@@ -174,13 +174,13 @@ PRIVATE = (
             Setting("min-replies", lambda c: c.server.min_replies > 1, "1"),
             "whether a round counts would say how many clients took part",
         ),
-        (ENOUGH, "whom a round leaves out would depend on the other clients"),
-        (STRAGGLERS, "who is slow would depend on who else takes part"),
+        (ENOUGH, "which clients a round leaves out would depend on the others"),
+        (STRAGGLERS, "which clients are slow would depend on the others"),
         (
             Setting("max-update-norm", lambda c: c.server.max_update_norm > 0, "0"),
             '"dp.clip" bounds every update, and refuses none',
         ),
-        (CODEC_UP, f"{_INTEGERS}, and what a code leaves out, or adds, is not clipped"),
+        (CODEC_UP, f"{_INTEGERS}, and a code's error is not clipped"),
         (STRUCTURED, _INTEGERS),
         (PARTS, "how many clients train a unit depends on who takes part"),
         (_OWN_MU, "mu would follow the clients' losses, which are not protected"),
@@ -202,7 +202,7 @@ def check_private(config: Config) -> None:
     if dp.noise < LEAST_NOISE:
         raise ConfigError(
             f'run-config key "dp.noise": expected 0 or at least {LEAST_NOISE:g}, below which it protects '
-            f"nobody; got {dp.noise:g}"
+            f"no one; got {dp.noise:g}"
         )
     if dp.delta * config.data.num_clients >= 1 and dp.central:
         raise ConfigError(
