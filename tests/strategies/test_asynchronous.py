@@ -233,9 +233,9 @@ def test_what_is_not_sound_with_it_is_refused_with_a_reason(name: str) -> None:
     assert refused >= {"secagg", "he", "dp.noise", "dp.unit", "codec.up", "codec.down", "structured.kind"}
     with pytest.raises(ConfigError, match=r'"secagg".*needs each client'):
         read_config({"algorithm": name, "secagg": True})
-    with pytest.raises(ConfigError, match=r'"selection".*the clients that are there first'):
+    with pytest.raises(ConfigError, match=r'"selection".*the updates that arrive first'):
         read_config({"algorithm": name, "selection": "oort"})
-    with pytest.raises(ConfigError, match=r'"transcript".*who was at work since when'):
+    with pytest.raises(ConfigError, match=r'"transcript".*which client began when'):
         read_config({"algorithm": name, "transcript": "full"})
     for key, value in (("enough-replies", 2), ("stragglers", 0.5), ("devices.uplink", "shared")):
         with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):

@@ -80,7 +80,7 @@ def test_the_models_stay_the_same_and_the_numbers_do_on_any_nodes(
     [
         ({"algorithm": "fedper"}, "one global model"),
         ({"algorithm": "splitnn", "partition": "columns"}, "one global model"),
-        ({"algorithm": "fedbuff"}, "never all at one model"),
+        ({"algorithm": "fedbuff"}, "never all have the same model"),
         ({"secagg": True}, "sums only"),
         ({"dp.noise": 1.0}, "not protected"),
         ({"dp.unit": "example", "dp.noise": 1.0}, "not protected"),
