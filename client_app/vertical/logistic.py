@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from client_app.data.node import Node, OneClient
-from client_app.stages.stage import Outcome, measured
+from client_app.stages.stage import Outcome, each
 from client_app.vertical.party import Kept, PartyModel, PartyWork, aligned
 from task.catalogue.entry import SUMS, Algorithm
 from task.errors import DataError, FieldError, StateError, WireError
@@ -218,7 +218,7 @@ class LogisticWork(PartyWork):
         found = held.scores(held.columns(held.data.tests)).astype(np.float32)[:, None]
         return wire.ClientUpdate({"embeddings": {ROWS: found}}, {wire.NUM_EXAMPLES: len(found)}), {}
 
-    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+    def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
         given = self.order.arrays["embeddings"][ROWS]
         held = self._opened(client)
@@ -229,7 +229,7 @@ class LogisticWork(PartyWork):
         outputs = torch.from_numpy(np.stack([np.zeros_like(total), total], axis=1)).float()
         y = held.data.y(tests)
         found, sums = measure(torch.nn.Identity(), outputs.to(y.device), y, task=self.node.task)
-        return found, {SUMS.name: sums} if self.entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
 
     # ------------------------------------------------------------------ a step
 
@@ -345,7 +345,7 @@ def run_logistic(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterat
     """Do one phase of vertical logistic regression for the parties of an order."""
     work = LogisticWork(node, entry, order)
     if entry.work == "tally":
-        return measured(order.clients, work.score)
+        return each(order.clients, work.score)
     steps = {
         "residuals": work.residuals, "products": work.products, "open": work.open, "finish": work.finish,
         "scores": work.scores,

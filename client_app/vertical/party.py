@@ -14,7 +14,7 @@ import torch
 
 from client_app.data.node import Node, OneClient
 from client_app.memory.memory import Memory
-from client_app.stages.stage import Outcome
+from client_app.stages.stage import Outcome, each
 from client_app.training.local_optimizer import SGD
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
@@ -186,13 +186,13 @@ class PartyWork:
     def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
         """Yield each client with what it sends, or with what went wrong."""
         devices = [self.node.device] if self.node.device.type == "cuda" else []
-        for client in self.order.clients:
-            try:
-                with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
-                    upload, keep = step(client)
-                    yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
-                yield client, err
+
+        def done(client: str) -> wire.ClientUpdate | Exception:
+            with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
+                upload, keep = step(client)
+                return self.memory.keep(client, upload, keep) if keep else upload
+
+        return each(self.order.clients, done)
 
     def optimizer(self, parameters: list[torch.Tensor], kept: Kept) -> SGD:
         """Return SGD for a kept part, with its velocity."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from client_app.data.node import Node
-from client_app.stages.stage import Outcome, measured
+from client_app.stages.stage import Outcome, each
 from client_app.vertical.defence import dcor, defended
 from client_app.vertical.party import AlignedParty, Kept, PartyModel, PartyWork, aligned
 from task.catalogue.entry import SUMS, TRAIN_LOSS, Algorithm
@@ -229,7 +229,7 @@ class SplitWork(PartyWork):
         numbers = {wire.NUM_EXAMPLES: len(rows), TRAIN_LOSS.name: loss}
         return wire.ClientUpdate({"gradients": {ROWS: gradients}, "digest": held.digest()}, numbers), keep
 
-    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+    def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
         given = self.order.arrays["embeddings"][ROWS]
         held = self.opened(client, given.shape[1])
@@ -240,7 +240,7 @@ class SplitWork(PartyWork):
         joined = torch.cat([own.flatten(1), torch.from_numpy(given).to(own.device)], dim=1)
         model = _Joined(held.part, data.party.shape)
         found, sums = measure(model, joined, data.y(data.tests), task=self.node.task)
-        return found, {SUMS.name: sums} if self.entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
 
 
 def embed_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
@@ -257,4 +257,4 @@ def train_labels(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterat
 
 def score_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure the whole model where the labels are."""
-    return measured(order.clients, partial(SplitWork.score, SplitWork(node, entry, order)))
+    return each(order.clients, partial(SplitWork.score, SplitWork(node, entry, order)))
