@@ -59,7 +59,7 @@ class Folded:
 
 @dataclass
 class Fold:
-    """Folds one round."""
+    """Folds the nodes' replies to one phase: it knows messages, `Folding` only uploads and their sums."""
 
     entry: Algorithm  # the algorithm's catalogue entry
     # Per upward field, arrays of the expected names, shapes and dtypes.
