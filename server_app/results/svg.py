@@ -5,8 +5,8 @@ from `STYLE` by class, so a page follows the reader's light or dark theme; sizes
 
 Figures that a user asks for, as a file or in a notebook, are matplotlib's (`server_app.results.compare`). It
 cannot draw these pages: its SVG has inline styles, which the monitor's Content-Security-Policy forbids, one
-theme and no readouts; it is not thread-safe, which the monitor's server needs; and a drawing takes it 30 to
-80 times as long, for each browser every two seconds and at the end of every run.
+theme and no readouts; it is not thread-safe, which the monitor's server needs; and a drawing takes it more
+than 30 times as long, for each browser every two seconds and at the end of every run.
 """
 
 import math
