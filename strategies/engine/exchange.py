@@ -274,7 +274,9 @@ class Exchange:
         )
 
     def _send_again(self) -> None:
-        """Send again what can be sent again.
+        """Send orders of lost nodes to others that have the same clients; works on any SuperLink.
+
+        A node that stays online and loses its order gets it again from Bouquet's link, see `Delivery`.
 
         Raises:
             AbsentError: No node has been online for too long.

@@ -80,7 +80,8 @@ class Delivery:
     def reopen_orders(self, node: int) -> None:
         """Hand out again what a node fetched and has not answered; call it when the node asks for work.
 
-        An upload that it has not ended by then is one that it has given up.
+        Only the link sees that a node which is online has lost its order. If the node itself is lost,
+        `strategies.engine.exchange` sends a copy to another one. An upload that has not ended is given up.
         """
         for session_id, _ in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
