@@ -78,7 +78,7 @@ def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
     if isinstance(clients, OneClient):
         raise DataError(
             f'client {client}: run-config key "algorithm": {entry.name} trains on the data of all clients, '
-            "which no node has where each brings its own; run it in the simulation, on pooled data"
+            "but here each node has only its own; run it in the simulation, on pooled data"
         )
     return np.unique(np.concatenate([clients.train(i) for i in range(len(clients.names))]))
 
@@ -156,8 +156,9 @@ class Training:
             if len(cohort) == 1:
                 return [(cohort[0], err)]
             logger.warning(
-                "round %d: %d clients that train as one program (run-config key \"stack\") failed, and train "
-                "again in two halves, which is slower: %s: %s",
+                "round %d: training %d clients as one program (run-config key \"stack\") failed; "
+                "retrying in two "
+                "halves, which is slower: %s: %s",
                 self.order.round, len(cohort), type(err).__name__, err,
             )  # fmt: skip
         half = len(cohort) // 2  # out here, where what the failure held is free
@@ -232,7 +233,9 @@ class Training:
             stats = solver.run(task) if solver.trains else []
             finished = solver.finish(task, stats)
             measured = entry.personal and node.config.server.clients_evaluate(order.round)
-            if measured and entry.pooled != "once":  # who trains on everybody's data has no model of its own
+            if (
+                measured and entry.pooled != "once"
+            ):  # a client that trains on all data has no model of its own
                 uploads = [upload for upload, _ in finished]
                 _add_tests(node, cohort, solver, task, uploads)
             for stage in self.stages:
@@ -351,7 +354,7 @@ def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
         kept = store_of(node).path(client, order.run)
         if not kept.exists():
             raise StateError(
-                f"client {client}: expected its kept state in {kept}; there is none. It never trained in "
+                f"client {client}: expected its state in {kept}; there is none. It never trained in "
                 "this run, its state was deleted, or it trained on another machine"
             )
     return _own_model(node, entry, order, client)[0]

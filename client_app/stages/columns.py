@@ -52,7 +52,7 @@ def with_columns(node: Node, content: RecordDict) -> Node:
     """Return the node with its table prepared by the moments that a message brings.
 
     Raises:
-        WireError: They are not as many as the table has columns.
+        WireError: Their number is not that of the table's columns.
         DataError: They do not fit this node's table.
     """
     preparation = node.dataset.preparation

@@ -1,4 +1,4 @@
-"""Before round 1: the parties find their common rows (`task.vertical.psi`), and nobody learns an id.
+"""Before round 1: the parties find their common rows (`task.vertical.psi`), and no party learns an id.
 
 A party masks what it is given with the secret that its own ids are masked with. So a server that could have
 it mask points of its own choice would learn which ids the party has, guess by guess. Sets therefore go round
@@ -125,7 +125,7 @@ class Alignment(PartyWork):
         if number > MOST_STARTS:
             raise RefusedError(
                 f"client {client}: expected a run that aligns its rows at most {MOST_STARTS} times, as each "
-                "time other ids can be compared; got one more. Start another run"
+                "time different ids can be compared; got one more. Start another run"
             )
         return np.array(number)
 
@@ -136,8 +136,8 @@ class Alignment(PartyWork):
         held = kept.get("secret", {})
         if not self._of_this_start(held):
             raise StateError(
-                f"client {client}: expected the secret of the alignment that is under way; got none, as the "
-                "node's state folder was changed. Resume the run, which aligns the rows again"
+                f"client {client}: expected the secret of the alignment in progress; got none, because the "
+                "node's state folder was changed. Resume the run: it aligns the rows again"
             )
         return held
 

@@ -29,7 +29,7 @@ from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
 COLUMN_BITS, RESIDUAL_BITS = 20, 32  # units of 2^-20 and 2^-32
-MOST_COLUMN, MOST_RESIDUAL, MOST_ROWS = 31, 44, 20  # so many bits: a sum has 95 and a sign (`SLOT_BITS`)
+MOST_COLUMN, MOST_RESIDUAL, MOST_ROWS = 31, 44, 20  # in bits: a sum has 95 and a sign (`SLOT_BITS`)
 
 
 def whole(values: np.ndarray, unit_bits: int, most_bits: int, what: str) -> np.ndarray:
@@ -116,13 +116,13 @@ class LogisticWork(PartyWork):
         if int(held["round"]) < order.round - 1 or ("part" not in kept and not first):
             raise StateError(
                 f"client {client}: expected its weights of round {order.round - 1}; got those of round "
-                f"{int(held['round'])}. Put the state folder of its node back and resume the run, or start "
+                f"{int(held['round'])}. Restore the state folder of its node and resume the run, or start "
                 "another run"
             )
         if not first and done not in (step, step - 1):
             raise StateError(
                 f"client {client}: expected its weights after {step} steps of round {order.round}; got them "
-                f"after {done}. Resume the run, which does the round again"
+                f"after {done}. Resume the run: it repeats the round"
             )
         data = aligned(self.node, client, kept.get("aligned", {}))
         if data.party.labelled and self.node.dataset.num_classes != 2:
@@ -330,7 +330,7 @@ class LogisticWork(PartyWork):
     ) -> list[int]:
         """Return a uniform number modulo n for each pack of the k-th other party."""
         about = self.order.run, self.order.round, self.step if step is None else step, k
-        size = self.plain_bytes + 16  # of which the remainder is uniform but for 2^-128
+        size = self.plain_bytes + 16  # its remainder is uniform up to 2^-128
         secret = held.kept["key"]["masks"].tobytes()
         raw = [derive(secret, asked.tobytes(), "mask", *about, i, size=size) for i in range(packs)]
         return [int.from_bytes(r, "big") % public.modulus for r in raw]

@@ -140,8 +140,8 @@ def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
     party, rows = Party(node, client), kept.get("rows", np.zeros(0, np.int64))
     if not len(rows) or int(rows.max()) >= len(node.dataset.y):
         raise StateError(
-            f"client {client}: expected the common rows, as they were matched when the run started; got "
-            f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run, which "
+            f"client {client}: expected the common rows that were matched when the run started; got "
+            f"{'none' if not len(rows) else 'rows that the data no longer have'}. Resume the run: it "
             "matches them again"
         )
     return AlignedParty(party, rows, (kept["mean"], kept["std"]))

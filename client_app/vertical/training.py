@@ -103,14 +103,15 @@ class SplitWork(PartyWork):
         if done not in (window, window - 1):
             raise StateError(
                 f"client {client}: expected its part of the model after {window - 1} windows of round "
-                f"{order.round}; got it after {done}. Resume the run, which does the round again"
+                f"{order.round}; got it after {done}. Resume the run: it repeats the round"
             )
         step = kept.get("step", {"round": np.array(0)})
         if int(step["round"]) < order.round - 1:
             got = f"one of round {int(step['round'])}" if "part" in kept else "none"
             raise StateError(
-                f"client {client}: expected its part of the model of round {order.round - 1}; got {got}. Put "
-                "the state folder of its node back and resume the run, or start another run"
+                f"client {client}: expected its part of the model of round {order.round - 1}; got "
+                f"{got}. Restore "
+                "the state folder of its node and resume the run, or start another run"
             )
         data = aligned(self.node, client, kept.get("aligned", {}))
         part = self._part(data, top)
@@ -187,7 +188,7 @@ class SplitWork(PartyWork):
             for i, span in enumerate(spans):
                 self.seeded(client, last, i)
                 found = bottom(x[span])
-                # Of which the gradient by A_k is G_k; to hand G_k to autograd imports sympy, 3 s a process.
+                # Its gradient by A_k is G_k; passing G_k to autograd would import sympy, 3 s per process.
                 total = (found * gradients[span]).sum()
                 if vertical.nopeek:
                     total = total + vertical.nopeek * dcor(x[span].flatten(1), found)

@@ -296,7 +296,7 @@ def check_partial(
 
 
 def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
-    """Refuse a sum that so many votes of 1 or -1 cannot have; `high` and `low` are its two parts.
+    """Refuse a sum that this number of votes of 1 or -1 cannot have; `high` and `low` are its two parts.
 
     Raises:
         FieldError: Naming record and array.

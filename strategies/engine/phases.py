@@ -98,7 +98,7 @@ class PhaseEngine:
         return arrays
 
     def dump(self) -> Arrays:
-        """Return what the next round depends on beside the rule's state, for a checkpoint."""
+        """Return what the next round depends on in addition to the rule's state, for a checkpoint."""
         found = self.last_good.dump()
         for stage in self.stages:
             found |= stage.dump()
@@ -194,7 +194,7 @@ class PhaseEngine:
         return self.registry.assign(cost, cost, self.served if phase.session else None)
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
-        """Send the messages now; return the replies as they come, if the channel has any to hand on."""
+        """Send the messages now; return the replies as they come, if the channel passes any on."""
         return opened.channel.stream(opened, grid)
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:

@@ -50,7 +50,7 @@ def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder
 def reply_bytes(
     entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
 ) -> dict[str, int]:
-    """Return by record the most bytes that its arrays have in a good reply of a node for so many clients.
+    """Return by record the largest size of its arrays in a valid reply for this number of clients.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes.
     """

@@ -43,9 +43,9 @@ def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
     if BY_LOSS.on(config):
-        return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
+        return f'does not report the loss that selection = "{config.server.selection}" goes by'
     if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
-        return "cannot tell the loss by which fedprox.adaptive changes mu"
+        return "does not report the loss that fedprox.adaptive needs to change mu"
     return ""
 
 
@@ -60,7 +60,7 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     if why := _beyond(config, (feature.stock_loops for feature in FEATURES)):
         raise _not_driven(entry, why)
     if BY_LOSS.on(config):
-        asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
+        asks = f'selection = "{config.server.selection}" also asks clients for their losses'
         raise _not_driven(entry, asks)
 
 
@@ -71,7 +71,9 @@ def check_plain(entry: Algorithm, asked: Iterable[Sequence[str]]) -> None:
         ConfigError: A node is asked for several clients.
     """
     if any(len(clients) > 1 for clients in asked):
-        raise _not_driven(entry, "it needs each client's model, and a node hosts several; give each a node")
+        raise _not_driven(
+            entry, "it needs each client's model, and a node hosts several clients; give each its own node"
+        )
 
 
 def _not_driven(entry: Algorithm, why: str) -> ConfigError:

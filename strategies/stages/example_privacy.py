@@ -60,7 +60,7 @@ class ExamplePrivacyStage(ServerStage):
         return self.over
 
     def _epsilon(self, rounds: int) -> float:
-        """Return the largest epsilon of a client, so many rounds later."""
+        """Return the largest epsilon of a client after this number of further rounds."""
         spent = self._steps.items()
         found = (epsilon({(q, self.dp.noise): n + rounds * more}, self.dp.delta) for q, (n, more) in spent)
         return max(found, default=0.0)

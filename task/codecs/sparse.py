@@ -181,7 +181,7 @@ def largest(x: np.ndarray, k: int) -> np.ndarray:
 def _candidates(magnitude: np.ndarray, k: int) -> np.ndarray | None:
     """Return the places of at least k magnitudes that no other one exceeds; None: look at all of them.
 
-    The threshold is guessed from a sample, so that about twice as many as are needed remain. An odd step
+    The threshold is guessed from a sample, so that about twice the needed number remain. An odd step
     meets all columns of most matrices.
     """
     n = magnitude.size

@@ -19,7 +19,7 @@ def part_of(name: str) -> str:
 def test_part(found: Mapping[str, int], what: str) -> tuple[str, str]:
     """Return which part is the test set, "" if none is, and a note on what becomes of the validation part.
 
-    `found` has the number of examples of each part that there is, and `what` names the validation part.
+    `found` has the number of examples of each existing part, and `what` names the validation part.
     """
     if VALIDATION not in found:
         return (TEST if TEST in found else ""), ""

@@ -50,10 +50,8 @@ FEATURE = Feature(
         *pairs((*STREAM, LATE), (CANARIES, _CLAIMED)),
     ),
     refuses=_refuses,
-    stock_clients=(((*STREAM, LATE, DRIFT), "has no data that change as stream.*, drift.* or arrive.* say"),),
-    stock_loops=(
-        ((*STREAM, LATE), "of a node's clients each has examples and rounds of its own, by stream.*"),
-    ),
+    stock_clients=(((*STREAM, LATE, DRIFT), "has no changing data (stream.*, drift.*, arrive.*)"),),
+    stock_loops=(((*STREAM, LATE), "each client of a node has its own examples and rounds, by stream.*"),),
 )
 
 

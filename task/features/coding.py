@@ -44,6 +44,6 @@ FEATURE = Feature(
         Choice("codec.up", SPARSE, _sparse),
     ),
     pairs=(*pairs(CODEC_UP, (STRUCTURED, "that already decides what is sent")),),
-    stock_clients=(((CODEC_UP,), 'cannot write the codes that "codec.up" asks for'),),
+    stock_clients=(((CODEC_UP,), 'cannot write the codes of "codec.up"'),),
     stock_loops=(((CODEC_UP,), 'its clients send codes, by "codec.up"'),),
 )

@@ -23,5 +23,5 @@ FEATURE = Feature(
     # Parties learn those of their own columns.
     active=lambda config, contract: config.data.learns_columns and not contract.vertical,
     adds=_adds,
-    stock_clients=(((STANDARDISED, _FILLED), "cannot fill and standardise columns as the run says"),),
+    stock_clients=(((STANDARDISED, _FILLED), "cannot fill and standardise columns as the run requires"),),
 )

@@ -52,6 +52,6 @@ FEATURE = Feature(
         ),
     ),
     refuses_model=_refuses_model,
-    stock_clients=(((ENCRYPTED,), "cannot encrypt its model as he = true asks for"),),
-    stock_loops=(((ENCRYPTED,), "under he = true its nodes send ciphertexts"),),
+    stock_clients=(((ENCRYPTED,), "cannot encrypt its model, which he = true needs"),),
+    stock_loops=(((ENCRYPTED,), "with he = true its nodes send ciphertexts"),),
 )

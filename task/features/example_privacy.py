@@ -89,6 +89,6 @@ FEATURE = Feature(
     ),
     refuses=lambda config, _: too_little(config),
     refuses_model=_refuses_model,
-    stock_clients=(((DP_LOCAL,), "cannot clip and add noise as the run says"),),
-    stock_loops=(((DP_LOCAL,), 'its own server and clients do what "dp.noise" asks for'),),
+    stock_clients=(((DP_LOCAL,), "cannot clip and add noise as the run requires"),),
+    stock_loops=(((DP_LOCAL,), 'only its own server and clients clip and add noise for "dp.noise"'),),
 )

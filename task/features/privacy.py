@@ -146,6 +146,6 @@ FEATURE = Feature(
     ),
     refuses=_refuses,
     refuses_model=_refuses_model,
-    stock_clients=(((DP_CENTRAL,), "cannot clip and add noise as the run says"),),
-    stock_loops=(((DP_CENTRAL,), 'its own server and clients do what "dp.noise" asks for'),),
+    stock_clients=(((DP_CENTRAL,), "cannot clip and add noise as the run requires"),),
+    stock_loops=(((DP_CENTRAL,), 'only its own server and clients clip and add noise for "dp.noise"'),),
 )

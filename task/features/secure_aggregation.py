@@ -88,6 +88,6 @@ FEATURE = Feature(
         ),
     ),
     refuses_model=_refuses_model,
-    stock_clients=(((SECURE,), "cannot mask its numbers as secagg = true asks for"),),
-    stock_loops=(((SECURE,), "under secagg = true no node sends a model of its own"),),
+    stock_clients=(((SECURE,), "cannot mask its numbers, which secagg = true needs"),),
+    stock_loops=(((SECURE,), "with secagg = true no node sends its own model"),),
 )

@@ -29,6 +29,6 @@ FEATURE = Feature(
             (ALA, "uploads are relative to the received model, but clients start from a mixture with it"),
         ),
     ),
-    stock_clients=(((STRUCTURED,), 'cannot write the codes that "structured.kind" asks for'),),
+    stock_clients=(((STRUCTURED,), 'cannot write the codes of "structured.kind"'),),
     stock_loops=(((STRUCTURED,), 'its clients send codes, by "structured.kind"'),),
 )

@@ -32,6 +32,6 @@ FEATURE = Feature(
             (_NOISY_NODES, "the sums that nodes noise are not published"),
         ),
     ),
-    stock_clients=(((TRANSCRIPT,), 'cannot sign what it sends as "transcript" asks for'),),
-    stock_loops=(((TRANSCRIPT,), 'it writes none of what "transcript" asks for'),),
+    stock_clients=(((TRANSCRIPT,), 'cannot sign what it sends, which "transcript" needs'),),
+    stock_loops=(((TRANSCRIPT,), "it writes no transcript"),),
 )

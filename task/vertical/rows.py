@@ -32,7 +32,7 @@ def in_common_order(ids: Sequence[str], seed: int) -> Rows:
 
 
 def num_tests(count: int, config: Config) -> int:
-    """Return how many of so many common rows, the first ones in their order, are for the test."""
+    """Return how many of the common rows, the first ones in their order, are for the test."""
     return local_test_size(count, config.data.local_test_fraction)
 
 

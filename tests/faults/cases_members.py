@@ -73,7 +73,7 @@ def degraded(rig: Rig) -> str:
     try:
         with _terminal(fed, run, screen):
             run.wait_round(1)
-            told = [_yellow(fed, "ward-3", "give both the same version")]
+            told = [_yellow(fed, "ward-3", "install the same version on both")]
             assert "PERMISSION_DENIED: this node runs app" in fed.machines["ward-3"].said()
             fed.restart_node("ward-3")  # the installed app: it joins the run that goes on
             fed.until(lambda: "ward-3" in run.rows()[-1]["selected"], 120, "a round with ward-3")
@@ -106,9 +106,9 @@ def link_upgraded(rig: Rig) -> str:
     fed.until(lambda: run.job().ended, 180, f"the end of {run.name}")
     why, at = run.job().reason, run.done()
     assert run.job().state == "failed", run.job()
-    assert "it began with version" in why, why
+    assert "it started with version" in why, why
     assert "--resume" in why, why
-    *_, told = [_yellow(fed, name, "give both the same version") for name in fed.wards]
+    *_, told = [_yellow(fed, name, "install the same version on both") for name in fed.wards]
     fed.until(lambda: not fed.online() & set(fed.wards), 60, "nodes that are turned away")
     fed.machines["link"].stop()
     fed.start_link()

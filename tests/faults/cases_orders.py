@@ -53,8 +53,8 @@ SecurePhase._masked_orders = _lying(SecurePhase._masked_orders, True)
 """
 NOBODY = "clients that they do not have"  # for this reason, which lasts, the run ends
 SAYS = {
-    "lr = 0": "something else than the others",
-    "another model": "something else than the others",
+    "lr = 0": "a different request than the others",
+    "another model": "a different request than the others",
     NOBODY: "this node hosts ward-",
     "another round": "keys that the node of that name has signed",
     "another run": "keys that the node of that name has signed",

@@ -77,12 +77,12 @@ def handshakes(rig: Rig) -> str:
     data.write_text((fed.data / "ward-1.csv").read_text())
     stranger = fed.start_node("stranger", kit=fed.folder / "others" / "ward-1")
     try:
-        fed.until(lambda: "does not vouch for" in stranger.said(), 120, f"a reason; {stranger.said()}")
+        fed.until(lambda: "did not sign" in stranger.said(), 120, f"a reason; {stranger.said()}")
     finally:
         stranger.kill()
         del fed.machines["stranger"]
         data.unlink()
-    (line,) = [x for x in stranger.said().splitlines() if "does not vouch for" in x][:1]
+    (line,) = [x for x in stranger.said().splitlines() if "did not sign" in x][:1]
     return f"{found['TLS 1.1']}; plaintext {found['plaintext']}; the node: {line[20:130]}"
 
 

@@ -169,7 +169,7 @@ def newcomer(rig: Rig) -> str:
         fed.until(lambda: run.rows()[-1]["skipped"], 240, "a round without ward-2, whom the server trusts")
         assert "ward-1" in fed.online()
         log = fed.log("link", "warm")
-        trusted = set(re.findall(r'client "(.*?)", whom the server trusts', log))
+        trusted = set(re.findall(r'client "(.*?)", which the server trusts', log))
         assert trusted == {"ward-2"}, trusted
     finally:
         fed.jobs.ask_to_stop(run.name)

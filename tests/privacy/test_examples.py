@@ -311,7 +311,7 @@ def test_a_line_of_a_site_that_contradicts_another_or_what_is_drawn_is_refused(
     ledger.charge_steps("a", taken, 1e-3, {})  # once more, which costs nothing
     (line,) = [json.loads(s) for s in (tmp_path / FILE).read_text().splitlines()]
     (tmp_path / FILE).write_text(json.dumps(line | says) + "\n")
-    with pytest.raises(StateError, match="Put the file back"):
+    with pytest.raises(StateError, match="Restore the file"):
         ledger.charge_steps("a", taken, 1e-3, {})
 
 

@@ -295,7 +295,7 @@ def test_a_run_that_is_resumed_holds_nodes_to_what_it_began_with(tmp_path: Path)
     assert RunFolder(run_dir).rounds()[-1]["model_sha256"] == RunFolder(whole).rounds()[-1]["model_sha256"]
     assert "bmi" not in (run_dir / "config.json").read_text()
     odd = {f"ward_{i}": {("w" if k == "bmi" else k): v for k, v in table(i).items()} for i in (1, 2, 3)}
-    with pytest.raises(ConfigError, match="those with which the run was begun in the names or kinds"):
+    with pytest.raises(ConfigError, match="with which the run was started in the names or kinds"):
         served(tmp_path / "runs", wards(tmp_path / "d", **odd), num_server_rounds=6, resume=True)
 
 

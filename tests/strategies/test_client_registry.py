@@ -232,7 +232,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_before_the_first_round(
 def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> None:
     grid = hosts(owner("ward-1"), owner("ward-2"))
     deaf_to(grid, 1, times=99)
-    with pytest.raises(NodesError, match=r"got 2, of which 1 registered\. Look into the logs of node"):
+    with pytest.raises(NodesError, match=r"got 2, 1 of them registered\. Read the logs of node"):
         called(grid, min_nodes=2)
     assert called(grid, min_nodes=1).names == ["ward-1"]
 
@@ -513,9 +513,7 @@ def join(grid: FaultyGrid, i: int, told: int, name: str = "") -> int:
 
 def test_two_that_bring_one_client_at_the_start_are_for_somebody_to_look_at() -> None:
     grid = hosts(owner("ward-1", disk="x"), owner("ward-1", disk="y"), owner("ward-2"))
-    with pytest.raises(
-        ConfigError, match=r"node \d+ and node \d+ bring data of their own as client 'ward-1'"
-    ):
+    with pytest.raises(ConfigError, match=r"node \d+ and node \d+ bring their own data as client 'ward-1'"):
         called(grid)
 
 
@@ -560,7 +558,7 @@ def test_a_ghost_gives_way_to_the_node_that_took_its_place(caplog: pytest.LogCap
     assert ghost in grid.contexts
     assert registry.names == ["ward-1", "ward-2"]
     assert registry.assign(["ward-1"], {"ward-1": 1.0}) == {new: ["ward-1"]}
-    assert f"node {new} takes the place of node {ghost} as client 'ward-1'" in caplog.text
+    assert f"node {new} replaces node {ghost} as client 'ward-1'" in caplog.text
 
 
 def test_a_renamed_node_is_another_client() -> None:
@@ -600,7 +598,7 @@ def test_a_node_whose_partition_differs_is_left_out_by_majority() -> None:
     tracemalloc.stop()
     assert len(registry.names) == 3
     assert peak < 5e6
-    assert "counts 10000000 clients in the partition where others count 3" in registry.left_out()[0]["reason"]
+    assert "has 10000000 clients in the partition; others have 3" in registry.left_out()[0]["reason"]
     grid.leave(0)
     grid.leave(1)
     RegistrationPhase(registry, 2).run(grid)

@@ -156,7 +156,7 @@ def test_a_newcomer_that_the_route_has_no_place_for_waits_outside(caplog: pytest
     sent = {c: {"w": np.array(5.0)} for c in "abcde"}
     after, _ = server_update(state, replies(sent, names=tuple("abcde")), config("hypercube"))
     assert list(after.weights) == list("abcd")
-    assert "new clients e are no part of the graph: a hypercube needs a power of two" in caplog.text
+    assert "new clients e are not part of the graph: a hypercube needs a power of two" in caplog.text
     eight, _ = server_update(after, replies(sent, names=NAMES), config("hypercube"))
     assert list(eight.weights) == list(NAMES)
 

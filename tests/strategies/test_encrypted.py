@@ -194,7 +194,7 @@ def test_nodes_hold_the_model_and_one_with_another_key_is_left_out(tmp_path: Pat
     assert keep.rows[2]["answered"] == 3
     assert not keep.lines
     reasons = sorted(row["reason"] for row in strategy.registry.left_out())
-    assert "encrypts with another key than the run's" in reasons[1] + reasons[0]
+    assert "encrypts with a different key than the run's" in reasons[1] + reasons[0]
     assert any("expected a key on this node, he.context in its kit" in text for text in reasons)
     want = ckks.read_key(mine).open(keep.snapshots[2].model)
     kept = [load_file(tmp_path / f"kept-{i}" / "trial.safetensors") for i in range(3)]

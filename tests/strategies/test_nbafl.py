@@ -89,7 +89,7 @@ def test_a_run_says_once_that_it_protects_nobody_and_each_row_what_it_cost(tmp_p
     spent = [row["metrics"]["honest-epsilon"] for row in rows]
     assert spent == sorted(spent)
     assert spent[0] > 60.0
-    assert "protects nobody" in line
+    assert "does not protect anyone" in line
     assert f"epsilon = {spent[-1]:.4g} at delta = 0.01" in line
 
 

@@ -69,7 +69,7 @@ def test_the_log_says_so(owners: Path, caplog: pytest.LogCaptureFixture) -> None
         run(owners, "fedavg", liar(arrays=huge, rounds=[2]))
     said = [r.getMessage() for r in caplog.records if "goes back" in r.getMessage()]
     why = "round 3: most clients diverge from the model of round 2"
-    assert said == [f"{why}; the run goes back to the model after round 1"]
+    assert said == [f"{why}; rolling back to the model after round 1"]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

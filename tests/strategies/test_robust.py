@@ -319,7 +319,7 @@ def test_how_many_replies_a_rule_needs(name: str, f: int, needed: int) -> None:
     assert too_few(entry, chosen, needed, needed) == ""
     why = too_few(entry, chosen, needed - 1, needed)
     assert f"= {needed} replies against f = {f}" in why
-    assert f"got {needed - 1}: with so many f is at most {f - 1}" in why
+    assert f"got {needed - 1}: with that number f is at most {f - 1}" in why
 
 
 def test_a_share_is_one_of_those_asked_not_of_those_who_answered() -> None:
@@ -342,7 +342,9 @@ def test_a_rule_that_promises_nothing_needs_nothing() -> None:
 def test_too_small_a_cohort_is_refused_before_round_1(name: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     keys = owners_config(tmp_path / "owners.npz", algorithm=name, fraction_train=0.8, robust__byzantine=2.0)
-    with pytest.raises(ConfigError, match=r'"robust.byzantine".*f = 2 malicious of 4 .*got 4: with so many'):
+    with pytest.raises(
+        ConfigError, match=r'"robust.byzantine".*f = 2 malicious of 4 .*got 4: with that number'
+    ):
         play(keys)
     enough = {"enough_replies": 2, "robust__byzantine": 1.0}
     with pytest.raises(ConfigError, match=f"{name} needs at least . f .* of 5 clients asked; got 2"):
