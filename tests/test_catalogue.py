@@ -51,12 +51,6 @@ ACTIVE |= {"fedbn": {"model": "mlp-bn"}, "fine-tune": {"fine-tune.mu": 0.5}}
 SETTINGS = {"fraction_train": 0.6, "local_epochs": 3, "batch_size": 4, "lr_decay": 0.8, "learning_rate": 0.3}
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
-
-
 # ------------------------------------------------------------------------------------ registries
 
 

@@ -20,7 +20,7 @@ from task.config.knobs import Config
 from task.errors import FieldError
 from task.wire import messages as wire
 from tests.reference import robust as reference
-from tests.support.federation import SIZES, owners_config, play, write_owners
+from tests.support.federation import SIZES, owners_config, play
 
 TRAINED = ("backdoor", "label-flip")  # attacks on the examples, which send what comes of them
 KINDS = [
@@ -178,12 +178,6 @@ def test_labels_are_mirrored_and_padding_stays() -> None:
 
 
 # ------------------------------------------------------------------------------- a whole federation
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,9 +76,9 @@ def test_the_spread_over_nodes_does_not_change_a_byte_of_what_is_kept(name: str,
 def test_a_client_keeps_the_same_alone_and_in_a_stack(name: str, model: str, tmp_path: Path) -> None:
     both = []
     for stack in (1, 0):
-        keys = keys_of(name, tmp_path, stack=stack, model=model)
+        keys = keys_of(name, tmp_path, stack=stack, model=model, num_server_rounds=3)
         played = play(keys, nodes=1)
-        both.append((played.arrays(ROUNDS), all_kept(keys, played)))
+        both.append((played.arrays(3), all_kept(keys, played)))
     (alone, kept_alone), (stacked, kept_stacked) = both
     assert stacked.keys() == alone.keys()
     if alone:  # the server has a part of the model

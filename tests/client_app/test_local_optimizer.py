@@ -165,11 +165,6 @@ def test_what_makes_no_optimizer_is_refused(reference: str, said: str) -> None:
     assert said in str(refused.value)
 
 
-def test_an_optimizer_that_needs_the_loss_again_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no argument"):
-        trained(task_of(1, [4], "a", optimizer="torch.optim:LBFGS"))
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -178,10 +173,7 @@ def test_an_optimizer_that_needs_the_loss_again_is_refused() -> None:
         ({"nesterov": True}, '"nesterov"'),
         ({"adam.beta1": 0.5}, '"adam.beta1"'),
         ({"optimizer": "torch.optim:SGD", "weight-decay": 0.1}, '"weight-decay"'),
-        ({"algorithm": "scaffold", "optimizer": "adam"}, "linear in the gradient"),
-        ({"algorithm": "fedsgd", "optimizer": "adam"}, "take no step"),
         ({"algorithm": "fednova", "optimizer": "torch.optim:SGD"}, "weight that SGD gives"),
-        ({"algorithm": "feddc", "clip-norm": 1.0}, "length of their steps"),
     ],
 )
 def test_what_would_have_no_effect_or_a_wrong_one_is_refused(keys: dict[str, Any], said: str) -> None:

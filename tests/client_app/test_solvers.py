@@ -16,11 +16,7 @@ from task.config.algorithm_sections import FedProxConfig
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, state_of
 from task.wire.messages import ClientUpdate
-from tests.support.models import ALONE, Noisy, OneNumber, blobs, flat, solver_of, task_on
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
+from tests.support.models import ALONE, Noisy, OneNumber, blobs, flat, one, sigmoid, solver_of, task_on
 
 
 def solver(name: str, *, mu: float = 0.0, **fedprox: Any) -> Solver:
@@ -39,11 +35,6 @@ def solve(
         stats = train(task, s) if s.trains else []
         (finished,) = s.finish(task, stats)
         return finished
-
-
-def one(w: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(w), torch.tensor([2.0]), torch.tensor([1]), **options)
 
 
 def test_sgd_uploads_the_model_after_its_steps() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,11 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules.scaffold import ScaffoldState, server_update
 from task.config.algorithm_sections import ScaffoldConfig
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.resolve.read import read_config
 from tests.reference import scaffold
 from tests.support.kept import losing
-from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.models import Noisy, blobs, one, sigmoid, task_on
 from tests.support.personal import against_reference, close, reference_of
 from tests.support.rules import w
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
-
 
 # --------------------------------------------------------------------------------------- the server
 
@@ -76,11 +68,6 @@ def solve(task: LocalTask, c: float, own: float | None, **knobs: Any) -> tuple[f
     ((upload, keeps),) = solver.finish(task, train(task, solver))
     arrays = upload.arrays
     return tuple(float(a["w"][0]) for a in (arrays["arrays"], keeps["control"], arrays["control-delta"]))  # type: ignore[return-value]
-
-
-def one(w0: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(w0), torch.tensor([2.0]), torch.tensor([1]), **options)
 
 
 def test_two_corrected_steps_and_both_options_by_hand() -> None:
@@ -144,15 +131,3 @@ def test_a_client_that_loses_its_state_begins_anew_and_the_server_keeps_its_shar
     more = {"num_server_rounds": 5, "fraction_train": 1.0}
     case, trace = against_reference(tmp_path, scaffold.Scaffold, given, grid=losing(act), **more)
     assert not close(reference_of(case, scaffold.Scaffold)(case.cohorts).w[5], trace.w[5], 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("scaffold.option", "III", r'"scaffold.option".*I, II'),
-        ("scaffold.server-lr", 0.0, r'"scaffold.server-lr": expected float > 0'),
-    ],
-)
-def test_knobs_out_of_range_are_refused_by_name(key: str, value: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        read_config({"algorithm": "scaffold", key: value})

@@ -63,7 +63,7 @@ def hashes(rows: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
 def test_the_models_are_those_of_the_plain_run(name: str, nodes: int, owners: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.3, "local_epochs": 2} if name == "fedprox" else {}
-    keys = config(owners, name, num_server_rounds=3, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
+    keys = config(owners, name, num_server_rounds=2, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
     plain = play(keys, nodes=nodes).rows
     masked = play(keys | {"secagg": True}, nodes=nodes).rows
     assert hashes(masked) == hashes(plain)

@@ -15,7 +15,6 @@ from server_app.run.checkpoint import Checkpoint
 from strategies.selection.policies import SELECTORS
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import MODEL_DOWN
-from task.errors import ConfigError
 from task.numerics.arrays import sha256
 from task.wire import messages as wire
 from tests.support.federation import (
@@ -30,9 +29,7 @@ from tests.support.federation import (
     write_owners,
 )
 from tests.support.grid import LocalGrid
-from tests.support.shapes import by_shape
 from tests.test_catalogue import NAMES
-from tests.test_contract import config as contract_config
 from tests.test_privacy import Recording
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -43,12 +40,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "proportional": {},
     "uniform": {},
 }
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def keys(owners: Path, policy: str, **more: Any) -> dict[str, Any]:
@@ -288,20 +279,3 @@ REFUSED |= {
     for policy in ("oort", "power-of-choice")
     if ALGORITHMS[name].private or MODEL_DOWN not in ALGORITHMS[name].down
 }
-
-
-@pytest.mark.parametrize("policy", ["oort", "power-of-choice"])  # further scalars; equal weights and a query
-@pytest.mark.parametrize("name", by_shape((n,) for n in NAMES))
-def test_every_rule_runs_under_a_policy(name: str, policy: str, owners: Path) -> None:
-    of = contract_config(owners, name, selection=policy, fraction_train=1.0)
-    if (name, policy) in REFUSED:
-        with pytest.raises(ConfigError, match='"selection"'):
-            play(of)
-        return
-    one, three = (play(of, nodes=n, seed=n) for n in (1, 3))
-    assert one.rows[1]["answered"] == (1 if ALGORITHMS[name].pooled else len(SIZES))
-    assert one.rows[1]["quarantined"] == []
-    assert one.rows[1]["model_sha256"] == three.rows[1]["model_sha256"] != one.rows[0]["model_sha256"]
-    if policy == "oort":
-        drawn = one.keep.clients[1 if name == "fltrust" else 0 :]  # FLTrust's root client is asked first
-        assert all("loss-rms" in c["metrics"] for c in drawn)
