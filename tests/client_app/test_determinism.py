@@ -49,7 +49,7 @@ def test_what_ran_before_does_not_matter(node: Node) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [*by_shape(((n,) for n in sorted(HORIZONTAL)), 2), *VERTICAL])
-def test_the_seed_decides_every_byte(algorithm: str, tmp_path: Path) -> None:
+def test_another_seed_gives_other_bytes(algorithm: str, tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     model = "mlp" if ALGORITHMS[algorithm].personal else "logistic"
     given = {"model": model, "fraction_train": 0.6, "num_server_rounds": 3}

@@ -45,6 +45,11 @@ CASES: dict[str, tuple[dict[str, Any], Torch]] = {
         lambda p: torch.optim.SGD(p, LR, 0.9, weight_decay=0.1, nesterov=True),
     ),
     "momentum": ({"momentum": 0.9}, lambda p: torch.optim.SGD(p, LR, 0.9)),
+    "decay": ({"weight_decay": 0.3}, lambda p: torch.optim.SGD(p, LR, weight_decay=0.3)),
+    "momentum, decay": (
+        {"momentum": 0.5, "weight_decay": 0.3},
+        lambda p: torch.optim.SGD(p, LR, 0.5, weight_decay=0.3),
+    ),
     "clipped": (
         {"clip_norm": 0.2, "weight_decay": 0.1},
         lambda p: torch.optim.SGD(p, LR, weight_decay=0.1),

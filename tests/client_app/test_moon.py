@@ -168,27 +168,6 @@ def test_features_of_length_0_have_the_cosine_0_and_no_gradient() -> None:
     assert g.tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("stack", [1, 2])
-def test_where_both_models_are_one_the_term_is_log_2_and_has_no_gradient(stack: int) -> None:
-    program, K = program_of(net(), stack)
-    received = state_of(net())
-    data = examples([4] * K)
-    batch = Batch(
-        data.x.view(K, 4, 6), data.y.view(K, 4), torch.full((K,), 0.25), rows=torch.arange(4 * K).view(K, 4)
-    )
-    found = []
-    for kept in ({}, record(received)):
-        task = task_of(program, received, data, "ab"[:K])
-        solver = solver_of([kept] * K, mu=5.0)
-        solver.begin(task)
-        task.params = [p + 0.1 for p in task.params]
-        found.append(solver.gradient(task, batch))
-    (plain, g), (loss, h) = found
-    torch.testing.assert_close(loss - plain, torch.full((K,), 5 * math.log(2)))
-    for a, b in zip(g.tensors(), h.tensors(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-
-
 def chain(seed: int) -> nn.Sequential:
     """Return layers with batch normalisation and dropout among them."""
     with torch.random.fork_rng(devices=[]):

@@ -45,7 +45,7 @@ from tests.support.federation import (
     read_by,
     write_owners,
 )
-from tests.support.models import Noisy, OneNumber, blobs, one, task_on
+from tests.support.models import OneNumber, one, task_on
 from tests.support.rules import w, ways
 
 PLAIN = AdaptiveTauConfig(budget=100.0, step_cost=1.0, round_cost=10.0, phi=0.1)
@@ -276,21 +276,6 @@ def test_both_points_are_measured_on_the_first_minibatch() -> None:
     assert min(abs(upload.scalars["rho"] - v) for v in wanted) < 1e-5
 
 
-def test_measuring_changes_nothing() -> None:
-    """With dropout and batch norm too."""
-    x, y = blobs(12)
-    plain = SOLVERS["sgd"](Config(), {}, {}, [{}])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        task = task_on(Noisy(), x, y, batch_size=4, local_steps=5, momentum=0.5)
-        ((want, _),) = plain.finish(task, train(task, plain))
-    model = task_on(Noisy(), x, y, batch_size=4, local_steps=5, momentum=0.5)
-    kept = {n: model.received[n] + np.float32(0.1) for n in model.program.names}
-    got, _ = solve(model, {"local-model": kept})
-    assert all(np.array_equal(a, got.arrays["arrays"][n]) for n, a in want.arrays["arrays"].items())
-    assert got.scalars["beta"] > 0
-
-
 # ---------------------------------------------------------------------------------------- the pipeline
 
 COSTS = {"adaptive_tau__budget": 60.0, "adaptive_tau__step_cost": 0.5, "adaptive_tau__round_cost": 2.0}
@@ -306,10 +291,9 @@ def config(path: Path, **keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "keys", [{}, {"batch_size": 0}, {"adaptive_tau__phi": 0.5}, {"adaptive_tau__phi": 5.0}]
 )
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_the_pipeline_equals_the_reference(keys: dict[str, Any], nodes: int, tmp_path: Path) -> None:
+def test_the_pipeline_equals_the_reference(keys: dict[str, Any], tmp_path: Path) -> None:
     data = write_owners(tmp_path / "owners.npz")
-    played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), **keys), nodes=nodes)
+    played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), **keys), nodes=1)
     names = list(played.names)
     drawn = batches_of(3, names, SIZES, keys.get("batch_size", 4))
     trace = adaptive_tau.run(

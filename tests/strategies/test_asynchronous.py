@@ -175,16 +175,6 @@ def test_fedasync_mixes_by_hand(knobs: dict[str, object], tau: int, s: float) ->
     assert made.arrays["steps"] == 9
 
 
-def test_fedasync_with_alpha_one_and_nothing_stale_is_the_last_model() -> None:
-    w = np.random.default_rng(6).normal(size=1000).astype(np.float32)
-    state = AsyncState({"w": w}, arriving={"a": np.array([1.0, 0.0])})
-    sent = np.random.default_rng(7).normal(size=1000).astype(np.float32)
-    made, _ = fedasync.server_update(
-        state, replies({"a": {"w": sent}}), Config(fedasync=FedAsyncConfig(alpha=1.0))
-    )
-    assert made.arrays["w"].tobytes() == sent.tobytes()
-
-
 def test_a_step_that_came_to_nothing_makes_no_version_and_loses_its_updates() -> None:
     state = state_of(a=4, b=1)
     made = stepped(state, None)

@@ -27,9 +27,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
 from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.reference import fedproto
 from tests.support.federation import owners_config, play, write_owners
-from tests.support.personal import against_reference
 
 CONFIG = Config(algorithm="fedproto")
 
@@ -133,11 +131,6 @@ def test_the_loss_stays_the_heads_and_without_prototypes_the_head_predicts() -> 
 
 
 # --------------------------------------------------------------------------------------------- runs
-
-
-@pytest.mark.parametrize("case", sorted(fedproto.FedProto.cases))
-def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
-    against_reference(tmp_path, fedproto.FedProto, **fedproto.FedProto.cases[case])
 
 
 def config(folder: Path, **keys: Any) -> dict[str, Any]:
