@@ -26,6 +26,7 @@ from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.coding import CODE
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import OneRun, Played, owners_config, play, write_owners
 
 SPARSE_WITH_RESIDUAL = [name for name in CODECS if codec_of(name, 0.1).biased]
@@ -55,13 +56,8 @@ def last(played: Played) -> str:
 
 
 @pytest.mark.parametrize(("side", "name"), BOTH)
-def test_the_model_does_not_depend_on_the_nodes(side: str, name: str, owners: Path) -> None:
-    run = keys(owners, **{f"codec__{side}": name})
-    played = [play(run, nodes=n, seed=n) for n in (1, 3, 5)]
-    assert not any(p.keep.lines for p in played)
-    one, *others = [[r["model_sha256"] for r in p.rows] for p in played]
-    assert all(hashes == one for hashes in others)  # says from which round on they differ
-    assert len({last(p) for p in played}) == 1
+def test_neither_nodes_nor_a_resume_change_a_byte(side: str, name: str, owners: Path) -> None:
+    the_same_on_any_nodes_and_resumed(keys(owners, **{f"codec__{side}": name}), nodes=(1, 3, 5))
 
 
 SMALL = {"dataset": "digits", "partition": "iid", "data-path": "", "num-clients": 10, "max-examples": 60}
@@ -84,21 +80,8 @@ def test_nor_does_it_under_codes_both_ways_and_any_rule(algorithm: str, codec: s
     base = owners_config(path, algorithm=algorithm, num_server_rounds=2, fraction_train=0.5)
     picture = SMALL if FORMS[algorithm] else {"model": "2nn"}
     run = base | sent | picture | FORMS[algorithm] | {"state-dir": str(tmp_path / "state")}
-    played = [play(run, nodes=n, seed=n) for n in (1, 3, 10)]
-    assert not any(p.keep.lines for p in played)
-    assert len({tuple(row["model_sha256"] for row in p.rows) for p in played}) == 1
-    assert len({row["model_sha256"] for row in played[0].rows}) == 3
-
-
-@pytest.mark.parametrize(("side", "name"), BOTH)
-def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
-    side: str, name: str, owners: Path
-) -> None:
-    run = keys(owners, **{f"codec__{side}": name})
-    whole = play(run, journal=OneRun())
-    resumed = play(run, journal=OneRun(whole.keep.snapshots[2]))
-    assert len(resumed.rows) == 2
-    assert last(resumed) == last(whole)
+    whole = the_same_on_any_nodes_and_resumed(run, nodes=(1, 3, 10))
+    assert len({row["model_sha256"] for row in whole.rows}) == 3
 
 
 @pytest.mark.parametrize("side", ["up", "down"])

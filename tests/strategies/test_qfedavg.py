@@ -155,11 +155,10 @@ def test_all_losses_zero_keep_the_reference_above_0() -> None:
 # ---------------------------------------------------------------------------------------- extremes
 
 
-@pytest.mark.parametrize("q", [100.0])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
 def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
-    algorithm: str, q: float, scale: float, tmp_path: Path
+    algorithm: str, scale: float, tmp_path: Path
 ) -> None:
     """F^q would be 1e-300 or 1e+150: nobody is quarantined, no 0 / 0, and the worst-off gets better."""
     rng = np.random.default_rng(0)
@@ -167,12 +166,12 @@ def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
     y = (x[:, 0] > 0).astype(np.int64)
     x[:, 0] *= 40.0 if scale < 1 else 1.0
     np.savez(tmp_path / "o.npz", x=x, y=y, client=np.repeat(["a", "b", "c"], 8), x_test=x[:2], y_test=y[:2])
-    keys = {"qffl__q": q, "learning_rate": 0.5, "num_server_rounds": 30}
+    keys = {"qffl__q": 100.0, "learning_rate": 0.5, "num_server_rounds": 12}
     played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, **keys))
     assert all(row["quarantined"] == [] for row in played.rows)
     taken = [row for row in played.rows[1:] if not row["skipped"]]
     worst = [row["metrics"]["worst-loss"] for row in taken]
-    assert len(taken) >= 29  # but for the first, where F_ref is a guess
+    assert len(taken) >= 11  # but for the first, where F_ref is a guess
     assert all(math.isfinite(v) for v in worst)
     assert worst[-1] < worst[0]
 

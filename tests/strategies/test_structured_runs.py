@@ -13,6 +13,7 @@ from task.errors import ConfigError
 from task.numerics import seeds
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import far, owners_config, play, write_owners
 
 KINDS = ["low-rank", "mask"]
@@ -41,8 +42,7 @@ def test_keep_1_is_the_same_run_without_to_the_bit(kind: str, algorithm: str, ow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_the_same_on_any_number_of_nodes(kind: str, owners: Path) -> None:
     """A space drawn for a node or a cohort would make it another one."""
-    models = [[r["model_sha256"] for r in play(keys(owners, kind), nodes=n, seed=n).rows] for n in (1, 2, 5)]
-    assert models[0] == models[1] == models[2]
+    the_same_on_any_nodes_and_resumed(keys(owners, kind), nodes=(1, 2, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)

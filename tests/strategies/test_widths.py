@@ -26,9 +26,9 @@ from task.resolve.validate import check_names
 from task.wire import messages as wire
 from task.wire.registration import read_registration, registration_content
 from tests.reference import dropout, mlp
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import (
     SIZES,
-    Keep,
     Played,
     batches_of,
     owners_config,
@@ -117,15 +117,8 @@ def test_it_is_the_reference(scheme: str, tmp_path: Path) -> None:
 )
 def test_the_spread_over_nodes_and_a_resume_change_no_bit(keys: dict[str, Any], owners: Path) -> None:
     given = read_by(config(owners, **keys))
-    played = [play(given, nodes=nodes, seed=nodes) for nodes in (1, 3, 10)]
-    assert [p.keep.lines for p in played] == [[], [], []]
-    one, *others = (hashes(p) for p in played)
-    assert others == [one, one]
-    assert len(set(one)) == 5
-    seconds = [[row["simulated_seconds"] for row in p.rows[1:]] for p in played]
-    assert seconds[0] == seconds[1] == seconds[2]
-    rest = play(given, nodes=2, journal=Keep(played[0].keep.snapshots[2]))
-    assert hashes(rest) == one[3:]
+    whole = the_same_on_any_nodes_and_resumed(given, nodes=(1, 3, 10))
+    assert len(set(hashes(whole))) == 5
 
 
 @pytest.mark.parametrize(
