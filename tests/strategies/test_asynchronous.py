@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -189,8 +190,10 @@ def test_going_back_takes_the_oldest_model_at_work_and_not_the_time() -> None:
     back = rule.roll_back(good, state_of(a=4))
     assert (back.version, back.clock) == (4, 9.0)
     assert back.arrays is good.arrays  # nobody was at work on an older one
-    back = rule.roll_back(state_of(), state_of(a=4))
-    assert back.arrays["w"] == 20.0  # that of z
+    good = state_of()
+    flight = {"y": np.array([10.0, 3.0]), **good.flight}
+    back = rule.roll_back(replace(good, flight=flight), state_of(a=4))
+    assert back.arrays["w"] == 20.0  # that of z, older than that of y
     assert back.flight == back.arriving == back.versions == {}
 
 
