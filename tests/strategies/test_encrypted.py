@@ -25,6 +25,7 @@ from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.shapes import by_shape
 from tests.test_contract import config
 
 HE = next(c for c in CHOICES if c.key == "he")
@@ -43,7 +44,7 @@ def opened(played: Played, server_round: int) -> dict[str, np.ndarray]:
     return key.open(played.arrays(server_round))
 
 
-@pytest.mark.parametrize("name", ADMITTED)
+@pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
 def test_the_models_are_those_of_the_plain_run(name: str, owners: Path) -> None:
     keys = config(owners, name, num_server_rounds=2, local_test_fraction=0.3, fraction_evaluate=1.0)
     plain, encrypted = play(keys, nodes=3), play(keys | {"he": True}, nodes=3)

@@ -27,7 +27,7 @@ from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.strategies.test_models import held
-from tests.support.models import Bytes, Noisy, OneNumber
+from tests.support.models import Bytes, Noisy, OneNumber, sigmoid
 from tests.support.personal import case_of, close, keys_of
 from tests.support.rules import w
 
@@ -36,10 +36,6 @@ def measure(model: nn.Module, members: dict[str, Arrays], x: torch.Tensor, y: to
     solver = SOLVERS["ensemble"](Config(), {}, {}, [{}], [{"models": members}])
     found, _ = solver.measure(model, x, y, CLASSIFICATION)
     return found["loss"], found["accuracy"], found["num-examples"]
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 def test_the_vote_by_hand() -> None:

@@ -25,9 +25,10 @@ from task.catalogue.record import SHARED, Record
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.wire import messages as wire
-from tests.strategies.test_base import AMOUNTS, COUNTS, Keep, model, named_grid
+from tests.strategies.test_base import AMOUNTS, COUNTS, model, named_grid
 from tests.strategies.test_fold import Reply
 from tests.support.apps import adds, named_app, spread
+from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
 from tests.task.test_npy import BYTES, saved
 

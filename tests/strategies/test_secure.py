@@ -19,7 +19,8 @@ from task.secagg.node import RoundMemory
 from task.wire import messages as wire
 from task.wire import secure
 from task.wire.registration import REGISTER
-from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.alike import the_same_on_any_nodes_and_resumed
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.shapes import by_shape
 from tests.test_contract import config
@@ -60,10 +61,10 @@ def hashes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(10, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
+@pytest.mark.parametrize("name", by_shape(((n,) for n in ADMITTED), 2))
 def test_the_models_are_those_of_the_plain_run(name: str, nodes: int, owners: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.3, "local_epochs": 2} if name == "fedprox" else {}
-    keys = config(owners, name, num_server_rounds=3, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
+    keys = config(owners, name, num_server_rounds=2, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
     plain = play(keys, nodes=nodes).rows
     masked = play(keys | {"secagg": True}, nodes=nodes).rows
     assert hashes(masked) == hashes(plain)
@@ -218,9 +219,7 @@ def test_a_node_without_its_memory_is_left_out(owners: Path) -> None:
 
 def test_a_resumed_run_makes_the_same_models(owners: Path) -> None:
     keys = owners_config(owners, algorithm="fedadam", num_server_rounds=3, secagg=True)
-    whole = play(keys, nodes=3)
-    again = play(keys, nodes=3, journal=Keep(whole.keep.snapshots[1]))
-    assert hashes(again.rows) == hashes(whole.rows)[2:]
+    the_same_on_any_nodes_and_resumed(keys, nodes=(3,))
 
 
 @pytest.mark.parametrize(
