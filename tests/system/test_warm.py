@@ -140,6 +140,7 @@ def test_the_installed_app_runs_in_the_fork(crashing: Runtime, tmp_path: Path) -
         reply = runtime.ask()
     assert "installed app only" not in reply.error.reason
     assert "run-config key" in reply.error.reason or "expected" in reply.error.reason
+    alone(crashing)  # the parent hears at once that the process has ended, not with the next order
 
 
 def test_a_task_that_wants_too_much_memory_gets_an_error(bundle: bytes, tmp_path: Path) -> None:
