@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,15 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+gc.disable()  # while modules are imported and tests collected, which takes twice as long with it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Leave out of later collections what lives as long as the process: modules and the tests themselves."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:

@@ -23,9 +23,10 @@ TRUDY = "trudy"
     tests=("tests/strategies/test_ranges.py",),
 )
 def out_of_range(rig: Rig) -> str:
-    lines = named(rig, OUT_OF_RANGE)
+    found = attacked(rig)
+    lines = named(found, OUT_OF_RANGE)
     some = lines["more examples than it registered"]
-    return f"{len(lines)} kinds refused and named ({some[:110]}); {attacked(rig)['words']}"
+    return f"{len(lines)} kinds refused and named ({some[:110]}); {found['words']}"
 
 
 @case(

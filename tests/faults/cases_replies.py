@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.faults.case import Rig, case
 from tests.faults.federation import MAX_REPLY
 from tests.faults.hostile import REPLIES, SPECIAL
 
-MALLORY = "mallory"
+MALLORY, MORE = "mallory", "malvolio"  # who sends wrong replies, and who does all else that is wrong
 REPLY_BYTES = int(MAX_REPLY[:-1]) << 20
 GROWTH_BYTES = 8 * REPLY_BYTES  # that a process of the link may grow by under attack
 TRACE = Path("/tmp/bouquet-was-here")  # what the pickle would make if it were run
@@ -44,24 +45,26 @@ class _Peak(threading.Thread):
                         self.most[role] = max(now, self.most.get(role, 0))
 
 
-def attacked(rig: Rig) -> dict[str, Any]:
-    """Let a hostile node do all that it can in one run; return what was seen, once for all."""
-    found: dict[str, Any] = rig.once("attacked", lambda: _attacked(rig))
+def attacked(rig: Rig, attacks: Sequence[str] = (*REPLIES,)) -> dict[str, Any]:
+    """Let a hostile node attack once a round in one run; return what was seen, once for all who ask."""
+    found: dict[str, Any] = rig.once(f"attacked: {attacks}", lambda: _attacked(rig, attacks))
     return found
 
 
-def _attacked(rig: Rig) -> dict[str, Any]:
+def _attacked(rig: Rig, attacks: Sequence[str]) -> dict[str, Any]:
     TRACE.unlink(missing_ok=True)
     fed = rig.fed()
-    rounds = len(REPLIES) + len(SPECIAL) + 2
+    rounds = len(attacks) + 2
     deadline = max(15.0, 4 * rig.pace()[0])
-    kit = rig.enrol(MALLORY)
+    name = MALLORY if REPLIES.keys() >= {*attacks} else MORE
+    kit = rig.enrol(name)
     hostile = fed.begin_attack(
-        "hostile", fed.address, str(kit / "ca.crt"), str(kit / "node.key"), MALLORY, str(REPLY_BYTES)
-    )
+        "hostile", fed.address, str(kit / "ca.crt"), str(kit / "node.key"), name, str(REPLY_BYTES),
+        json.dumps(list(attacks)),
+    )  # fmt: skip
     peak = _Peak(rig)
     try:
-        fed.until(lambda: MALLORY in fed.online(), 60, f"{MALLORY} online")
+        fed.until(lambda: name in fed.online(), 60, f"{name} online")
         run = rig.submit_to(fed, rounds, min_nodes=4, round_timeout=deadline)
         run.wait_round(0)
         time.sleep(1)
@@ -74,20 +77,19 @@ def _attacked(rig: Rig) -> dict[str, Any]:
             hostile.kill()
     assert hostile.returncode == 0, err[-2000:]
     told = json.loads(out)
-    missed = [a for a in (*REPLIES, *SPECIAL) if a not in told]
+    missed = [a for a in attacks if a not in told]
     assert not missed, f"not done: {missed}; {told}"
     words = rig.same(run)
-    lines = {q["round"]: q["reason"] for q in run.quarantined() if q["client"] == MALLORY}
-    honest = [q for q in run.quarantined() if q["client"] != MALLORY]
+    lines = {q["round"]: q["reason"] for q in run.quarantined() if q["client"] == name}
+    honest = [q for q in run.quarantined() if q["client"] != name]
     assert not honest, honest
     return {
         "told": told, "lines": lines, "words": words, "first": peak.first, "most": peak.most, "run": run,
     }  # fmt: skip
 
 
-def named(rig: Rig, attacks: tuple[str, ...]) -> dict[str, str]:
+def named(found: dict[str, Any], attacks: Sequence[str]) -> dict[str, str]:
     """Hold that each of these attacks was quarantined by name; return the log's lines."""
-    found = attacked(rig)
     lines = {}
     for attack in attacks:
         at = found["told"][attack]["round"]
@@ -96,9 +98,8 @@ def named(rig: Rig, attacks: tuple[str, ...]) -> dict[str, str]:
     return lines
 
 
-def grown(rig: Rig) -> str:
+def grown(found: dict[str, Any]) -> str:
     """Hold that no process of the link grew much under attack."""
-    found = attacked(rig)
     told = []
     for role, name in (("superlink", "SuperLink"), ("task", "ServerApp")):
         first, most = found["first"][role], found["most"][role]
@@ -115,9 +116,10 @@ def grown(rig: Rig) -> str:
     tests=("tests/strategies/test_hostile.py",),
 )
 def wrong_replies(rig: Rig) -> str:
-    lines = named(rig, IN_REPLIES)
+    found = attacked(rig)
+    lines = named(found, IN_REPLIES)
     some = lines["NaN"]
-    return f"{len(lines)} kinds refused and named ({some[:90]}...); {attacked(rig)['words']}"
+    return f"{len(lines)} kinds refused and named ({some[:90]}...); {found['words']}"
 
 
 @case(
@@ -152,10 +154,11 @@ def all_bad(rig: Rig) -> str:
     f"a hostile node uploads 2 x {MAX_REPLY}",
 )
 def too_large(rig: Rig) -> str:
-    lines = named(rig, ("a reply too large",))
-    said = attacked(rig)["told"]["a reply too large"]["said"]
+    found = attacked(rig, SPECIAL)
+    lines = named(found, ("a reply too large",))
+    said = found["told"]["a reply too large"]["said"]
     assert said.startswith("RESOURCE_EXHAUSTED"), said
-    return f"{lines['a reply too large'][:110]}; {grown(rig)}"
+    return f"{lines['a reply too large'][:110]}; {grown(found)}"
 
 
 @case(
@@ -170,9 +173,10 @@ def too_large(rig: Rig) -> str:
     ),
 )
 def bombs(rig: Rig) -> str:
-    lines = named(rig, ("an .npy of 30 GB", "a pickle", "an unknown form"))
+    found = attacked(rig)
+    lines = named(found, ("an .npy of 30 GB", "a pickle", "an unknown form"))
     assert not TRACE.exists(), "the pickle was run"
-    return f"{lines['an .npy of 30 GB'][:90]}; {lines['a pickle'][:80]}; {grown(rig)}"
+    return f"{lines['an .npy of 30 GB'][:90]}; {lines['a pickle'][:80]}; {grown(found)}"
 
 
 @case(
@@ -182,7 +186,7 @@ def bombs(rig: Rig) -> str:
     "a hostile node sends them; the metadata of an earlier call are sent again",
 )
 def replays(rig: Rig) -> str:
-    found = attacked(rig)["told"]
+    found = attacked(rig, SPECIAL)["told"]
     assert found["a reply in another node's name"]["said"].startswith("PERMISSION_DENIED"), found
     assert found["a flood"]["said"].startswith("RESOURCE_EXHAUSTED"), found["a flood"]
     assert found["a replay"]["said"].startswith("ABORTED"), found["a replay"]
