@@ -72,6 +72,8 @@ DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "distributed-backdoor": 1.0}
 class Attack(Stage):
     """Lets the malicious among a node's clients train or send what the run config says."""
 
+    names = ("attack",)
+
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
         self._made: Vectors = {}  # what all malicious clients that know the benign ones send

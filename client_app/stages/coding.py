@@ -55,6 +55,8 @@ MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what roundi
 class Coding(Stage):
     """Codes what clients send; what is folded is what the codes decode to."""
 
+    names = ("codec", "codec-with-feedback")
+
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
         self.coded = [r for r in entry.up if r.coded]

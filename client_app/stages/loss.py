@@ -62,6 +62,8 @@ def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
 class Loss(Stage):
     """Adds ``loss-rms`` over each client's own training examples to its upload."""
 
+    names = ("loss",)
+
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
         """Measure the received model; nothing is drawn, and the uploads are otherwise as they were."""
         model = received_model(self.node, self.order)

@@ -54,7 +54,7 @@ def changed(
 class Stage:
     """A stage that does nothing; the base of every other."""
 
-    name: ClassVar[str] = ""  # of its feature, of a stage that `client_app.stages.STAGES` does not list
+    names: ClassVar[tuple[str, ...]] = ()  # what contracts call it (`task.catalogue.stages`)
     adapts: bool = False  # whether `start` needs the client's training data
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:

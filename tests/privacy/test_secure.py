@@ -174,8 +174,8 @@ def test_a_server_that_asks_for_more_than_the_noise_is_for_gets_nothing(
     ("more", "why"),
     [
         ({"secagg": False}, "sees each client's update before"),
-        ({"dp__clip_quantile": 0.5}, "the server alone knows what noise its bits need"),
-        ({"dp__colluding": 3}, "of one node at least must stay unknown"),
+        ({"dp__clip_quantile": 0.5}, "only the server can add the noise of its bits"),
+        ({"dp__colluding": 3}, "of at least one node must stay unknown"),
     ],
     ids=str,
 )

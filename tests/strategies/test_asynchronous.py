@@ -19,8 +19,8 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import FedAsyncConfig, FedBuffConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.features import CHOICES
 from task.numerics.arrays import Arrays
-from task.resolve.composition import CHOICES, check_composition
 from task.resolve.read import read_config
 from tests.reference.fedbuff import events
 from tests.support.federation import play, write_owners
@@ -232,11 +232,11 @@ def test_what_is_not_sound_with_it_is_refused_with_a_reason(name: str) -> None:
     refused = {c.key for c in CHOICES if c.why_not(ALGORITHMS[name])}
     assert refused >= {"secagg", "he", "dp.noise", "dp.unit", "codec.up", "codec.down", "structured.kind"}
     with pytest.raises(ConfigError, match=r'"secagg".*needs each client'):
-        check_composition(read_config({"algorithm": name, "secagg": True}))
-    with pytest.raises(ConfigError, match=r'"selection".*the clients that are there first'):
-        check_composition(read_config({"algorithm": name, "selection": "oort"}))
-    with pytest.raises(ConfigError, match=r'"transcript".*who was at work since when'):
-        check_composition(read_config({"algorithm": name, "transcript": "full"}))
+        read_config({"algorithm": name, "secagg": True})
+    with pytest.raises(ConfigError, match=r'"selection".*the updates that arrive first'):
+        read_config({"algorithm": name, "selection": "oort"})
+    with pytest.raises(ConfigError, match=r'"transcript".*which client began when'):
+        read_config({"algorithm": name, "transcript": "full"})
     for key, value in (("enough-replies", 2), ("stragglers", 0.5), ("devices.uplink", "shared")):
         with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
             read_config({"algorithm": name, key: value})

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from strategies.stages.contribution import Values, leave_one_out, shapley
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.resolve.composition import check_composition
 from task.resolve.read import read_config
 from task.wire.messages import read_arrays
 from tests.support.federation import owners_config, play, write_owners
@@ -111,4 +110,4 @@ def test_the_model_stays_the_same_and_every_client_has_a_value(algorithm: str, t
 )  # fmt: skip
 def test_where_there_are_no_single_models_it_is_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r'"contribution\.measure"'):
-        check_composition(read_config(keys | {"contribution.measure": "leave-one-out"}))
+        read_config(keys | {"contribution.measure": "leave-one-out"})

@@ -17,8 +17,8 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.encryption import ckks
 from task.errors import ConfigError
+from task.features import CHOICES
 from task.numerics.arrays import state_of
-from task.resolve.composition import CHOICES
 from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
 from task.resolve.validate import check_names
@@ -131,10 +131,10 @@ def test_a_number_beyond_the_range_is_named_with_its_client_and_round(owners: Pa
 def test_what_cannot_be_added_up_is_refused_by_name(owners: Path) -> None:
     base = owners_config(owners, he=True, fraction_evaluate=1.0, local_test_fraction=0.3)
     for key, value, says in (
-        ("secagg", True, "either hides single nodes' sums"),
+        ("secagg", True, "both hide single nodes' sums"),
         ("dp.noise", 1.0, "adds noise to integers"),
         ("codec.up", "int8", "a code saves nothing"),
-        ("codec.down", "int8", "knows no model to code"),
+        ("codec.down", "int8", "has no model to encode"),
         ("structured.kind", "mask", "a code saves nothing"),
         ("dropout-width", 0.5, "cannot cut parts out of a ciphertext"),
     ):

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES
+from task.features import CHOICES
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from task.secagg.node import RoundMemory

@@ -81,7 +81,7 @@ def test_what_travels_is_the_numbers_alone(owners: Path) -> None:
     [
         ({"ala": True, "local_test_fraction": 0.2}, "with ala = true"),
         ({"optimizer": "adam"}, 'expected "sgd" with structured.kind = mask'),
-        ({"algorithm": "scaffold"}, "which no restriction is defined for"),
+        ({"algorithm": "scaffold"}, "no restriction is defined for that"),
         ({"algorithm": "krum"}, "compares whole models"),
         ({"codec.up": "int8"}, 'expected "none" with structured.kind = mask'),
     ],

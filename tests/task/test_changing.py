@@ -17,7 +17,7 @@ from task.datasets.drift import changes, client_rounds, share_at
 from task.datasets.skew import load_partitioned
 from task.datasets.stream import DataStream
 from task.errors import ConfigError
-from task.resolve.changing import check_own_data
+from task.features.changing_data import check_own_data
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
 
