@@ -29,6 +29,7 @@ SETS: dict[str, Keys] = {
     "codec.down": {"codec.down": "fp16"},
     "codec.up": {"codec.up": "top-k"},
     "contribution.measure": {"contribution.measure": "leave-one-out"},
+    "dataset": {"dataset": "shakespeare", "model": "char-lstm"},
     "device": {"device": "cuda"},
     "dp.clip-quantile": {"dp.clip-quantile": 0.5, "dp.noise-by": "nodes", "secagg": True},
     "dp.colluding": {**CENTRAL, "dp.noise-by": "nodes", "secagg": True, "dp.colluding": 9},
@@ -219,7 +220,6 @@ UNREACHED = {
     *((key, "models.levels") for key in ("he", "secagg")),
 }
 OTHER: dict[tuple[str, str], Keys] = {
-    ("dataset", "dp.unit"): {**SETS["dp.unit"], "dataset": "shakespeare", "model": "char-lstm"},
     ("drift.examples", "public.data"): {"algorithm": "fedmd", "models.levels": ""},
     ("dp.colluding", "secagg-min-nodes"): {},
     ("secagg-bits", "max-update-norm"): {"max-update-norm": 0.0},
@@ -246,6 +246,32 @@ def test_two_keys_that_exclude_each_other_are_refused_with_the_reason(key: str, 
     text = str(refused.value)
     assert text.startswith(f'run-config key "{key}": ')
     assert other.partition(":")[0] in text
+    assert why in text
+
+
+# What a feature refuses by other means than a second key's value.
+ALONE: list[tuple[str, Keys, str]] = [
+    ("attack.kind", {**SETS["dataset"], "attack.kind": "backdoor", "attack.fraction": 0.4}, "puts a patch"),
+    ("contribution.measure", {**SETS["contribution.measure"], "algorithm": "fedper"}, "one global model"),
+    ("contribution.measure", {**SETS["contribution.measure"], "algorithm": "fedsgd"}, "one global model"),
+    ("dp.delta", {**CENTRAL, "dp.delta": 0.1}, "less than one over the 10 clients"),
+    ("dp.noise", {"dp.noise": 1e-4}, "below which it protects no one"),
+    ("dp.noise", {**SETS["dp.unit"], "dp.noise": 1e-4}, "below which it protects no one"),
+    ("drift.examples", {**SETS["drift.examples"], "stream.start": 1.0, "stream.per-round": 0.0}, "a stream"),
+    ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "fedper"}, "one global model"),
+    ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "splitnn"}, "one global model"),
+    ("heldout-clients", {"heldout-clients": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
+    ("norms", {"norms": True, "secagg": True}, "the server learns no client's own numbers"),
+    ("norms", {"norms": True, "algorithm": "fedmd"}, "send no model"),
+]
+
+
+@pytest.mark.parametrize(("key", "keys", "why"), ALONE, ids=str)
+def test_what_a_feature_refuses_by_itself_is_said(key: str, keys: Keys, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_config({**BASE, "algorithm": "fedavg", **keys})
+    text = str(refused.value)
+    assert text.startswith(f'run-config key "{key}": ')
     assert why in text
 
 

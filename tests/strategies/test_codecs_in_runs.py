@@ -367,8 +367,6 @@ def test_a_code_takes_fewer_bytes_and_the_results_say_so(owners: Path) -> None:
         ({"codec.up": "eden", "codec.block": 100}, ("codec.block", "power of two")),
         ({"codec.keep": 0.5}, ("codec.keep", "codec.up")),
         ({"codec.up": "eden", "codec.rotate": False}, ("codec.rotate", "rand-k")),
-        ({"codec.up": "stc", "algorithm": "median"}, ("codec.up", "median", "entry by entry")),
-        ({"codec.down": "stc", "algorithm": "fedamp"}, ("codec.down", "fedamp")),
     ],
 )
 def test_what_does_not_go_is_refused_with_the_key(given: dict[str, Any], words: tuple[str, ...]) -> None:

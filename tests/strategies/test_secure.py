@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.features import CHOICES
 from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from task.secagg.node import RoundMemory
 from task.wire import messages as wire
 from task.wire import secure
@@ -220,26 +219,6 @@ def test_a_node_without_its_memory_is_left_out(owners: Path) -> None:
 def test_a_resumed_run_makes_the_same_models(owners: Path) -> None:
     keys = owners_config(owners, algorithm="fedadam", num_server_rounds=3, secagg=True)
     the_same_on_any_nodes_and_resumed(keys, nodes=(3,))
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"selection": "oort"}, "single clients' losses"),
-        ({"selection": "cycle"}, "on its way"),
-        ({"codec.up": "int8"}, "saves nothing"),
-        ({"structured.kind": "mask"}, "saves nothing"),
-        ({"dropout-width": 0.5, "model": "mlp"}, "which part it trained"),
-        ({"width.levels": "1,0.5", "model": "mlp"}, "which part it trained"),
-        ({"heldout-clients": 0.2, "local-test-fraction": 0.3}, "one by one"),
-        ({"enough-replies": 2}, "the time is up"),
-    ],
-    ids=str,
-)
-def test_keys_that_need_single_clients_are_refused(keys: Mapping[str, Any], why: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match=why) as refused:
-        check_names(read_config(owners_config(owners, secagg=True) | keys))
-    assert '"secagg"' in str(refused.value)
 
 
 def test_a_simulation_on_too_few_nodes_is_refused_before_round_1(owners: Path) -> None:

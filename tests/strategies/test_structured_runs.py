@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from task.codecs.structured import positions
-from task.errors import ConfigError
 from task.numerics import seeds
-from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import far, owners_config, play, write_owners
 
@@ -75,17 +72,3 @@ def test_what_travels_is_the_numbers_alone(owners: Path) -> None:
             of = keys(owners, kind, model="2nn", algorithm=algorithm, num_server_rounds=2)
             run = play(of, nodes=nodes)
             assert all(0 < row["bytes_up"] - 5 * size < 0.02 * 5 * size + 5 * 200 for row in run.rows[1:])
-
-
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ({"ala": True, "local_test_fraction": 0.2}, "with ala = true"),
-        ({"optimizer": "adam"}, 'expected "sgd" with structured.kind = "mask"'),
-        ({"codec.up": "int8"}, 'expected "none" with structured.kind = "mask"'),
-    ],
-)
-def test_what_leaves_the_space_is_refused(more: dict[str, Any], named: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match=named) as refused:
-        check_names(read_config(keys(owners, "mask", **more)))
-    assert '"structured.kind"' in str(refused.value)

@@ -346,33 +346,12 @@ def test_a_bound_on_updates_is_relative_to_the_part(nodes: int, owners: Path) ->
         ({"width__shares": "0.5,0.6,-0.1"}, '"width.shares"'),
         ({"dropout_width": 0.5}, '"dropout-width": nothing in this run reads it'),
         ({"width__levels": "", "width__shares": "", "width__scheme": "rolling"}, '"width.scheme": nothing'),
-        ({"ala": True}, '"width.levels": expected 1 with'),
-        ({"codec__down": "int8"}, '"width.levels": expected 1 with'),
-        ({"algorithm": "median"}, '"width.levels"'),
     ],
     ids=str,
 )
 def test_keys_that_do_not_fit_are_refused(keys: dict[str, Any], why: str, owners: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         check_names(read_config(config(owners, **keys)))
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"ala": True},
-        {"codec__up": "top-k"},
-        {"codec__down": "int8"},
-        {"structured__kind": "mask"},
-        {"selection": "oort"},
-        {"selection": "power-of-choice"},
-        {"attack__kind": "little-is-enough"},
-    ],
-    ids=str,
-)
-def test_what_needs_whole_models_is_refused(keys: dict[str, Any], owners: Path) -> None:
-    with pytest.raises(ConfigError, match='"dropout-width": expected 1 with'):
-        check_names(read_config(dropping(owners, **keys)))
 
 
 @pytest.mark.parametrize(("key", "made"), [("dropout-width", dropping), ("width.levels", config)])
