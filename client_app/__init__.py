@@ -1,1 +1,1 @@
-"""Client side: local data, local solvers, and the state that a client keeps."""
+"""Client side: local data, local solvers, client state."""

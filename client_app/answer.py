@@ -1,4 +1,4 @@
-"""What a node answers to a message of a phase: the clients' uploads, merged as they come."""
+"""Answer a phase's message: run its work for the clients, and merge their uploads as they come."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def answer(
     kind: str = "train",
     context: Context | None = None,
 ) -> RecordDict:
-    """Do what a contract asks for the clients that a message names and merge their uploads as they come.
+    """Do a contract's work for the clients that a message names, and merge their uploads as they come.
 
     A message without names comes from a strategy that is not Bouquet's, one for the whole node from such a
     loop or wrapper: all clients of the node are trained and their reduction is answered as if the node were
@@ -104,14 +104,14 @@ def _plan(
 def _add(
     merged: Merge, client: str, outcome: wire.ClientUpdate | Exception, server_round: int, *, named: bool
 ) -> None:
-    """Fold a client's upload in, or note what went wrong; the other clients go on."""
+    """Fold a client's upload in, or note its failure; the other clients continue."""
     try:
         if isinstance(outcome, Exception):
             raise outcome
         merged.add(client, outcome)
-    except MISTAKES:  # in the program, and no client's
+    except MISTAKES:  # a bug, not a client's failure
         raise
-    except Exception as err:  # a client's failure is its own
+    except Exception as err:  # a client's failure does not affect the others
         if not named:
             raise
         merged.fail(client, server_round, err)

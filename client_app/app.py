@@ -36,7 +36,7 @@ Mod = Callable[[Message, Context, OnMessage], Message]  # as Flower calls it
 
 
 class PhaseApp(ClientApp):
-    """A ClientApp that answers phases of any name: which a run has, its contract says.
+    """A ClientApp that answers phases of any name; the contract says which a run has.
 
     `on_phase` returns what answers a phase.
     """
@@ -86,10 +86,10 @@ def make_app(
         return open_node(config, context.node_config, owned)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
-        """Let no error out but in the words that the owner of the node allows: a mod of Flower's."""
+        """Flower mod: send errors only in the form that the node's owner allows."""
         try:
             return work(message, context)
-        except Exception as err:  # raised again, without what the owner does not let out
+        except Exception as err:  # raised again, without the parts that the owner keeps private
             owned = owner(context)
             if owned.simulation:
                 raise
@@ -104,7 +104,7 @@ def make_app(
             own = {TRAIN: entry, EVALUATE: evaluation_of(entry), "adapt": adaptation_of(entry)}
             contract = {**own, **entry.phases}.get(name)
             verb, _, _ = message.metadata.message_type.partition(".")
-            if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
+            if contract is None or contract.verb != verb:  # an owner's rules on training depend on the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} with this run config")
             kind, run = message.metadata.message_type, str(wire.entry_of(message.content, "run") or "")
             if not node.owner.simulation:
@@ -137,7 +137,7 @@ def make_app(
 
 
 def answer_in_kind(message: Message, context: Context, work: OnMessage) -> Message:
-    """Unpack a message that came packed, and pack the answer to it: a mod of Flower's."""
+    """Flower mod: unpack packed messages, and pack the answers to them."""
     came_packed = is_packed(message.content)
     if came_packed:
         message.content = unpacked(message.content)

@@ -1,4 +1,4 @@
-"""What a node says of itself and its clients when a run begins, and what it tells its owner."""
+"""Answer the registration query: describe the node and its clients, and inform the owner in the log."""
 
 from flwr.app import Context
 

@@ -93,7 +93,7 @@ def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
     program = in_precision(program, config.train.precision)
     task, solver, _ = training.task(program, [client], [rows], [1], 1)
     if config.dp.local:
-        stream = Stream(derived(bytes(32), "trial"))  # of numbers that protect nothing: nothing leaves
+        stream = Stream(derived(bytes(32), "trial"))  # its noise protects nothing, as nothing leaves the node
         task.steps = PrivateSteps(config.dp.clip, config.dp.noise, len(rows), stream)
     solver.begin(task)
     stats = solver.run(task) if solver.trains else []

@@ -1,4 +1,4 @@
-"""What a node does for the clients that a message names: train them, or measure models on their test data."""
+"""The work for a message's clients: train them, or evaluate models on their test data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,7 +34,7 @@ from task.wire.checks import NO_TESTS
 
 
 def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterable[Outcome]:
-    """Train the clients of an order from the received model, those that can together as one program.
+    """Train an order's clients from the received model, as one program where possible.
 
     Returns:
         Each client with its upload, or with what went wrong. What the entry says is kept was kept by then.
@@ -55,11 +55,11 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
     owner, train = node.bounds, _train_config(node, order)
     if not (owner.min_examples or owner.min_steps):
         return
-    if entry.work in ("evaluate", "adapt"):  # numbers about test data go up, and no more
+    if entry.work in ("evaluate", "adapt"):  # only metrics of test data are sent
         for client in order.clients:
             check_tests(owner, client, _num_tests(node, client))
         return
-    trains = entry.work == "train"  # else it is a question for losses over all examples
+    trains = entry.work == "train"  # otherwise it asks for losses over all examples
     for client, epochs in zip(order.clients, order.epochs, strict=True):
         rows = len(_rows(node, entry, client))
         epochs = epochs or train.local_epochs
@@ -92,7 +92,7 @@ def _train_config(node: Node, order: wire.TrainOrder) -> TrainConfig:
 def _cohorts(
     sizes: Mapping[str, int], epochs: Mapping[str, int], config: TrainConfig, most: int
 ) -> list[list[str]]:
-    """Return who trains together: clients of like many steps, so that few wait for the others.
+    """Return the cohorts: clients with similar numbers of steps train together, so that few wait.
 
     With B = infinity only clients of one size have batches of one size.
     """
@@ -113,7 +113,7 @@ class Training:
         self.stages = stages_of(node, entry, order)
         self.memory = Memory(node, entry, order)
         self.config = _train_config(node, order)
-        # Of a training that is not its round's only one.
+        # Number of the training, if its round has several.
         self.number = int(order.scalars.get(wire.TRAINING, 0))
 
     def run(self) -> Iterator[Outcome]:
@@ -144,7 +144,7 @@ class Training:
                 yield from self._outcomes(cohort)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
-        """Train some clients together; if that fails, in halves: one is bad, or all of them are too many.
+        """Train some clients together; if that fails, in halves, as one client may fail or memory be short.
 
         A mistake in the program is neither, and is raised.
         """
@@ -152,7 +152,7 @@ class Training:
             return self._cohort(cohort)
         except MISTAKES:
             raise
-        except Exception as err:  # of one client's data or files, or of a device that is too small
+        except Exception as err:  # an error of one client's data or files, or too little device memory
             if len(cohort) == 1:
                 return [(cohort[0], err)]
             logger.warning(
@@ -161,7 +161,7 @@ class Training:
                 "halves, which is slower: %s: %s",
                 self.order.round, len(cohort), type(err).__name__, err,
             )  # fmt: skip
-        half = len(cohort) // 2  # out here, where what the failure held is free
+        half = len(cohort) // 2  # out here, where the failure's memory is free
         return [*self._outcomes(cohort[:half]), *self._outcomes(cohort[half:])]
 
     def task(
@@ -225,7 +225,7 @@ class Training:
             stack.enter_context(self.memory.locked(cohort))
             rows, epochs = [self.rows[c] for c in cohort], [self.epochs[c] for c in cohort]
             task, solver, kept = self.task(program, cohort, rows, epochs, order.round)
-            if not program.stacks:  # what trains together draws nothing
+            if not program.stacks:  # cohorts draw no random numbers
                 stack.enter_context(self._drawing(self.number or order.round, cohort[0]))
             for stage in self.stages:
                 stage.start(task, cohort, kept, order.round)
@@ -274,7 +274,7 @@ def _add_tests(
     task: LocalTask,
     uploads: Sequence[wire.ClientUpdate],
 ) -> None:
-    """Add to the uploads how the clients' own models do on their test data after local training.
+    """Add to the uploads the results of the clients' own models on their test data after local training.
 
     Of fewer test examples than the owner of the node allows nothing is added.
     """
@@ -292,7 +292,7 @@ def _add_tests(
 
 
 def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Measure, on the own test data of each client of an order, the received model or the client's own."""
+    """Evaluate the received model, or each client's own, on each client's test data."""
     model = node.model()
     own = entry.personal or not (entry.parted or wire.ARRAYS in order.arrays)
     if not (own or entry.parted):
@@ -318,7 +318,7 @@ def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Measure, on its own test data, each client's own model after a round of training; nothing is kept."""
+    """Evaluate each client's own model on its test data after a round of training; nothing is kept."""
     training = Training(node, entry, order)
 
     def of(client: str) -> wire.ClientUpdate:
@@ -345,7 +345,7 @@ def _own(
 
 
 def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str) -> torch.nn.Module:
-    """Return what answers for a client that has trained, the node's module with its own model in it.
+    """Return the predictor of a trained client: the node's module with the client's own model.
 
     Raises:
         StateError: It keeps something and has not yet: it would silently get the model that it begins with.
@@ -363,7 +363,7 @@ def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 def _own_model(
     node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
 ) -> tuple[torch.nn.Module, Solver]:
-    """Return what answers for a client, the node's module with its own model in it, and its solver.
+    """Return a client's predictor, the node's module with its own model, and its solver.
 
     The model is the one that the client has before its training of the round after `order.round`; nothing is
     kept.

@@ -1,4 +1,4 @@
-"""What a node can do for the clients of a message, by the contract's ``work``."""
+"""Table of the work that a node can do for a message's clients, by the contract's ``work``."""
 
 from collections.abc import Callable, Iterable
 

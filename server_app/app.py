@@ -1,4 +1,4 @@
-"""The ServerApp: puts a run together, lets the strategy run it and leaves the result folder."""
+"""The ServerApp: assembles a run, lets the strategy run it, and writes the result folder."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def run(
     `rounds_over` is called after the last message, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
     folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
-    without it, the caller continues the run. `order` is that in which updates arrived, of a run
-    that is done again.
+    without it, the caller continues the run. `order` is the order of arrival of a run that is replayed.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.
@@ -86,7 +85,7 @@ def run(
 
 
 def _tracking(config: Config) -> AbstractContextManager[Trackers | None]:
-    """Give the run's trackers; None, and nothing is imported, without the run-config key ``tracker``."""
+    """Yield the run's trackers; without the run-config key ``tracker``, None, and nothing is imported."""
     if not config.output.trackers:
         return nullcontext()
     from server_app.run.trackers import tracking

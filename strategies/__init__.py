@@ -1,4 +1,4 @@
-"""Server halves: one file per rule, and the Flower ``Strategy`` of each, by the name of its class.
+"""Server halves of the algorithms: one file per rule, and a Flower ``Strategy`` for each.
 
 Each can be used in any Flower app::
 

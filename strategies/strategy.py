@@ -1,4 +1,4 @@
-"""The Flower ``Strategy`` that every rule is: a thin shell around the rule and the phase engine.
+"""The Flower ``Strategy`` of every rule: a thin shell around the rule and the phase engine.
 
 restore -> registration -> each round: draw clients by name, the rule's phases, evaluation, row, checkpoint.
 
@@ -76,7 +76,7 @@ class Strategy(FlowerStrategy):
         self.config, self.entry = configured(self.rule_type.algorithm, config, knobs)
         self.rule = self.rule_type(self.config)
         self.registry = registry_of(self.config, self.entry)
-        # Without a config the clients may do other work than the default keys say.
+        # Without a config the clients may not follow the default keys.
         limited = config is not None and not self.entry.pooled
         self.engine = PhaseEngine(self.config, self.registry, limited=limited)
         self.engine.use(stages_of(self.engine, self.entry))
@@ -89,7 +89,7 @@ class Strategy(FlowerStrategy):
         self._in_start = False
         self._evaluate_fn: EvaluateFn | None = None
         self.last_good, self.why_kept = self.engine.last_good, ""  # why the last skipped round was skipped
-        self.rolled_back: int | None = None  # the round whose model the present round went back to
+        self.rolled_back: int | None = None  # the round whose model the present round was rolled back to
         self.client_metrics: dict[str, Value] = {}  # further ones of the last evaluation
         self.client_counts: dict[str, int] = {}  # by metric of the last evaluation: clients that sent it
 
@@ -308,7 +308,7 @@ class Strategy(FlowerStrategy):
                 stage.close()
 
     def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Train in a round and book it; return the clients' metrics, None if it was skipped."""
+        """Train in a round and record it; return the clients' metrics, None if it was skipped."""
         self._register(grid, log.round)
         log.clock.lap("roll-call")
         self.configure_train(log.round, self.record(), config, grid)
@@ -334,7 +334,7 @@ class Strategy(FlowerStrategy):
         return [leave for stage in self.engine.stages if (leave := stage.leaves(end))]
 
     def evaluate_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
-        """Evaluate at the clients, if it is due, and book it; return their metrics."""
+        """Evaluate at the clients, if it is due, and record it; return their metrics."""
         if not self.configure_evaluate(log.round, self.record(), config, grid):
             return None
         seen = self.aggregate_evaluate(log.round, self._replies(grid))
@@ -378,7 +378,7 @@ class Strategy(FlowerStrategy):
         return self.engine.stream(self._opened, grid) if self._opened else ()
 
     def _sync(self, arrays: ArrayRecord) -> ServerState:
-        """Take over a model that was handed in; a no-op if it is the one we packed."""
+        """Use a model that was passed in; a no-op if it is the packed one."""
         if self.state is not None and arrays is self.record():
             return self.state
         given = wire.read_arrays(arrays)

@@ -1,1 +1,1 @@
-"""Shared ground: what the server half and the client half of an algorithm must agree on."""
+"""Shared by server and clients: everything that both halves of an algorithm must agree on."""

@@ -74,11 +74,11 @@ class UnreachableError(BouquetError):
 
 
 class CodeError(BouquetError):
-    """Code that a run brings, or the app's own, failed as it will at the next try."""
+    """User code, or the app's own, failed; a retry would fail, too."""
 
 
 class RepliesError(BouquetError):
-    """Replies that came in time but are unusable, as the next ones to the same order will be."""
+    """Replies that came in time but are unusable; the next ones to the same order would be, too."""
 
 
 class StateError(BouquetError):
@@ -94,12 +94,12 @@ class TooLittleMemoryError(BouquetError):
 
 
 class SecureAggregationError(BouquetError):
-    """A message of a secure round is not as the protocol has it, so that this side goes no further."""
+    """A message of a secure round violates the protocol, so this side stops."""
 
 
-# Mistakes in the program itself: they end what runs, with their traceback, and are never tried again.
+# Bugs: they end what runs, with their traceback, and are never retried.
 MISTAKES = (AssertionError, AttributeError, ImportError, NameError, NotImplementedError, TypeError)
-# Those of them that not even hostile bytes lead to.
+# Bugs that not even hostile bytes can cause.
 UNFED = (ImportError, NameError, NotImplementedError)
 
 
@@ -143,7 +143,7 @@ def public(err: BaseException) -> str:
 LASTING: dict[str, type[BouquetError]] = {
     "config": ConfigError,  # a key, or a node's options
     "data": DataError,
-    "policy": RefusedError,  # what a machine's owner allows; what it says "not now" to may pass
+    "policy": RefusedError,  # an owner's policy; "not now" is transient
     "state": StateError,
     "code": CodeError,
     "reply": RepliesError,
@@ -151,14 +151,14 @@ LASTING: dict[str, type[BouquetError]] = {
 }
 PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
 _WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have been passed on several times
-# Unforeseen errors that are mistakes of a program, unless they come from the packages after them.
+# Unexpected errors that are bugs, unless they come from the packages below.
 _MISTAKES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
     SyntaxError, TypeError, ValueError,
 )  # fmt: skip
 _OF_MEMORY = re.compile(r"MemoryError|not enough memory|allocate memory|out of memory|--max-memory")
 _NETWORK = ("flwr", "grpc", "httpx", "httpcore", "ray")
-# What a disk or a system says that is full, busy or away for a time; the same call works when that is over.
+# Transient errors of a disk or system: full, busy or away; the same call works later.
 PASSING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOLCK}
     | {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT}
@@ -166,7 +166,7 @@ PASSING = frozenset(
 
 
 def is_transient(err: BaseException | None) -> bool:
-    """Return whether an error of the system caused this one and may pass, however it was wrapped."""
+    """Return whether a transient error of the system caused this one, however it was wrapped."""
     while err is not None:
         if isinstance(err, OSError) and err.errno in PASSING:
             return True
@@ -175,7 +175,7 @@ def is_transient(err: BaseException | None) -> bool:
 
 
 def of_memory(reason: str) -> bool:
-    """Return whether a reason says that memory was short, which may pass once."""
+    """Return whether a reason says that memory was short; one retry is allowed."""
     return bool(_OF_MEMORY.search(reason))
 
 
@@ -191,7 +191,7 @@ def kind_of(err: BaseException) -> str:
 
 
 def _is_mistake(err: BaseException) -> bool:
-    """Return whether an unforeseen error is a mistake in code, not one of the network or of memory."""
+    """Return whether an unexpected error is a bug, not one of the network or of memory."""
     if not isinstance(err, _MISTAKES) or "memory" in str(err):
         return False
     modules = [str(f.f_globals.get("__name__", "")) for f, _ in traceback.walk_tb(err.__traceback__)]

@@ -1,4 +1,4 @@
-"""The global generators of Python, NumPy and torch, which only code of a user's own seeds or draws from."""
+"""The global random generators of Python, NumPy and torch, which only user code seeds or draws from."""
 
 import random
 import sys

@@ -55,7 +55,7 @@ def machine_class() -> str:
 
 
 def check_machine() -> None:
-    """Refuse a machine that cannot.
+    """Refuse a machine that cannot compute portable bits.
 
     Raises:
         ConfigError: Its processor is of another class, or its system does not say.
@@ -69,7 +69,7 @@ def check_machine() -> None:
 
 
 def in_force() -> bool:
-    """Return whether whatever this process loaded has found the settings."""
+    """Return whether torch and NumPy were loaded in this process with the settings."""
     try:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")  # as it was started, or its parent
     except OSError:
@@ -78,7 +78,7 @@ def in_force() -> bool:
 
 
 def cache_key() -> dict[str, str]:
-    """Return what the key of a cached computation has of this process's kernels."""
+    """Return the part of a cache key that depends on this process's kernels."""
     return {KERNELS: CLASS} if in_force() else {}
 
 

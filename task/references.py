@@ -1,4 +1,4 @@
-"""Things that users bring: ``package.module:name`` in place of one of our names.
+"""References to users' own code: ``package.module:name`` instead of a built-in name.
 
 The module is looked for among the installed packages and then in `code_folder`, so a file ``net.py`` in the
 folder in which ``bouquet run`` is started is ``net:name``. Nothing is fetched. A run records what the files
@@ -177,7 +177,7 @@ def _imported(module: str) -> Any:
 
 @contextmanager
 def as_imported(reference: str) -> Iterator[None]:
-    """Let the global generators go on from what the import of a reference's module left, for the block.
+    """For the block, continue the global generators from their state after a reference's import.
 
     So what its code draws is the same in every process, and follows from seeds that it sets at import.
     """
@@ -194,7 +194,7 @@ def code_folder() -> Path:
 def _look_here() -> str:
     """Let Python find the modules of `code_folder`, after all others; return that folder."""
     if (here := str(code_folder())) not in sys.path:
-        sys.path.append(here)  # at the end: no file here takes the place of an installed package
+        sys.path.append(here)  # at the end: no file here can replace an installed package
         importlib.invalidate_caches()
     return here
 
@@ -207,7 +207,7 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
     set of Hugging Face's is no code.
     """
     packages = {package_of(r) for r in references if not is_hub(r)}
-    if packages:  # else nothing of a user's own is looked for, in whatever folder this is
+    if packages:  # otherwise no user modules are searched in the present folder
         _look_here()
     return {package: _sha256(package) for package in sorted(packages)}
 
@@ -240,7 +240,7 @@ def _imports(path: Path) -> Iterator[str]:
     """Yield the top-level names that a Python file imports."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # who imports it hears of it
+    except (SyntaxError, ValueError):  # its import reports the error
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -250,7 +250,7 @@ def _imports(path: Path) -> Iterator[str]:
 
 
 def place(err: Exception) -> str:
-    """Return what an error of the user's code says, and where it arose."""
+    """Return the text of an error in the user's code, and where it arose."""
     frames = [f for f in traceback.extract_tb(err.__traceback__) if f.filename != __file__]
     theirs = [f for f in frames if not any(part in f.filename for part in _NOT_THEIRS)]
     where = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""

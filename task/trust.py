@@ -1,4 +1,4 @@
-"""Whose word a reference is: code that a file or a server names runs only if the user names its package.
+"""Trust in references: code that a file or a server names runs only if the user names its package.
 
 A reference, ``package.module:name``, is code that will run. What the user types (``-c``, keys of
 `bouquet.run`) is the user's own word, and is imported as it stands. Everything else comes from a file or from
@@ -20,7 +20,7 @@ from typing import Any
 
 from task.errors import ConfigError
 
-_named: set[str] = set()  # references that are the user's own word
+_named: set[str] = set()  # references that the user typed
 _allowed: set[str] = set()  # packages that a file or a server may name, and data sets of Hugging Face
 _STANDARD = frozenset(sys.stdlib_module_names)
 
@@ -60,13 +60,13 @@ def words() -> Words:
 
 
 def take_over(said: Words) -> None:
-    """Accept what the user has said in the process that started this one."""
+    """Take over the permissions that the user gave in the process that started this one."""
     _named.update(said[0])
     _allowed.update(said[1])
 
 
 def follow(reference: str, further: str) -> None:
-    """Let code that a user has named name more of itself, such as the solver of a rule."""
+    """Allow code that a user has named to name more of its own, such as the solver of a rule."""
     if reference in _named:
         _named.add(further)
 

@@ -1,1 +1,1 @@
-"""Who a node is: its clients, what they own, and what their owner allows."""
+"""A node's clients, their data, and the owner's policy."""

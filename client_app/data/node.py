@@ -35,7 +35,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Node:
-    """What this process can train."""
+    """The clients, data and models of this process."""
 
     config: Config
     dataset: Dataset
@@ -44,8 +44,8 @@ class Node:
     share: tuple[int, int]
     device: torch.device
     owner: Owner = SIMULATION
-    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run deals it
-    named: str = ""  # its one client's model, as the node config says; "" = as the run deals it
+    width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run assigns it
+    named: str = ""  # its one client's model, as the node config says; "" = as the run assigns it
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.
@@ -76,7 +76,7 @@ class Node:
         return _task(self.config, self.dataset.task, self.dataset.num_classes)
 
     def seen_by(self, client: str) -> Config:
-        """Return the run as a client sees it; without a name, as one of the first level does."""
+        """Return the run as seen by a client; without a name, by one of the first level."""
         if not self.config.models.levels or self.config.by_kind:
             return self.config
         levels = levels_of(self.config, lambda client: self.named)
@@ -127,7 +127,7 @@ class Node:
         return self._initial(client)[1]
 
     def forms(self, client: str = "") -> Forms:
-        """Return what records look like under a client's model, by default the run's."""
+        """Return the forms of records for a client's model, by default the run's."""
         whole, parts, server = self._initial(client)
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like

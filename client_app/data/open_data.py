@@ -1,4 +1,4 @@
-"""Opens the data that a node hosts, once the machine is known to be fit for the run.
+"""Open the data that a node hosts, once the machine is known to be suitable for the run.
 
 A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
 clients of the run's partition. Of a partition a node can train every client, since it can load all of
@@ -76,7 +76,7 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
     device = training_device(config.train.device, portable=config.train.portable)
     check_precision(config.train.precision, device)
     if is_reference(config.train.optimizer):
-        check_optimizer(config.train.optimizer)  # said at registration if it cannot be used
+        check_optimizer(config.train.optimizer)  # reported at registration if it cannot be used
     if name:
         refuse_own(config, local(path))
         check_own_data(config)

@@ -1,4 +1,4 @@
-"""Whether a node's own data are those that it registered, and what it keeps of how they grew.
+"""Check that a node's own data are those that it registered, and track how they grow.
 
 A run weighs a client by the examples that its node registered, and its columns mean what they did then. So a
 node that brings its own data takes note of them when it registers, and trains on no others: with
@@ -25,7 +25,7 @@ FOLDER = ".own-data"
 
 
 def note_own_data(node: Node, context: Context) -> bool:
-    """Take note of the data that a node registers; return whether they are others than it noted before.
+    """Note the data that a node registers; return whether they have changed.
 
     Raises:
         ConfigError: They have other columns than in an earlier round of the run.
@@ -47,7 +47,7 @@ def note_own_data(node: Node, context: Context) -> bool:
 
 
 def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
-    """Refuse to train on other data than the node registered; write down on which it trains.
+    """Refuse to train on data other than the registered ones; record which data are used.
 
     Raises:
         DataError: Naming the client and both numbers of examples.

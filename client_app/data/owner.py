@@ -1,4 +1,4 @@
-"""What the owner of a node decides, whatever a run asks for: paths, errors, least examples and steps.
+"""Rules of a node's owner, which no run can change: paths, error texts, fewest examples and steps.
 
 The owner says it in the node config (``flower-supernode --node-config``), which ``bouquet node`` fills from
 ``[policy]`` of its kit:
@@ -60,10 +60,10 @@ TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they wer
 
 @dataclass(frozen=True)
 class Owner:
-    """What the owner of a node decides."""
+    """The rules of a node's owner."""
 
     simulation: bool = True  # whether there is none, as the run and the node are one user's
-    min_examples: int = 0  # fewest distinct examples that what leaves is computed from; 0 = any number
+    min_examples: int = 0  # fewest distinct examples behind anything that leaves the node; 0 = any number
     min_steps: int = 0  # fewest local steps that it is computed in; 0 = any number
     key: str = ""  # file of the key that nodes encrypt with; "" = none
     encrypted: bool = False  # whether it takes part in encrypted runs only
@@ -72,11 +72,11 @@ class Owner:
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
 
-    # By what its node proves what it sends to other parties, and checks what they send.
+    # Signs what its node sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
 
     def explain(self, err: Exception) -> str:
-        """Return what the server hears of an error, with its kind; the node's own log has all of it."""
+        """Return the text of an error for the server, with its kind; the node's own log has all of it."""
         if self.simulation:
             return with_kind(err, str(err) if isinstance(err, BouquetError) else place(err))
         logger.error("%s", err, exc_info=None if isinstance(err, BouquetError) else err)
@@ -87,7 +87,7 @@ SIMULATION = Owner()
 
 
 def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
-    """Return what a node config says; `run` is Flower's id.
+    """Read the rules from a node config; `run` is Flower's id.
 
     Raises:
         ConfigError: A bound is out of range, ``keep-models`` no folder, or ``names`` no truth value.
@@ -109,7 +109,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
 
 
 def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:
-    """Return a run as this node computes it: with the node's paths in place of the run's.
+    """Return a run's config with this node's paths instead of the run's.
 
     Whether its keys go together is asked of the keys alone, as the server asks it: a path of this node's says
     nothing of how many clients there are or who measures what.
@@ -124,7 +124,7 @@ def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]
 
 
 def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's keys with this node's paths in place of the run's.
+    """Return a run's keys with this node's paths instead of the run's.
 
     Raises:
         ConfigError: The run names a path, or code of its user's own, and the node's owner does not permit

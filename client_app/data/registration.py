@@ -1,4 +1,4 @@
-"""What a node says of itself before it trains, once it has tried whether it can do the run's work."""
+"""The content of a node's registration, after a trial of the run's work on its data."""
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _try_work(node: Node) -> None:
 
 
 def _code(node: Node) -> dict[str, str]:
-    """Return the digests of what a node computes with besides the installed app."""
+    """Return the digests of a node's inputs besides the installed app: user code, public examples."""
     code = code_of(references_in(as_run_config(node.config)))
     if node.config.server.he:
         code[KEY_FILE] = node.key().id

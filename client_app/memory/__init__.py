@@ -1,1 +1,1 @@
-"""What a client keeps between rounds: durable files, their versions and locks."""
+"""Client state between rounds: durable files, their versions and locks."""

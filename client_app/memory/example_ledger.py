@@ -1,4 +1,4 @@
-"""What a client's training examples have been used for: a line for each round that is private to them.
+"""The ledger of DP-SGD steps on a client's examples: a line for each private round.
 
 The file lies with what the client keeps of the run and only grows: a run that goes back does not take back
 what was sent. A line is on the disk before the steps are taken. A repeated order takes the same steps with

@@ -1,4 +1,4 @@
-"""What the clients of a message keep, by the scope that the contract's records say.
+"""The state of a message's clients, by the scope of the contract's records.
 
 =========  ================================================================================================
 scope      how long, and whose
@@ -37,12 +37,12 @@ NODE = "node"  # stands for a client's name in the node's own file
 
 
 def store_of(node: Node) -> StateStore:
-    """Return the store of what a node's clients keep."""
+    """Return the state store of a node's clients."""
     return StateStore(state_root(node.config), node.config.run_name, durable=not node.owner.simulation)
 
 
 class Memory:
-    """What the clients of a message keep."""
+    """The state of a message's clients."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
@@ -83,7 +83,7 @@ class Memory:
             yield
 
     def load(self, clients: Sequence[str], server_round: int) -> list[dict[str, Arrays]]:
-        """Return by client what it keeps, by record; nothing of one that is new.
+        """Return, by client, its state by record; nothing for a new client.
 
         `server_round` is the round to train; 0 = the newest, for a strategy that does not say which it is.
 
@@ -114,11 +114,11 @@ class Memory:
     def keep(
         self, client: str, upload: wire.ClientUpdate, keep: dict[str, Arrays]
     ) -> wire.ClientUpdate | Exception:
-        """Save what a client keeps and return its upload; a client that diverged keeps what it had."""
+        """Save a client's state and return its upload; a client that diverged keeps its former state."""
         entry, order = self.entry, self.order
         try:
             checks.check_scalars(entry, upload.scalars)
-            # A code that was decoded again was of finite numbers, and what it left out is.
+            # A code that was decoded had finite numbers, and so has its residual.
             known = {*upload.codes, *(residual_of(r).name for r in entry.up if r.name in upload.codes)}
             for name, arrays in (*upload.arrays.items(), *keep.items()):
                 if name not in known:

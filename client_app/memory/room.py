@@ -1,4 +1,4 @@
-"""How many runs may leave files on a node: the server says what a run is called."""
+"""Limit the number of runs with files on a node, since the server chooses the runs' names."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MOST_RUNS = 1000  # with files in a node's state folder
 
 
 def check_room(root: Path, run_name: str, run: str) -> None:
-    """Refuse a run that is new on this node where very many have left files already.
+    """Refuse a run that is new on this node if too many have left files already.
 
     `root` is the folder of the node's state, which has a folder or a file for each run below another one.
 

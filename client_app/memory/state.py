@@ -1,4 +1,4 @@
-"""The only store of what a client keeps between rounds; it outlives the process.
+"""The durable store of client state between rounds.
 
 One file per client and run; `task.storage.client_state` says where and in which form. A save writes a
 temporary file, syncs it and renames it over the old one, so that a reader finds the old state or the new
@@ -90,7 +90,7 @@ def beside(path: Path, names: Sequence[str]) -> tuple[list[int], list[Path]]:
 
 
 def _beginning(names: Sequence[str], begin: str) -> Iterator[str]:
-    """Yield those of sorted names that begin so."""
+    """Yield the sorted names that have this prefix."""
     for i in range(bisect_left(names, begin), len(names)):
         if not names[i].startswith(begin):
             return
@@ -130,7 +130,7 @@ def _file_of(folder: Path, scope: str, client: str) -> Path:
 
 @dataclass(frozen=True)
 class KeptState:
-    """What a client kept: arrays by field of the catalogue entry, and when."""
+    """A client's state: arrays by field of the contract, and the round."""
 
     round: int
     fields: dict[str, Arrays]
@@ -142,7 +142,7 @@ class StateStore:
 
     root: Path  # ``state-dir``
     run_name: str  # each run of the name has a folder of its own
-    scope: str = ""  # folder in that for what is kept otherwise than by client and run; "" = none
+    scope: str = ""  # subfolder for state that is not by client and run; "" = none
     durable: bool = True  # whether each save survives a power cut; else what the last checkpoint synced does
 
     def path(self, client: str, run: str = "") -> Path:
@@ -203,7 +203,7 @@ class StateStore:
         chain, lost = chain_of(path, present, enough)
         before = sorted(r for r in chain if r < server_round)
         last = max((r for r in before if r not in void and (resumable is None or r <= resumable)), default=0)
-        # Rounds that the server has gone back from are still to come in a resume from a checkpoint in them.
+        # A resume from a checkpoint before a rollback will repeat the rolled-back rounds.
         needed = {r for r in before if r >= last} if resumable is not None else set()
         header = Header(client, algorithm, run, server_round, max(needed, default=last), tuple(fields))
         rounds, leftovers = beside(path, listed(path.parent) if names is None else names)

@@ -1,4 +1,4 @@
-"""SGD of a client that first measures the received model, as AFL and TERM ask.
+"""Plain SGD that first measures the loss of the received model, for AFL and TERM.
 
 F_k(w^t), the mean loss over all the client's training examples, goes up as ``loss-before`` with w_k.
 """

@@ -1,4 +1,4 @@
-"""Plain local SGD, client half of FedAvg; and what every solver is.
+"""Plain local SGD, client half of FedAvg, and the base of every solver.
 
 w <- w - eta_t grad l(w; b), for each batch b of each of E epochs.  McMahan et al., Algorithm 1, ClientUpdate.
 
@@ -68,7 +68,7 @@ class Solver:
 
     name: ClassVar[str] = "sgd"  # what catalogue entries call it
     trains: ClassVar[bool] = True  # whether the loop takes local steps at all
-    # Whether layers with two ways behave as in training; else nothing is drawn and no buffer moves.
+    # Whether layers with two modes are in training mode; else nothing is drawn and no buffer moves.
     training: ClassVar[bool] = True
     adapts: ClassVar[bool] = False  # whether `personalise` needs the client's training data
     # Whether each `gradient` returns tensors, never factors of some: a user's own class has one of its own.
@@ -78,8 +78,8 @@ class Solver:
     scalars: Mapping[str, float]  # the message's downward scalars: ``lr`` and those of the catalogue entry
     arrays: Mapping[str, Arrays]  # its downward records by field, ``arrays`` among them
     kept: Sequence[Mapping[str, Arrays]]  # of each client, by field; empty where it keeps nothing or is new
-    per_client: Sequence[PerClient] = ()  # of each client, what it alone gets, by record and name
-    order: wire.TrainOrder | None = None  # the message, for what only few solvers need
+    per_client: Sequence[PerClient] = ()  # records for single clients, by record and name
+    order: wire.TrainOrder | None = None  # the message, for the few solvers that need it
 
     def __init_subclass__(cls, **given: str | bool) -> None:
         """Take the name, and what is otherwise than in plain SGD."""
@@ -199,7 +199,7 @@ def proximal(task: LocalTask, mu: float) -> Terms:
 
 
 class OwnModelSolver(Solver):
-    """SGD that keeps the client's own model; a client that is new has what it starts from in its place."""
+    """SGD that keeps the client's own model; a new client has the model that it starts from."""
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return what plain SGD does; keep the client's own model."""

@@ -1,4 +1,4 @@
-"""What stands around the clients' training, and around what a node answers.
+"""Client halves of the features: stages around the training and around a node's answers.
 
 A `Stage` stands around the training of the clients, by its name in the catalogue; a `NodeStage` is a
 feature's half around the answer to a message.
@@ -49,5 +49,5 @@ def node_stages_of(asked: Asked) -> list[NodeStage]:
 
 
 def queries() -> Mapping[str, Query]:
-    """Return what answers the questions of features that are no phases, by their names."""
+    """Return the handlers of the features' queries that are not phases, by name."""
     return {name: answer for kind in _node_stages().values() for name, answer in kind.queries.items()}

@@ -1,4 +1,4 @@
-"""Simulated malicious clients, to see what a rule withstands; run-config keys ``attack.*``, off by default.
+"""Simulated malicious clients, to test rules; run-config keys ``attack.*``, off by default.
 
 With Delta_k = w_k - w^t, s = ``attack.scale`` and z = ``attack.deviations``, a malicious client k sends
 instead of its model:
@@ -70,7 +70,7 @@ DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "distributed-backdoor": 1.0}
 
 
 class Attack(Stage):
-    """Lets the malicious among a node's clients train or send what the run config says."""
+    """Makes a node's malicious clients train or send as the attack demands."""
 
     names = ("attack",)
 

@@ -1,4 +1,4 @@
-"""Lets the canaries of an audit send, each what `task.privacy.canaries` draws for it; they have no data."""
+"""Canaries of an audit: clients without data that send what `task.privacy.canaries` draws for them."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""Codes in place of the parameters that a client sends, run-config keys ``codec.*``.
+"""Client half of codes: sends codes instead of parameters, run-config keys ``codec.*``.
 
 With Delta_k = w_k - w^t, or the record itself if that is a change (`Record.base`), and a codec C:
 
@@ -49,11 +49,11 @@ from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 from task.wire.norms import NormBound
 
-MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what rounding may add
+MARGIN = 0.99  # tolerance for rounding of a code that is scaled down to the bound
 
 
 class Coding(Stage):
-    """Codes what clients send; what is folded is what the codes decode to."""
+    """Codes the clients' uploads; the decoded codes are folded."""
 
     names = ("codec", "codec-with-feedback")
 
@@ -213,7 +213,7 @@ class CodingNode(NodeStage):
     name = "coding"
 
     def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
-        """Have codes forwarded, where each client is answered for."""
+        """Forward the codes if each client is answered for separately."""
         contract, trainable = self.asked.contract, node.parts().trainable
         own = order.received if contract.parted else None
         plan.coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)

@@ -1,4 +1,4 @@
-"""The columns of a client's table: in the order of the run, summed up, prepared with all clients' moments."""
+"""Columns of a client's table: ordered as in the run, summed, and prepared with all clients' moments."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What malicious clients make of the benign ones' updates, where they know these.
+"""Updates of malicious clients that are computed from the benign ones'.
 
 With the benign Delta_j of a node, j = 1..n, mean mu and deviations p:
 

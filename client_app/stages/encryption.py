@@ -1,4 +1,4 @@
-"""A node's side of homomorphic encryption (`task.encryption`): models that it opens, sums that it seals."""
+"""A node's side of homomorphic encryption (`task.encryption`): decrypts models, encrypts sums."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +31,7 @@ def opened(node: Node, content: RecordDict) -> RecordDict:
 def ciphertexts_of(
     node: Node, entry: Algorithm, order: wire.TrainOrder
 ) -> Callable[[NamedArrays], Sealing | Ciphertexts]:
-    """Return what encrypts a node's sums.
+    """Return the encryption of a node's sums.
 
     Raises:
         ConfigError: The node has no key.
@@ -46,7 +46,7 @@ def ciphertexts_of(
 
 
 class EncryptionNode(NodeStage):
-    """Opens models, and encrypts the sums of the clients."""
+    """Decrypts models, and encrypts the clients' sums."""
 
     name = "encryption"
 

@@ -1,4 +1,4 @@
-"""Keeps the global model of a message on the node, if its owner wants it: ``keep-models`` in its config."""
+"""Store the global model of a message on the node, if its owner set ``keep-models``."""
 
 from pathlib import Path
 

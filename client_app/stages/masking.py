@@ -1,4 +1,4 @@
-"""How a node masks its sums in a secure round (`task.secagg`), and where it remembers what it has begun.
+"""Mask a node's sums in a secure round (`task.secagg`), and store the state of its sessions.
 
 What it remembers between stages lies in Flower's ``Context.state``: of a deployed node in the memory of the
 process that keeps its connection, of a simulation in the driver's. It is never written to a disk, and a node

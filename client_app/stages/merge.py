@@ -1,4 +1,4 @@
-"""The uploads of a node's clients, checked and folded as they come, and the reply that they make."""
+"""Merge the uploads of a node's clients: check and fold them as they come, and make the reply."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class FoldPlan:
     like: Mapping[str, Arrays]  # by upward field, arrays of the expected names, shapes and dtypes
     # On a client's update; 0 = none.
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
-    named: bool = True  # whether the message names its clients, so that each is answered for
+    named: bool = True  # whether the message names its clients, so that each gets an answer
     coder: Coder | None = None  # reads and writes the records that travel as codes
     ciphertexts: Encrypted = Ciphertexts  # holds the sums of records that travel encrypted
     part: Callable[[str], Arrays] | None = None  # returns the form of a client's part of the model
@@ -52,7 +52,7 @@ class Merge:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
         fold = self.folding.checked(client, upload.arrays, upload.scalars)
-        # The first upload waits: alone it goes up as it is, and costs no fold.
+        # The first upload waits: a single one is sent unfolded.
         if not self.clients:
             self.first, self.fold_first = upload, fold
         else:

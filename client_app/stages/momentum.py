@@ -1,4 +1,4 @@
-"""Momentum that a client keeps and sends in place of its update, in front of a robust rule.
+"""Client momentum for robust rules: a client sends the momentum instead of its update.
 
 m_k <- beta m_k + (1 - beta) Delta_k;  w^t + m_k goes up.   Karimireddy et al. 2021, arXiv 2012.10333
 

@@ -1,4 +1,4 @@
-"""A feature's client half, around what a node answers to one message; that around the training is a `Stage`.
+"""Node stages: a feature's client half around a node's answer; `Stage` is the one around training.
 
 `client_app.answer` runs the node stages of a run in the order of `task.features` and names none of them.
 """
@@ -40,25 +40,25 @@ class NodeStage:
     """A node stage that does nothing; the base of every other."""
 
     name: ClassVar[str] = ""  # of its feature, see `task.features`
-    queries: ClassVar[Mapping[str, Query]] = {}  # what answers the feature's own questions, by their names
+    queries: ClassVar[Mapping[str, Query]] = {}  # handlers of the feature's own queries, by name
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
 
     @classmethod
     def absent(cls, asked: Asked) -> None:
-        """Refuse a message of a run that has not this feature, where it needs it or the owner does.
+        """Refuse a message of a run without this feature, if the message or the owner requires it.
 
         Raises:
             RefusedError: The owner of the node allows no run without it.
         """
 
     def node(self, node: Node) -> Node:
-        """Return the node as the message has it."""
+        """Return the node as this message needs it."""
         return node
 
     def content(self, node: Node, content: RecordDict) -> RecordDict:
-        """Return the message as the phase's contract has it."""
+        """Return the message in the form of the phase's contract."""
         return content
 
     def check(self, content: RecordDict, order: wire.TrainOrder) -> None:

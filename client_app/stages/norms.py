@@ -1,4 +1,4 @@
-"""Measures how far each client has moved the model that it received."""
+"""Measure the norm of each client's update."""
 
 from collections.abc import Iterable
 

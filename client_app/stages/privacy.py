@@ -42,7 +42,7 @@ class Clipping(Stage):
         dp = self.node.config.dp
         own = grid_of(deviation(dp, contract_of(self.node.config)))
         if dp.distributed and (bound, exponent) != (dp.clip, own):
-            # On another grid, or of a larger norm, an update would be more than nodes' noise is made for.
+            # With another grid or a larger norm, the nodes' noise would not suffice for an update.
             want = f"the bound {dp.clip:g} and the grid {own}, for which nodes add their noise"
             raise FieldError(CLIP, want, f"{bound:g} and {exponent}")
         changes = self.changes(client, upload, (r for r in self.entry.up if r != UNCLIPPED))

@@ -1,4 +1,4 @@
-"""The node's copy of the global model, from which the next rounds' codes go on (``codec.down``).
+"""The node's copy of the global model, the base of the next rounds' codes (``codec.down``).
 
 It lies with the clients' kept state, so that any process of the node may go on from it. It is a cache: what
 cannot be written or read is asked for again.
@@ -62,7 +62,7 @@ def _keep(store: StateStore, name: str, run: str, model: NamedArrays) -> None:
 
 
 class ReplicaNode(NodeStage):
-    """Makes the model whole that came as codes."""
+    """Decodes a model that came as codes."""
 
     name = "replica"
 

@@ -1,4 +1,4 @@
-"""A node's side of secure aggregation: what it answers at each stage of a round, and its one masked sum."""
+"""A node's side of secure aggregation: its answers at each stage of a round, and its masked sum."""
 
 from collections.abc import Mapping
 from typing import ClassVar

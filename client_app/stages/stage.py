@@ -1,4 +1,4 @@
-"""What a stage is on the node: the hooks around the training of the clients of one message.
+"""Stages on the node: hooks around the training of one message's clients.
 
 Clients that train together are a cohort; `start` and `finish` of one come in pairs. What a stage keeps for a
 client between rounds it declares as a record of the contract (`task.catalogue.stages`).
@@ -30,14 +30,14 @@ def each(clients: Iterable[str], work: Callable[[str], wire.ClientUpdate | Excep
     for client in clients:
         try:
             yield client, work(client)
-        except Exception as err:  # `client_app.app` says what is a client's failure and what a mistake
+        except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
             yield client, err
 
 
 def changed(
     outcomes: Iterable[Outcome], change: Callable[[str, wire.ClientUpdate], wire.ClientUpdate]
 ) -> Iterator[Outcome]:
-    """Yield each client with its upload changed, or with what went wrong before or is wrong with it."""
+    """Yield each client with its changed upload, or with its error."""
     for client, outcome in outcomes:
         if isinstance(outcome, Exception):
             yield client, outcome
@@ -62,7 +62,7 @@ class Stage:
         return False
 
     def examples(self, examples: Examples, cohort: Sequence[str]) -> Examples:
-        """Return what a cohort trains on in the place of its clients' examples."""
+        """Return the examples that a cohort trains on instead of its own."""
         return examples
 
     def start(

@@ -1,4 +1,4 @@
-"""What a node keeps of each upload that it signed, so that it can check later what became of it.
+"""A node's signatures of its uploads, and the receipts by which it can check later that they were counted.
 
 ``<state-dir>/.receipts/<run's id>/<key>.jsonl`` grows by a line before each such answer leaves; of a deployed
 node that is in its kit, below ``cache/state``. Each start of a node signs by a key of its own, and so has a

@@ -1,4 +1,4 @@
-"""Training examples that are changed by chance, in a new way in each epoch; run-config key ``augment``.
+"""Augmentation: random changes of training examples in each epoch; run-config key ``augment``.
 
 ``crops-flips`` pads an image with `PAD` black pixels on each side, takes a part of its size out of it, and
 mirrors it with probability 1/2, as He et al. (2016) and after them most of the CIFAR-10 literature do. A
@@ -31,7 +31,7 @@ _WORDS = 1 << 63
 
 @dataclass
 class Augmentation:
-    """What changes the batches of some clients in one round.
+    """The augmentation of some clients' batches in one round.
 
     Args:
         name: Value of the run-config key.

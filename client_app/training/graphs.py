@@ -103,7 +103,7 @@ class Graphs:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             self._kept[key] = _Graph(compute, params, batch, self._pool)
-        except RuntimeError as err:  # no memory for it, say: it is a matter of speed only
+        except RuntimeError as err:  # for lack of memory, for example: only speed is affected
             logger.warning("a step could not be recorded as a CUDA graph, which is slower: %s", err)
 
 

@@ -1,4 +1,4 @@
-"""What a local step makes of a batch's gradient, for K clients at once and in place.
+"""Local optimizers: a step from a batch's gradient, in place, for K clients at once.
 
 The state (velocity, moments) is fresh in each `client_app.training.loop.train`, so in each round, and in each
 phase of a round that has several: nothing of it is kept or sent. All clients of a cohort have taken the same

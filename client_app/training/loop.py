@@ -37,7 +37,7 @@ Terms = list[tuple[float, Tensors]]
 
 
 class Hooks(Protocol):
-    """What the loop asks of a solver, see `client_app.solvers.sgd.Solver`."""
+    """The interface that the loop needs of a solver, see `client_app.solvers.sgd.Solver`."""
 
     config: Config
     training: ClassVar[bool]
@@ -95,15 +95,15 @@ class LocalTask:
     lr: float  # eta_t
     config: TrainConfig
     rngs: Sequence[np.random.Generator]  # draw the order of each client's examples, and nothing else
-    own: Sequence[Arrays] = ()  # by client, what it has in place of received values: its private part
+    own: Sequence[Arrays] = ()  # by client, its private part, which replaces received values
     private: frozenset[str] = frozenset()  # names of the tensors that never leave the client
     frozen: Collection[str] = ()  # names of the parameters that stay as they are in the present `train`
     memory: dict[str, Tensors] = field(default_factory=dict)
     """What a solver holds during the round, tensors [K, ...]; cut to the clients that still train."""
     steps: PrivateSteps | None = None  # draws the batches and makes their gradients, for privacy
-    restriction: Restriction | None = None  # what every gradient passes through
+    restriction: Restriction | None = None  # a restriction of every gradient
     public: PublicExamples | None = None  # the same for all
-    augmentation: Augmentation | None = None  # what changes the examples of each step
+    augmentation: Augmentation | None = None  # augmentation of each step's examples
 
     def __post_init__(self) -> None:
         self.clients = len(self.examples.sizes)
@@ -201,7 +201,7 @@ class _Schedule:
             rows, scale = rows[:k, :b], scale[:k]
         padded = self.padded[step]
         flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
-        if self.whole and k * b == len(self.data.y):  # all of it, in its order
+        if self.whole and k * b == len(self.data.y):  # everything, in order
             x, y = self.data.x, self.data.y
         else:
             x, y = self.data.inputs(flat), self.data.y.index_select(0, flat)

@@ -33,7 +33,7 @@ from task.models.layers import Conv2d
 from task.privacy.noise import Stream
 
 MOST = 1 << 26  # numbers of examples' gradients that are in memory at once
-ROUNDED = 1.0 - 2.0**-20  # what the rounding of a scaled gradient may add to its norm
+ROUNDED = 1.0 - 2.0**-20  # tolerance for the rounding of a scaled gradient's norm
 
 
 class PrivateSteps:

@@ -374,7 +374,7 @@ class Perceptron(Layers):
             return loss, Factored(inputs, deltas[::-1])
 
 
-# How many clients pay on one CPU thread: a perceptron's step gains until its weights leave the cache; a
+# The best number of clients on one CPU thread: a perceptron's step gains until its weights leave the cache; a
 # convolutions of several clients take longer there than one client after another (``make bench``, "stack").
 STACK_CPU = {Perceptron: 8, Layers: 1}
 STACK_GPU = 128

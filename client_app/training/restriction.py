@@ -33,7 +33,7 @@ from task.codecs.structured import count, factor, positions, rank
 
 
 class Restriction(ABC):
-    """What the gradients of K clients pass through in each step.
+    """The restriction of K clients' gradients in each step.
 
     `names` and `params` [K, ...] are those of a program, and `seeds` has the seed of each client.
     """

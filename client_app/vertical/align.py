@@ -110,7 +110,7 @@ class Alignment(PartyWork):
         return message("alignment", *about, arrays=[np.ascontiguousarray(points)])
 
     def _signed(self, client: str, hop: int, points: np.ndarray) -> dict[str, Arrays]:
-        """Return points with the proof of whose they are."""
+        """Return points with a proof of their origin."""
         prover = self._prover
         proof = to_row(prover.prove(self._message(client, hop, points)) if prover else b"")
         return {"points": {ROWS: points}, "proof": {ROWS: proof[None]}}

@@ -1,4 +1,4 @@
-"""One party: its columns, its ids and perhaps the labels; and which of its rows all parties have.
+"""A party of a vertical algorithm: its columns, ids, perhaps the labels, and the common rows.
 
 A node's own table is one party's. Of a data set that is dealt by columns each client has all rows, with the
 row's number as its id, and the first client has the labels.

@@ -1,4 +1,4 @@
-"""A party's share of a round: it embeds rows, and trains its part of the model on a window of batches.
+"""A party's work in a round: embed rows, and train its part of the model on a window of batches.
 
 Where the labels are, the part is the top model and the party's own bottom, trained together by ordinary
 back-propagation on the other parties' embeddings, which stay as they came. Elsewhere it is a bottom, trained
@@ -32,7 +32,7 @@ from task.wire.layouts import ROWS
 
 
 class SplitPart(torch.nn.Module):
-    """What one party has of the model: a bottom, a top, or both."""
+    """One party's part of the model: a bottom, a top, or both."""
 
     def __init__(self, bottom: torch.nn.Module | None, top: torch.nn.Module | None) -> None:
         super().__init__()

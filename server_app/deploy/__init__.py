@@ -1,1 +1,1 @@
-"""A federation on machines of its own: provisioning, the server machine, the nodes."""
+"""Deployed federations: provisioning, the link (the server's machine), the nodes."""

@@ -1,1 +1,1 @@
-"""What a run is driven by: Flower's simulation, forked workers, a local federation."""
+"""The engines that drive a run: Flower's simulation with forked workers, a local federation."""

@@ -59,7 +59,7 @@ class Federation:
             BouquetError: It ended without a result, or a process of the federation has ended.
         """
         try:
-            # The nodes are this command's own, so that all of them come.
+            # The nodes are started by this command, so all of them will come.
             nodes = follow.chosen(self.kit, str(keys.get("nodes", ""))) or self.kit.node_keys
             all_nodes = {"min-nodes": len(nodes)}
             self.job = follow.submit(self.kit, all_nodes | dict(keys))
@@ -102,7 +102,7 @@ class Federation:
                 process.wait()
 
     def leave(self) -> None:
-        """Write what the run has that the user stopped, once every process is stopped, and show it."""
+        """Write and print the results of a run stopped by the user, once every process has stopped."""
         folder = self.kit.runs / self.job.name if self.job else None
         result = finish_stopped(folder, "by the user") if folder else None
         if folder and result and self.job and self.job.keys.get("progress") != "none":
@@ -167,7 +167,7 @@ def federation(
 
 
 def _allow(config: Path, values: Mapping[str, object]) -> None:
-    """Set keys of a node's kit that stand in it."""
+    """Set existing keys of a node's kit."""
     lines = config.read_text().splitlines()
     given = {f"{key} = ": f"{key} = {json.dumps(value)}" for key, value in values.items()}
     found = [next((text for start, text in given.items() if line.startswith(start)), line) for line in lines]

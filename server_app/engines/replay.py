@@ -1,4 +1,4 @@
-"""Do an asynchronous run of a link again, in the simulation: in the order in which its updates arrived."""
+"""Repeat an asynchronous run of a link in the simulation, with its recorded order of arrival."""
 
 import tempfile
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from task.resolve.read import read_config
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it."""
+    """The outcome of a replay."""
 
-    rounds: int  # how many were done again
-    of: int  # how many the run was to have
+    rounds: int  # number of repeated rounds
+    of: int  # planned number of rounds
     model: str  # SHA-256 of the last model of the run
-    differs: int  # the first round after which there is another model; 0 = none
+    differs: int  # the first round after which the models differ; 0 = none
     got: str  # SHA-256 of the model there, or of the last one
-    updates: int  # that the run took
+    updates: int  # that the run used
     refused: int
     lost: int  # starts that it gave up
-    notes: tuple[str, ...]  # what is different now
+    notes: tuple[str, ...]  # differences to the original run
 
 
 def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line: None) -> Replayed:
-    """Do a run again, as far as it got, and compare the model after each of its rounds.
+    """Repeat the rounds of a run, and compare the model after each of them.
 
     Args:
         run: A result folder.

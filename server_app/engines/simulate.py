@@ -67,12 +67,12 @@ def simulate(
     logger.setLevel(logging.ERROR)
     threads = torch.get_num_threads()  # the evaluation in this process takes one
     try:
-        prepare(config)  # before the workers, so that they need not open the data again
+        prepare(config)  # before the workers, so that they inherit the opened data
         app_fn = partial(make_app, config, said=trust.words())
         checked = read_config(config)
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         with engine(app_fn, workers, nodes) as (grid, stop):
-            # The workers have all cores, and a concurrent evaluation costs what it saves.
+            # The workers use all cores, so a concurrent evaluation would save nothing.
             return RunResult(
                 run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, order=order)
             )

@@ -85,7 +85,7 @@ class Workers(Backend):
             )
             with _ours_only() if how == "spawn" else nullcontext():
                 process.start()
-            theirs.close()  # now only the worker has it, and its end is the end of the pipe
+            theirs.close()  # now only the worker has it: the pipe ends with the worker
             self._workers[number] = _Worker(number, process, ours)
             if self._ended:
                 process.kill()
@@ -104,7 +104,7 @@ class Workers(Backend):
         return not self._idle.empty()
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
-        """Have a worker answer a message; if the worker dies of it the answer is an error.
+        """Have a worker answer a message; if the worker dies, the answer is an error.
 
         Raises:
             ClientAppException: The ClientApp raised.
@@ -152,7 +152,7 @@ def may_fork() -> bool:
 
 @contextmanager
 def _ours_only() -> Iterator[None]:
-    """Let a process that is spawned not run the user's script again, and not find a user's `task` for ours.
+    """Keep a spawned process from running the user's script again, or importing a user's `task` for ours.
 
     It inherits the main module's name and Python's path. It also inherits that Ctrl-C is held back, so that
     it is not interrupted, with a traceback, before it can ignore it.
@@ -178,7 +178,9 @@ def _death(exit_code: int | None) -> str:
 
 def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
     """Answer messages until the driver ends; runs in the worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the driver says what ends
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends Ctrl-C to all; the driver decides what ends
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     _take_a_gpu(number)

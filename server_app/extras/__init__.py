@@ -1,1 +1,1 @@
-"""What most users never start, imported only when asked for: audits, verification, tables, the monitor."""
+"""Extras, imported only when used: audits, verification, published tables, the monitor."""

@@ -1,1 +1,1 @@
-"""Result folders: what is in them, their summary, report and comparison."""
+"""Result folders: content, summary, report and comparison."""

@@ -1,4 +1,4 @@
-"""What the lines of clients.jsonl amount to: accuracies, participation and bytes by client."""
+"""Statistics of clients.jsonl: accuracies, participation and bytes by client."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ class Scores:
 
 @dataclass
 class ClientHistory:
-    """What the lines of clients.jsonl amount to."""
+    """The statistics of a run's clients.jsonl."""
 
     # By round, the clients' accuracies in its evaluation, before the next local training.
     before: dict[int, Scores] = field(default_factory=lambda: defaultdict(Scores))

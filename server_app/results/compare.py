@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Value = Callable[[Row], float | None]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# What the x axis of a plot may be: how it is labelled, and what a round adds to it.
+# The x axes of plots: label, and a round's contribution.
 XS: dict[str, tuple[str, Callable[[Row], float]]] = {
     "rounds": ("round", lambda row: 0.0),  # by its number
     "bytes": ("sent to and from clients", lambda row: row.get("bytes_down", 0) + row.get("bytes_up", 0)),
@@ -117,7 +117,9 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
     moved = [result["bytes_to_target"][goal] for result in every]
     reached = [m for m in moved if m]
     size, unit = scale_bytes(max(reached, default=1.0))
-    decimals = max(1, math.ceil(1 - math.log10(min(reached, default=size) / size)))  # two digits of the least
+    decimals = max(
+        1, math.ceil(1 - math.log10(min(reached, default=size) / size))
+    )  # two digits of the smallest
     nats = any(result["accuracy"] is not None for result in every)
     names = dict.fromkeys(name for r in every for name in scalars_of(r[_measures(on)]))
     columns = [
@@ -251,7 +253,7 @@ def plot(curves: Groups, on: str, path: Path, x: str = "rounds") -> None:
     make_folder(path.parent)
     try:
         figure(curves, on, x).savefig(path, dpi=110)
-    except ValueError as err:  # matplotlib's word for an ending that it does not know
+    except ValueError as err:  # matplotlib's error for an unknown suffix
         raise ConfigError(f"compare --plot {path}: expected a name such as both.png; {err}") from None
 
 

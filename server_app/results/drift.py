@@ -1,4 +1,4 @@
-"""What a drift cost: accuracy before and after each change of the concept, and the rounds to recover."""
+"""The cost of drift: accuracy before and after each change of the concept, and rounds to recover."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from task.config.data_sections import DriftConfig
 from task.datasets.drift import changes
 from task.population import some
 
-RECOVERED = 0.95  # of the accuracy before; a model that has so much of it again has recovered
+RECOVERED = 0.95  # share of the former accuracy at which a model has recovered
 
 
 def changes_of(keys: Mapping[str, Any], rounds: int) -> list[int]:

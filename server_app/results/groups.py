@@ -1,4 +1,4 @@
-"""Which runs are seeds of one configuration, and what tells the configurations apart."""
+"""Group runs into configurations with several seeds, and label the configurations by their differences."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ FREE = CHANGE_NO_RESULT | {
 
 @dataclass(frozen=True)
 class Run:
-    """What is compared of one result folder."""
+    """One run in a comparison."""
 
     path: Path
     rounds: list[Row]

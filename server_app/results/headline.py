@@ -1,4 +1,4 @@
-"""The headline numbers of a result in words: its closing table, and numbers as a reader wants them."""
+"""The headline numbers of a result, for its closing table, and the formatting of numbers."""
 
 import datetime
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ def _level_name(row: Mapping[str, Any]) -> str:
 
 
 def _level_text(row: Mapping[str, Any]) -> str:
-    """Return how the part of the model, or the models, of clients of a level do."""
+    """Return, in words, the results of a level's clients."""
     found = short(row.get("accuracy")) or (
         f"loss {short(row['loss'])}" if row.get("loss") is not None else ""
     )

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 Row = dict[str, Any]
 
 CHUNK_BYTES = 1_000_000  # of a growing file, for one answer
-LONGEST_LINE = 64_000_000  # bytes; a round of a hundred thousand clients has a tenth of that
+LONGEST_LINE = 64_000_000  # bytes; a round of a hundred thousand clients needs a tenth of it
 TAIL_BYTES = 200_000
 MOST_PROBLEMS = 20  # of one file
 

@@ -1,9 +1,9 @@
 """The report of a run: report.html, the monitor's page as one file, and its plots as SVG files.
 
-It is made from the result folder alone, at the end of a run or at any later time, and also from a run that
-was stopped or is still going. The page is that of `server_app.extras.monitor`: its style and scripts, and in
-place of the monitor's answers the same data, in the file. An app bundle ships no JavaScript and no CSS, so
-they are taken from ``page.json``, which `make docs` makes of the monitor's files.
+It is made from the result folder alone, at the end of a run or later, and also from a run that was stopped or
+is still running. The page is that of `server_app.extras.monitor`: its style and scripts, and in place of the
+monitor's answers the same data, in the file. An app bundle ships no JavaScript and no CSS, so they are taken
+from ``page.json``, which `make docs` makes of the monitor's files.
 """
 
 import json

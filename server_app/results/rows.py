@@ -1,4 +1,4 @@
-"""What the monitor shows of a line or object: some keys, with checked types and bounded sizes.
+"""Rows for the monitor: some keys of a line or object, with checked types and bounded sizes.
 
 A missing value, or one of another type, becomes None, "" or 0. Names and reasons come from clients; they stay
 text, on the page too.

@@ -1,4 +1,4 @@
-"""A picture of what a generative model has learnt: test images, their reconstructions, and samples.
+"""A picture of a generative model's results: test images, reconstructions, and samples.
 
 The picture has three rows of images: those of the global test set, under each what the model makes of it,
 and new ones from the model's prior, of a fixed seed. Without a test set there are samples only. A conditional

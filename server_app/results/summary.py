@@ -1,4 +1,4 @@
-"""What a run amounts to: the content of result.json.
+"""The summary of a run: the content of result.json.
 
 Pure functions of the rows that `server_app.results.folder` reads and writes. A run's accuracy and loss are
 those of the central evaluation where it has one. A personalised run has none, because no single model is its
@@ -37,7 +37,7 @@ def has_measure(rounds: Iterable[Mapping[str, Any]], on: str) -> bool:
 
 
 def measured_on(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return where the headline accuracy of these rounds was measured: THE rule; None if nowhere.
+    """Return where the headline accuracy of these rounds was measured; None if nowhere.
 
     Where the task has no accuracy, as regression, it is where the loss was measured.
     """
@@ -178,7 +178,7 @@ def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:
 
 
 def _over_clients(rounds: Mapping[int, Scores]) -> Row:
-    """Return how the clients of the last round with accuracies differ, and which round was best.
+    """Return the spread of client accuracies in the last round that has some, and the best round.
 
     "mean", "std", "worst_decile" and "jain" count every client once, "weighted_mean" every test example.
     The best round is the first with the highest weighted mean; both its means are given.
@@ -199,7 +199,7 @@ def _over_clients(rounds: Mapping[int, Scores]) -> Row:
 
 
 def _held_out(seen: ClientHistory) -> Row | None:
-    """Return how the clients do that took no part in training, or None if there were none.
+    """Return the results of the held-out clients, or None if there were none.
 
     "adapted" says the same after one round of local training, where the models are the clients' own. "loss"
     and "weighted_mean" count every test example once, the others every client.
@@ -234,7 +234,7 @@ def _last(rounds: Sequence[Row], *keys: str) -> Row:
 
 
 def gradient_variance(row: Row) -> float | None:
-    """Return how unlike the clients' gradients were, E_k |grad F_k - grad f|^2, if the round measured it."""
+    """Return the variance of the clients' gradients, E_k |grad F_k - grad f|^2, if the round measured it."""
     return number((row.get("metrics") or {}).get(VARIANCE))
 
 

@@ -33,7 +33,7 @@ def check_deployed(config: Config) -> None:
 
 
 def order_of(folder: RunFolder) -> ArrivalLog:
-    """Return the order of arrival of a run, to be added to.
+    """Return a run's order of arrival, to continue it.
 
     Raises:
         StateError: The file is damaged, or of another run.
@@ -50,7 +50,7 @@ def order_of(folder: RunFolder) -> ArrivalLog:
 
 
 def finished_order_of(folder: RunFolder) -> ArrivalLog:
-    """Return the order of arrival of a run, as it is.
+    """Return a finished run's order of arrival.
 
     Raises:
         StateError: The file is missing, damaged, or of another run; or its last line is not whole.

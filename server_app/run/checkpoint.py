@@ -1,10 +1,10 @@
-"""Checkpoints: the state after a round, whole or not at all.
+"""Checkpoints: the state after a round, written atomically.
 
 ``checkpoint/round-N.safetensors`` holds the arrays; ``checkpoint/latest.json`` names the file that
-counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While
-that state has not proved itself (`strategies.engine.recovery`) the file of the one to go back to stays, and
-``good`` says of it what the rest says of the latest. The JSON is renamed into place last and is what makes
-a checkpoint valid; a crash before that leaves the one before.
+counts, with its checksum, the state's numbers and the lengths of the journal files at that moment. While that
+state has not proved good (`strategies.engine.recovery`), the file of the rollback target stays, and ``good``
+describes it as the rest describes the latest. The JSON is renamed into place last, which makes the checkpoint
+valid; a crash before that leaves the earlier one.
 """
 
 import json
@@ -38,7 +38,7 @@ class Checkpoint:
         return path
 
     def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
-        """Make `path` the checkpoint; of the earlier files only that of the state to go back to stays."""
+        """Make `path` the checkpoint; of the earlier files only the rollback target's is kept."""
         meta = {snapshot.round: _meta(snapshot, path)}
         good = snapshot.good
         if good is not None:

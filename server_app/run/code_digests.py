@@ -1,4 +1,4 @@
-"""What a run computes with besides the installed app: the user's code, public examples, key and kernels."""
+"""Digests of a run's inputs besides the installed app: user code, public examples, key and kernels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from task.resolve.contract import contract_of
 
 
 def code_of_run(config: Config, keys: Mapping[str, Any], dataset: Dataset | None) -> dict[str, str]:
-    """Return the digests of all of it, by name; `dataset` is what the server has.
+    """Return all digests by name; `dataset` is the server's.
 
     Raises:
         BouquetError: A part of it is missing, or cannot be that of all parties.

@@ -1,4 +1,4 @@
-"""A run on a link may name files of the link's kit only."""
+"""Confine a run on a link to files of the link's kit."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The server's data, and what config.json says of them."""
+"""The server's data, and their description in config.json."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ from task.storage.files import write_safetensors
 
 
 def check_key(config: Config) -> Mapping[str, str]:
-    """Return what the key of a run is known by, as `task.references.code_of` has code; {} without encryption.
+    """Return the digest of a run's key, like code in `task.references.code_of`; {} without encryption.
 
     Raises:
         ConfigError: TenSEAL is not installed, or there is no key.
@@ -52,7 +52,7 @@ def _of_kit(path: Path) -> str:
 
 
 def in_clear(config: Config, arrays: NamedArrays) -> Arrays:
-    """Return a model opened, where the driver of a simulation has the key; else as it is."""
+    """Return a model, decrypted if the driver of a simulation has the key."""
     path = state_root(config) / ckks.KEY_FILE
     if not ckks.sealed(arrays) or os.environ.get(KIT) or not path.exists():
         return dict(arrays)

@@ -53,7 +53,7 @@ def central_evaluation(
     else:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-    held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by how far it has drifted
+    held: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}  # by the extent of its drift
 
     def data(server_round: int) -> tuple[torch.Tensor, torch.Tensor]:
         state = share_at(dataset.drift.config, server_round) if dataset.drift else 0.0
@@ -117,7 +117,7 @@ def global_model(
     arrays: ArrayRecord,
     server_round: int = 0,
 ) -> dict[str, float] | None:
-    """Return how the final global model of a run of clients' own models does on the global test set.
+    """Evaluate the final global model of a run with personal models on the global test set.
 
     The set is that of the last round, `server_round`. None if there is no such set, or the server has no
     whole model that clients receive.
@@ -132,7 +132,7 @@ def global_model(
 def of_kinds(
     model: SideBySide, dataset: Dataset | None, task: Task, arrays: Arrays
 ) -> dict[str, dict[str, float]]:
-    """Return, for each kind of a server's models, how it does on the global test set; {} without one."""
+    """Evaluate each kind of the server's models on the global test set; {} without one."""
     if dataset is None or dataset.test_rows.stop <= dataset.test_rows.start:
         return {}
     load_into(model, arrays)
@@ -148,7 +148,7 @@ def by_model(
     clients: Iterable[str],
     found: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> list[dict[str, str | float | int | None]]:
-    """Return, for each kind of model, how it does.
+    """Return the results of each kind of model.
 
     `sizes` are parameters by model, `lines` those of ``clients.jsonl``. Each row has "model", "parameters",
     "clients" (of those given), "accuracy" and "loss": those `found`, where the server has tested the models,
@@ -180,7 +180,7 @@ def by_level(
     server_round: int,
     clients: Iterable[str],
 ) -> list[dict[str, float | int | None]]:
-    """Return, for each width of the clients' models, how the part of it does on the global test set.
+    """Evaluate, for each width of the clients' models, that part of the model on the global test set.
 
     The part is the one that a client has in the next round. Each row has "width", "parameters", "clients" (of
     those given), "accuracy" and "loss", which are None without such a set or such a measure.

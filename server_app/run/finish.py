@@ -1,4 +1,4 @@
-"""Writes what a run leaves at its end: the model, result.json and the report."""
+"""Write the final results of a run: the model, result.json and the report."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
 def _levels(
     folder: RunFolder, opened: OpenedRun, dataset: Dataset | None, arrays: Arrays, last: int
 ) -> list[dict[str, Any]]:
-    """Return how the models of clients do, by their width or kind."""
+    """Return the results of the clients' models by width or kind."""
     registry, model = opened.strategy.registry, opened.model
     if isinstance(model.family, Widths):
         return by_level(model.family, model.module, dataset, model.task, arrays, last, registry.names)
@@ -59,11 +59,11 @@ def _levels(
 
 
 def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what result.json is to hold; should it fail, why, so that the run still ends with its model."""
+    """Return the content of result.json, or the reason of a failure: the run still ends with its model."""
     try:
         return summarise(folder.rounds(), folder.clients(), keys)
     except OSError:
-        raise  # the disk is at fault, and a resume can do it again
+        raise  # the disk is at fault, and a resumed run can repeat it
     except Exception as err:  # logged with its traceback: the model is there and must not be lost
         logger.exception("%s: the run has finished, but its summary could not be written", folder.path)
         known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
@@ -71,7 +71,7 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _report(folder: RunFolder, model: ServerModel, arrays: Arrays) -> None:
-    """Write the report; a run whose report cannot be made is finished all the same."""
+    """Write the report; a failure does not fail the run."""
     try:
         if model.dataset is not None:
             write_samples(folder.path, model.module, arrays, model.dataset)

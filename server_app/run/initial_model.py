@@ -1,7 +1,7 @@
-"""Start from a file: the parameters and buffers that ``initial-model`` names take the place of drawn ones.
+"""Start from a file: parameters and buffers of ``initial-model`` replace the randomly drawn ones.
 
-The server reads the file, once, when a run begins; nodes never do. So what clients keep to themselves, such
-as FedPer's head, is drawn by seed as ever. A resumed run goes on from its checkpoint and reads no file.
+The server reads the file, once, when a run begins; nodes never do. So private parts, such as FedPer's head,
+are drawn by seed as usual. A resumed run continues from its checkpoint and reads no file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEY = 'run-config key "initial-model"'
 
 @dataclass
 class Loaded:
-    """What became of a file's tensors, for the log and ``config.json``."""
+    """How a file's tensors were used, for the log and ``config.json``."""
 
     file: str
     sha256: str  # of the file's bytes
@@ -48,7 +48,7 @@ class Loaded:
         return [f"{what}: {some(names)}" for what, names in named if names]
 
     def lines(self) -> list[str]:
-        """Return what a user is to know."""
+        """Return lines for the user."""
         kept = [f"not used, as they stay with the clients: {some(self.private)}"] if self.private else []
         rest = "; ".join([*self.misfits(), *kept])
         count = len(self.tensors)
@@ -58,9 +58,9 @@ class Loaded:
 def initial_model(
     config: Config, shared: Arrays, private: tuple[str, ...], resumed: RunFolder | None = None
 ) -> tuple[Arrays, Loaded]:
-    """Return the model that a run begins with, and what became of the file's tensors.
+    """Return the model that a run begins with, and how the file's tensors were used.
 
-    A run with a checkpoint goes on from that: its model stays as it is, and no file is read.
+    A run with a checkpoint continues from it: its model is unchanged, and no file is read.
 
     Args:
         config: The run, with a file to start from.
@@ -84,7 +84,7 @@ def initial_model(
 
 
 def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bool) -> tuple[Arrays, Loaded]:
-    """Return the model with a file's tensors in it, and what became of them.
+    """Return the model with a file's tensors, and how they were used.
 
     Args:
         path: A ``.safetensors`` file, or a state dict that ``torch.save`` wrote to ``.pt`` or ``.pth``.
@@ -163,6 +163,6 @@ def _whole(file: Path) -> Iterator[None]:
         raise ConfigError(f"{KEY}: expected a file; got {file}, which does not exist") from None
     except (OSError, SafetensorError) as err:
         raise ConfigError(f"{KEY}: {file} cannot be read: {err}") from None
-    except Exception as err:  # whatever a file that is none leads torch.load to
+    except Exception as err:  # torch.load may raise anything for a file of another kind
         what = "a state dict that has only tensors"
         raise ConfigError(f"{KEY}: {file}: expected {what}; got {type(err).__name__}") from None

@@ -1,4 +1,4 @@
-"""What a run's clients keep on this machine: on the disk before a checkpoint; at the end said, or deleted."""
+"""The client state of a run on this machine: synced before a checkpoint; at the end reported or deleted."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from task.storage.files import sync_folder
 
 
 class KeptSync:
-    """Puts on the disk what clients keep; in a simulation they leave that to the run's checkpoints.
+    """Syncs client state to the disk; in a simulation the clients leave that to the run's checkpoints.
 
     `folder` is that of the run. Files that were put there before are not synced again.
     """
@@ -25,7 +25,7 @@ class KeptSync:
 
     @classmethod
     def of(cls, config: Config, run: str) -> Self:
-        """Return that of the run of this id."""
+        """Return the one for the run of this id."""
         return cls(folder_of(state_root(config), config.run_name, run))
 
     def sync(self) -> None:

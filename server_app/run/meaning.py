@@ -63,7 +63,7 @@ def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, A
 
 
 def _check_begun(mine: Meaning, before: Meaning) -> None:
-    """Refuse to go on with data of the server's that mean something else than those the run was begun with.
+    """Refuse to resume with server data whose meaning differs from that at the start of the run.
 
     Raises:
         ConfigError: Saying what differs.
@@ -121,7 +121,7 @@ def moments_record(moments: ColumnMoments | None, dataset: Dataset | None) -> di
 
 
 def known_moments(begun: RunFolder) -> ColumnMoments | None:
-    """Return the moments of columns that a run that is resumed was begun with; None without."""
+    """Return the moments of columns that a resumed run started with; None without."""
     kept = begun.config().get(COLUMNS)
     return from_dict(kept) if kept else None
 
@@ -150,5 +150,5 @@ def meaning_of_card(card: ModelCard) -> Meaning:
         return Meaning()
     columns = tuple(read_column(name) for name in card.columns[:-1])
     meaning = Description(card.kind, columns, (), classes).meaning
-    # Without the names of its columns those of its classes compare with nothing.
+    # Without column names, class names cannot be compared.
     return meaning if columns or card.kind == "image" else Meaning({"kind": card.kind})

@@ -1,4 +1,4 @@
-"""Which folder a run takes: a run is never renamed, and never written over unless the user says so."""
+"""The folder of a run: runs are never renamed, and overwritten only if the user says so."""
 
 import difflib
 import re
@@ -18,9 +18,9 @@ def folder_of_run(
 ) -> Path:
     """Return the folder of a run that starts or is resumed, below the folder `runs`, by default its runs-dir.
 
-    A run that was given no name takes that of its algorithm, data set, changed keys and seed; the next ones
-    are called NAME-2, NAME-3, ... With ``resume`` it is the last of them. `busy` says whether a run that has
-    not begun will take a name.
+    A run without a name is named by its algorithm, data set, changed keys and seed; the next ones are NAME-2,
+    NAME-3, ... With ``resume`` it is the last of them. `busy` says whether a run that has not begun will take
+    a name.
 
     Raises:
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.

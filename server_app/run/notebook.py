@@ -21,7 +21,7 @@ class NotebookBar:
         self._handle: Any = None
 
     def start(self) -> None:
-        """Draw from now on."""
+        """Start drawing."""
         display: Any = sys.modules["IPython"].display
         self._handle = display.display(self._html(), display_id=True)
 
@@ -32,7 +32,7 @@ class NotebookBar:
             self._handle.update(self._html())
 
     def stop(self) -> None:
-        """Leave the last picture."""
+        """Stop drawing; the last state stays visible."""
 
     def _html(self) -> Any:
         text = escape(f"{self._words}  {self._measured}")

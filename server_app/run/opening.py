@@ -1,4 +1,4 @@
-"""A run before its first round: data, task, model and strategy fit together, or it is refused here."""
+"""Assemble a run before its first round; refuse data, task, model and strategy that don't fit together."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -44,7 +44,7 @@ class OpenedRun:
     keys: dict[str, Any]  # every run-config key as the run was given
     strategy: Strategy
     model: ServerModel
-    record: dict[str, Any]  # what config.json is to say
+    record: dict[str, Any]  # the content of config.json
     card: dict[str, str]  # metadata of the model's file
     remarks: Sequence[str]  # lines to show before round 1
 
@@ -92,7 +92,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
-    record["id"] = engine.run_id  # nodes have heard it if they were asked for sums of columns
+    record["id"] = engine.run_id  # nodes know it if they were asked for sums of columns
     record |= {"code": code} if code else {}
     record |= moments_record(moments, dataset)
     record |= {"initial_model": asdict(model.loaded)} if model.loaded else {}

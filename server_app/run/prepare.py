@@ -1,4 +1,4 @@
-"""Reads and checks a run's keys before anything is started, and brings its data into the cache."""
+"""Read and check a run's keys before anything starts, and load its data into the cache."""
 
 import os
 from collections.abc import Mapping

@@ -62,7 +62,7 @@ class Ledger:
             ) from None
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Keep what is released; it is on the disk when this returns."""
+        """Store what is released; it is on the disk when this returns."""
         write_safetensors(self._of(server_round, question), arrays)
 
     def forget(self, server_round: int) -> None:

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: a live bar, or one plain line a round, and the closing table."""
+"""Progress of a run on a terminal: a live bar or one line per round, and the closing table."""
 
 import datetime
 import logging
@@ -34,7 +34,7 @@ MOST_MEASURES = 2  # in the line of a round
 
 
 class _TimeLeft(ProgressColumn):
-    """Share of the run that is done, and how long it is until it ends."""
+    """The finished share of the run, and the time left."""
 
     def render(self, task: Task) -> Text:
         """Return both in words."""
@@ -68,7 +68,7 @@ class Bar(RichProgress):
         self.update(self._task, completed=done, **fields)
 
     def start(self) -> None:
-        """Draw from now on."""
+        """Start drawing."""
         out, err = sys.stdout, sys.stderr
         super().start()
         # A log handler keeps the stream that it was made with, and would write into the bar.
@@ -80,7 +80,7 @@ class Bar(RichProgress):
                     break
 
     def stop(self) -> None:
-        """Leave the last picture, and give the log handlers their streams back."""
+        """Stop drawing, and restore the streams of the log handlers."""
         super().stop()
         self._streams.close()
 

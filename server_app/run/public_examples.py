@@ -1,4 +1,4 @@
-"""The public examples of a run: what all parties know them by, and the server's training on them."""
+"""The public examples of a run: their digest, and the server's training on them."""
 
 import torch
 
@@ -12,7 +12,7 @@ from task.tasks.distil import Distiller
 
 
 def check_public(config: Config, dataset: Dataset | None) -> dict[str, str]:
-    """Return what the run's public examples are known by, as `task.references.code_of` has code; {} without.
+    """Return the digest of the run's public examples, like code in `task.references.code_of`; {} without.
 
     Raises:
         BouquetError: They cannot be those of all parties.
@@ -23,7 +23,7 @@ def check_public(config: Config, dataset: Dataset | None) -> dict[str, str]:
 def distiller(
     config: Config, model: torch.nn.Module, dataset: Dataset | None, shape: tuple[int, ...]
 ) -> Distiller | None:
-    """Return what trains models on the run's public examples; None if its server does not.
+    """Return the trainer of models on the run's public examples; None if the server does not train.
 
     `dataset` is the run's own, None = it is not here; `shape` is that of one of its examples.
 

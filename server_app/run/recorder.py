@@ -126,7 +126,7 @@ class Recorder(Journal):
         self.ledger.releases.append(line)
 
     def made(self, server_round: int, question: str) -> Arrays | None:
-        """Return what the run has released of a round that it does again."""
+        """Return what the run has already released of a repeated round."""
         return self.ledger.made(server_round, question)
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:

@@ -1,4 +1,4 @@
-"""The lines that a run shows before round 1: its data, its name, and what is odd about either."""
+"""Remarks of a run before round 1: its data, its name, and warnings about them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The run-config keys of a run that is there, so that it can be done again."""
+"""The run-config keys of an existing run, to repeat it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from task.config.sections import Value
 from task.errors import ConfigError
 from task.resolve.model_card import read_model
 
-# Where the data lie is still so; a run on a link says itself where it runs.
+# The data's place is unchanged; a run on a link sets its own folders.
 AGAIN_OTHERWISE = (CHANGE_NO_RESULT | {"nodes"}) - {"data-dir", "cache-dir"}
 VERSIONS = ("bouquet", "git_commit", "torch", "numpy", "python")
 

@@ -1,7 +1,7 @@
-"""At most one run writes into a result folder: it holds ``RUN/.lock`` for its life.
+"""The lock of a result folder: a run holds ``RUN/.lock``, so that no other writes there.
 
-The kernel lets go of the lock when the process ends, however it ends. Who finds the folder held can wait:
-what holds it may be a ServerApp that is about to end because its SuperLink has given up on it.
+The kernel releases the lock when the process ends, however it ends. A process that finds the folder locked
+can wait: the holder may be a ServerApp that is about to end because its SuperLink gave it up.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Whether a run may go on: under the keys and with the code that it was started with."""
+"""Check that a run is resumed with the keys and the code that it was started with."""
 
 from collections.abc import Mapping
 from typing import Any

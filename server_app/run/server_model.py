@@ -1,4 +1,4 @@
-"""The model of a run as its server has it: made, tried on real rows, and begun as drawn or from a file."""
+"""The server's model of a run: built, tried on real rows, and initialised by seed or from a file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class ServerModel:
 
     module: nn.Module
     task: Task  # what it is trained for
-    dataset: Dataset | None  # what the server has to test it on
+    dataset: Dataset | None  # the server's test data
     parts: Parts
     family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
     sizes: dict[str, int]  # parameters of the clients' models, by name
     distiller: Distiller | None  # trains models on the run's public examples
     shared: Arrays  # what the clients share of the initial model, by name
-    loaded: Loaded | None  # what became of the file that it begins from
+    loaded: Loaded | None  # how the initial file's tensors were used
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.

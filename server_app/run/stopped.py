@@ -16,7 +16,7 @@ from task.config.read import read_checked
 def finish_stopped(
     path: Path, why: str, writing: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(True)
 ) -> Row | None:
-    """Write model, result and report of a run that ended after some rounds; a resume goes on all the same.
+    """Write model, result and report of a run that ended early; it can still be resumed.
 
     They are of its last checkpoint. The caller holds the folder's lock, or knows that no process writes
     there; all is written within `writing`, which says whether it still may be.

@@ -1,8 +1,8 @@
-"""The console that everything is printed on: text from outside is text there, whatever it holds.
+"""The console for all output: it prints text from outside literally, whatever it contains.
 
-A node's version, a job's reason, the name of a folder: none of it is ours. On this console square brackets
-are no markup and colons no emoji, and what would steer the terminal is shown as a question mark. Colours come
-from `rich.text.Text` and styles only.
+A node's version, a job's reason, the name of a folder: none of it is trusted. On this console square brackets
+are no markup and colons no emoji, and control characters are shown as question marks. Colours come from
+`rich.text.Text` and styles only.
 """
 
 from collections.abc import Iterable

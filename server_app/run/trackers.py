@@ -1,7 +1,7 @@
 """Trackers: a run's keys, rounds, final numbers and plots in TensorBoard, MLflow or Weights & Biases.
 
 Each is an extra of the package, imported only where a run names it. A package that is missing ends the run
-before it starts; whatever a tracker does wrong later costs a line in the log and the rest of its own record.
+before it starts; a later error of a tracker costs a line in the log and the rest of that tracker's record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MLFLOW_BATCH = 100  # parameters in one call
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as a tracker gets it at the start."""
+    """A run's description for a tracker, at the start."""
 
     folder: Path
     id: str
@@ -75,7 +75,7 @@ class TensorBoard(Tracker):
     def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        purge = run.step if run.resumed else None  # rounds after the checkpoint are done again
+        purge = run.step if run.resumed else None  # rounds after the checkpoint are repeated
         self._run = run
         self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge)
         self._writer.add_text("keys", _markdown(run.keys.items(), ("key", "value")))
@@ -264,13 +264,13 @@ class Trackers:
     def _guarded(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as err:  # of another's library: the run is worth more than its record there
+        except Exception as err:  # an error of the tracker's library must not end the run
             failed = self._live.pop(name, None)
             logger.error(
                 "tracker %s failed, the run continues without it: %s: %s", name, type(err).__name__, err
             )
             if failed is not None:
-                with suppress(Exception):  # it may be whole enough to end its record
+                with suppress(Exception):  # perhaps it can still end its record
                     failed.close(failed=False)
 
 

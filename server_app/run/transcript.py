@@ -1,4 +1,4 @@
-"""The transcript of a run, below ``RUN/transcript/``: what anyone can check its rounds by.
+"""The transcript of a run, below ``RUN/transcript/``, by which anyone can check its rounds.
 
 ``rounds.jsonl`` has a line for each round, the first one for round 0. Each line names the SHA-256 of the line
 before it, that of round 0 the SHA-256 of the run's keys, which it holds. ``initial.safetensors`` has the

@@ -1,4 +1,4 @@
-"""Which runs a sweep has: the grid, list or random draw of its keys, each checked before the first run."""
+"""The runs of a sweep: a grid, list or random draw of keys, all checked before the first run."""
 
 import math
 import random

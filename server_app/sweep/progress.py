@@ -1,4 +1,4 @@
-"""What a terminal shows of a sweep: a line for each run that has ended, and a bar where it can be redrawn."""
+"""Progress of a sweep on a terminal: a line for each finished run, and a bar if it can be redrawn."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class SweepQueue:
 def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueue, list[str]]:
     """Return the queue of a folder, made or continued, and remarks; hold the folder meanwhile, see `holding`.
 
-    A plan with further runs is added to the queue; None goes on with what is there. Failed runs wait again.
+    A plan with further runs is added to the queue; None continues the existing one. Failed runs are retried.
 
     Raises:
         ConfigError: There is nothing to go on with, or the folder holds another sweep.
@@ -118,7 +118,7 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
 
 
 def check_there(folder: Path) -> None:
-    """Refuse to go on with a sweep that is not there.
+    """Refuse to continue a sweep that does not exist.
 
     Raises:
         ConfigError: Saying what to give.

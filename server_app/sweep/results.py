@@ -1,4 +1,4 @@
-"""What a sweep amounts to: its configurations, the best of them, and differences over paired seeds."""
+"""Results of a sweep: its configurations, the best of them, and differences over paired seeds."""
 
 import csv
 import io
@@ -132,7 +132,7 @@ def differences(out: Outcome) -> list[tuple[str, Difference]]:
 
 
 def matched(out: Outcome) -> list[tuple[str, str, Difference]]:
-    """Return differences of algorithms under keys that are otherwise alike, as (pair, keys, difference)."""
+    """Return differences between algorithms with otherwise equal keys, as (pair, keys, difference)."""
     found = list[tuple[str, str, Difference]]()
     names = list(out.scores)
     for i, first in enumerate(names):

@@ -1,4 +1,4 @@
-"""Works off a sweep's queue, and ends the runs that fall behind."""
+"""Processes a sweep's queue, and ends the runs that fall behind."""
 
 import time
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def prepare_data(queue: SweepQueue) -> None:
 
 
 class Scheduler:
-    """Runs what waits in a queue, some at once, see `server_app.sweep.pool.RunPool`."""
+    """Runs a queue's waiting runs, several at a time, see `server_app.sweep.pool.RunPool`."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Scheduler:
         self.pool.start(Followed(entry), entry.name, entry.keys)
 
     def _follow(self, run: Followed) -> None:
-        """Read the rounds that a run has finished since the last look."""
+        """Read the rounds that a run has finished since the last check."""
         more = True
         while more:
             chunk = read_lines(self.queue.run(run.entry).path / ROUNDS, run.after, run.mark)
-            if chunk.restarted:  # a resumed run has cut what came after its checkpoint
+            if chunk.restarted:  # a resumed run has truncated to its checkpoint
                 self.curves[run.entry.name] = Curve()
             self.curves[run.entry.name].add(chunk.rows)
             run.after, run.mark, more = chunk.after, chunk.mark, chunk.more

@@ -1,9 +1,9 @@
-"""Columns and classes of a user's file, matched with a model whose file has digests in place of names.
+"""Match columns and classes of a user's file with a model whose file has digests instead of names.
 
-Such a model was trained on data that only nodes have, whose owners let no names out. Its card has the
-`task.datasets.description.Meaning` that the nodes agreed on: it says whether a file has the same columns and
-classes, and in which order the model reads them. Columns that the model does not read are found by leaving
-some out until the digest fits.
+Such a model was trained on data that only nodes have, and their owners keep the names private. Its card has
+the `task.datasets.description.Meaning` that the nodes agreed on: it says whether a file has the same columns
+and classes, and in which order the model reads them. Columns that the model does not read are found by
+leaving some out until the digest fits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ def _width(columns: Sequence[TypedColumn]) -> int:
 
 def _choices(usable: Sequence[TypedColumn], wanted: int) -> Iterator[tuple[TypedColumn, ...]]:
     """Yield the sets of columns with this number of inputs, those that leave out the fewest first."""
-    # What is most probably no feature is left out first.
+    # Columns that are most probably not features are left out first.
     ordered = sorted(
         usable, key=lambda column: (column.name not in ("label", "id"), column is not usable[-1])
     )

@@ -1,4 +1,4 @@
-"""How near two sets of examples are to each other, given a row of features [N, d] for each example.
+"""Distances between two sets of examples, given by features [N, d].
 
 The Frechet distance of two Gaussians with means mu and covariances Sigma (Dowson and Landau 1982)::
 
@@ -21,7 +21,7 @@ NEIGHBOURS = 5  # k
 
 
 class Nearness(NamedTuple):
-    """How near generated examples are to real ones."""
+    """Distances between generated and real examples."""
 
     frechet: float
     density: float
@@ -55,7 +55,7 @@ def density_and_coverage(real: Features, generated: Features, k: int = NEIGHBOUR
     from sklearn.metrics import pairwise_distances
     from sklearn.neighbors import NearestNeighbors
 
-    # Of a real example, itself is no neighbour.
+    # A real example is not its own neighbour.
     radii = NearestNeighbors(n_neighbors=k).fit(real).kneighbors()[0][:, -1]
     within = pairwise_distances(generated, real) <= radii
     return float(within.sum() / (k * len(generated))), float(within.any(0).mean())

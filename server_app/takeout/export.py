@@ -1,4 +1,4 @@
-"""Exports the model of a run, and checks that the exported one answers as ours does.
+"""Export a run's model, and check that the exported one gives the same outputs.
 
 ============  ===================================================================  =========================
 format        what is written                                                      read it with
@@ -82,7 +82,7 @@ class Deployed(nn.Module):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     path: Path
     size: int  # bytes
@@ -105,7 +105,7 @@ class Exported:
 def export(
     taken: TakenModel, form: str, path: Path, examples: Input | None, *, int8: bool = False
 ) -> Exported:
-    """Write a model and check its answers on examples, or on random ones without.
+    """Write a model and check its outputs on examples, or on random ones if there are none.
 
     Raises:
         ConfigError: No such format, one that has no int8, or its extra is not installed.
@@ -325,7 +325,7 @@ def _needs(*modules: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what torch says of its exporters: which ones it will replace, and what tracing cannot see."""
+    """Suppress torch's warnings about its exporters: deprecations, and what tracing cannot see."""
     import logging
 
     before = logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""What a client would be asked to evaluate after the last round of a run, from the run's folder."""
+"""Restore, from a run's folder, what a client would be asked to evaluate after the last round."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Predicts with the model of a run, and says how well where there are labels."""
+"""Predict with a run's model, and report loss and accuracy if there are labels."""
 
 import csv
 import io

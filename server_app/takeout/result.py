@@ -1,4 +1,4 @@
-"""A run as Python sees it: its rounds and clients as data frames, its model, its plot."""
+"""A run's result in Python: rounds and clients as data frames, its model, its plot."""
 
 from functools import cached_property
 from io import BytesIO

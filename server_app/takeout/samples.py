@@ -1,4 +1,4 @@
-"""Draws new images from the model of a run, and says how near they come to real ones.
+"""Draw new images from a run's model, and measure how close they are to real ones.
 
 All images are compared in the features of a small classifier: the hidden units of a perceptron, trained here
 on the clients' real training images, of all styles. So FCD, the Frechet distance of such features, is no
@@ -32,7 +32,7 @@ STEPS, BATCH = 2000, 64  # of the classifier, by Adam
 
 @dataclass(frozen=True)
 class Judged:
-    """New images of a model, and how near they come to those of the global test set."""
+    """New images of a model, and how close they are to the global test set."""
 
     images: np.ndarray  # float32 [M, C, H, W], pixels from 0 to 1
     conditions: tuple[str, ...]  # of each new image, the client or class it was drawn for; () = none
@@ -69,7 +69,7 @@ class Judge:
             random_state=seed,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the number of steps is all there is
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the model learns the number of steps only
             self._net.fit(_flat(images.inputs(rows)), images.targets(rows).numpy())
 
     def features(self, images: torch.Tensor) -> Features:
@@ -135,7 +135,7 @@ def judge(taken: TakenModel, seed: int = 0, classifier_seed: int = 1) -> Judged:
 
 
 def _dealt(taken: TakenModel) -> tuple[Dataset, Partition]:
-    """Return the run's data, or refuse what no classifier can judge."""
+    """Return the run's data, or refuse data that a classifier cannot judge."""
     config = taken.config
     if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError("samples: expected data on this machine; only the nodes of this run have data")

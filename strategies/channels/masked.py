@@ -108,11 +108,11 @@ class SecurePhase:
         self._why: dict[str, str] = {}  # by node, why it is out
         self._failed: dict[str, list[RejectedReply]] = {}  # by node, its clients that failed
         self._result: tuple[dict[str, dict[str, dict[str, np.ndarray]]], Sums] | None = None
-        self._before = False  # whether what it comes to was released before the run went on
+        self._before = False  # whether its result was released before the run was resumed
         self._cannot = "the phase was not run"
 
     def _order(self, spread: Mapping[int, list[str]]) -> str:
-        """Return the SHA-256 of what the phase asks of all nodes alike; "" if it asks none."""
+        """Return the SHA-256 of what the phase asks of all nodes; "" if it asks none."""
         engine = self.engine
         for message in engine.messages(self.opened, list(spread.items())[:1]):
             keys = session_terms(as_run_config(engine.config))
@@ -207,7 +207,7 @@ class SecurePhase:
         return made
 
     def _ask(self, grid: Grid, messages: list[Message], read: Callable[[str, Message], T]) -> dict[str, T]:
-        """Send the messages of a stage; return by node what was read of the good answers."""
+        """Send the messages of a stage; return, by node, the content of the valid answers."""
         names = {node: name for name, node in self._ids.items()}
         for m in messages:
             self._book(self._down, names[m.metadata.dst_node_id], size := wire.payload_bytes(m.content))
@@ -238,7 +238,7 @@ class SecurePhase:
                 self._why[name] = wire.one_line(str(err))
             except UNFED:  # ours
                 raise
-            except Exception as err:  # whatever bytes from outside lead to is their reply's fault
+            except Exception as err:  # any error from outside bytes is the reply's fault
                 self._why[name] = wire.one_line(str(err), type(err).__name__)
         for node in waiting:
             self._why[names[node]] = f"none within {self.engine.timeout_s:g} s"

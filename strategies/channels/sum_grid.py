@@ -1,4 +1,4 @@
-"""Sums on a declared grid, under ``secagg-bits = 64 | 32``: the grid of a phase, and the means of its sums.
+"""Fixed-point sums for ``secagg-bits = 64 | 32``: the grid of a phase, and the means of its sums.
 
 `task.secagg.fixed_point` has the formulas. What a phase asks for decides its grid: by those asked, the sum of
 the weights that nodes registered for them, and ``max-update-norm``.
@@ -28,7 +28,7 @@ class SumGrid:
         self.targets = spec_of(config.data.dataset).targets
 
     def scalars(self, contract: Algorithm, clients: Iterable[str]) -> dict[str, float]:
-        """Return what the clients asked must know to round.
+        """Return what the asked clients must know to round.
 
         Raises:
             ConfigError: They are too many.
@@ -40,13 +40,13 @@ class SumGrid:
         return {SUM_GRID: exponent(bits, len(asked), self._weight(contract, asked), bound)}
 
     def _weight(self, contract: Algorithm, asked: list[str]) -> int:
-        """Return the most that the weights of the clients asked come to."""
+        """Return the largest possible sum of the asked clients' weights."""
         if contract.weight == "uniform":
             return len(asked)
         return max(self.targets * sum(self.registry.most_examples(asked).values()), 1)
 
     def means(self, phase: Phase, replies: AggregatedReplies, model: NamedArrays) -> AggregatedReplies:
-        """Return the replies with means of the model's dtypes in place of sums of integers.
+        """Return the replies with means in the model's dtypes instead of sums of integers.
 
         Raises:
             FieldError: The weights are more than nodes registered, so that the sum may have wrapped.

@@ -1,4 +1,4 @@
-"""Updates in the order in which they really arrive: orders that outlive their round, and who answers first.
+"""Channel for real arrivals: orders that outlive their round, and updates in the order of arrival.
 
 Each start of a client is a message of its own. It stays open over as many server steps as the client's node
 needs; replies that no step has taken yet are held, one for each client at work at most. The order goes into
@@ -41,7 +41,7 @@ class AtWork:
     start: Start
     request: Message
     asked_at: float  # on the monotonic clock
-    reply: Message | None = None  # it came, and no step has taken it yet
+    reply: Message | None = None  # arrived, but not used by a step yet
 
 
 class RealArrivals:
@@ -94,7 +94,7 @@ class RealArrivals:
         self._exchange.send(requests, engine.timeout_s)
 
     def drop(self, client: str) -> None:
-        """Forget a client; what still comes of it is ignored."""
+        """Forget a client; later replies of it are ignored."""
         asked = self.orders.pop(client, None)
         if asked and self._exchange and asked.reply is None:
             self._exchange.drop(asked.request)
@@ -133,22 +133,22 @@ class RealArrivals:
 
 @dataclass
 class Waited:
-    """The updates of a step, whose clients were asked before."""
+    """The updates of a step; their clients were asked before."""
 
     requests: list[Message]
     replies: list[Message]
-    judge: Callable[[Folded], None]  # called with what the gate made of them, before the step is taken
+    judge: Callable[[Folded], None]  # called with the gate's results, before the step
 
 
 class WaitingChannel(Channel):
-    """The exchange of a server step, whose clients were asked in earlier rounds and have arrived."""
+    """The exchange of a server step; its clients were asked in earlier rounds and have arrived."""
 
     def __init__(self, engine: PhaseEngine, waited: Waited) -> None:
         super().__init__(engine)
         self.waited = waited
 
     def open(self, opened: Opened) -> None:
-        """Take the messages that were sent."""
+        """Note the messages that were sent."""
         opened.requests, opened.terms = self.waited.requests, self.terms(opened.phase, 1)
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
@@ -156,7 +156,7 @@ class WaitingChannel(Channel):
         return iter(self.waited.replies)
 
     def judge(self, opened: Opened, folded: Folded) -> None:
-        """Write down whose updates the step takes."""
+        """Record whose updates the step takes."""
         self.waited.judge(folded)
 
 
@@ -179,7 +179,7 @@ class RealOrder:
         return flight
 
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> dict[str, Start]:
-        """Let those begin that the log names, else draw them; see `ArrivalSchedule`."""
+        """Start the clients that the log names, else draw some; see `ArrivalSchedule`."""
         new = dict[str, Start]()
         while self.log.ahead() == "start":
             line = self.log.follow()
@@ -220,7 +220,7 @@ class RealOrder:
         return client
 
     def next(self, work: Mapping[str, Start]) -> tuple[str, bool]:
-        """Return whose answer is next by the log, else whose comes next."""
+        """Return whose answer is next, by the log or, beyond it, by arrival."""
         followed = self.log.follow() if self.log.ahead() else None
         if followed is not None:
             client = str(followed["client"])
@@ -231,7 +231,7 @@ class RealOrder:
             if why is not None:
                 return self._give_up(client, why)
             if client in self.refused:
-                return client, True  # whatever would come now
+                return client, True  # later arrivals
             self.arrivals.await_one([client])
         elif self.log.closed:
             raise self.log.too_short(self.round)
@@ -254,7 +254,7 @@ class RealOrder:
         return client, True
 
     def _weighed(self, start: Start) -> dict[str, float]:
-        """Return what a line has of an arrival that follows from its start."""
+        """Return the part of an arrival's line that follows from its start."""
         tau = self.begins.version - start.version
         return {"version": start.version, "staleness": tau, "weight": self.begins.weight(tau)}
 
@@ -292,7 +292,7 @@ class RealOrder:
         return Waited([o.request for o in orders.values()], replies, self._judge)
 
     def _judge(self, folded: Folded) -> None:
-        """Write down whose updates the step takes; of a step that is, take what it says."""
+        """Record whose updates the step takes; if it is already recorded, follow the record."""
         known = {c: _rejected(self.round, line) for c, line in self.refused.items()}
         folded.quarantined = [known.get(q.client, q) for q in folded.quarantined]
         if self.log.ahead() == "step":
@@ -307,7 +307,7 @@ class RealOrder:
         folded.quarantined += self.lost
 
     def _check_updates(self, line: Line, folded: Folded) -> None:
-        """Refuse a step that names other updates than those taken here, but for those given up since."""
+        """Refuse a step that names other updates than those here, except those given up since."""
         named, taken = {str(client) for client in line["updates"]}, set(folded.metrics)
         wrong = (taken - named) | {client for client in named - taken if not self.log.was_lost(client)}
         if wrong and self.log.closed:

@@ -1,4 +1,4 @@
-"""The order of arrival of an asynchronous run, as it is written down and done again.
+"""The recorded order of arrival of an asynchronous run, for resuming and replay.
 
 A line for each event, in the order in which they happened, written before what follows from it:
 
@@ -40,7 +40,7 @@ ENTRIES: dict[str, dict[str, tuple[type, ...]]] = {
 
 
 class ArrivalLog:
-    """The lines so far, and what adds one, which lasts when that returns; without it nothing can be added.
+    """The lines so far, and a function that appends one durably; without it the log is read-only.
 
     Raises:
         StateError: The lines are not what a run writes; names the line. `where` is the file's name.
@@ -54,7 +54,7 @@ class ArrivalLog:
         self._where = where or "the order of arrival"
         self._rounds: dict[int, deque[Line]] = {}
         self._lost: dict[tuple[str, int], str] = {}  # by client and round of its start: why
-        self._left: deque[Line] = deque()  # of the present round, what is still to be followed
+        self._left: deque[Line] = deque()  # events of the present round that are still to follow
         self._take(lines)
 
     def _take(self, lines: Iterable[Line]) -> None:
@@ -104,7 +104,7 @@ class ArrivalLog:
         self._left = deque(self._rounds.get(server_round, ()))
 
     def ahead(self) -> str:
-        """Return the event that is to be followed next; "" = none is left."""
+        """Return the next event to follow; "" = none is left."""
         return str(self._left[0]["event"]) if self._left else ""
 
     def follow(self) -> Line:
@@ -112,7 +112,7 @@ class ArrivalLog:
         return self._left.popleft()
 
     def lost(self, client: str, began: int) -> str | None:
-        """Return why a start was given up; None = it was not, as far as is known."""
+        """Return why a start was given up; None = not given up, as far as is known."""
         return self._lost.get((client, began))
 
     def was_lost(self, client: str) -> bool:
@@ -120,12 +120,12 @@ class ArrivalLog:
         return any(lost == client for lost, _ in self._lost)
 
     def refused(self) -> dict[str, Line]:
-        """Return the updates that the gate refused in the step that is ahead, by client."""
+        """Return the updates that the gate refused in the next step, by client."""
         last = self._left[-1] if self._left else {}
         return {str(line["client"]): line for line in last.get("refused", ())}
 
     def too_short(self, server_round: int) -> StateError:
-        """Return what is to be raised where the log of a run that is over has no more events."""
+        """Return the error for a finished run whose log has no more events."""
         return StateError(
             f"{self._where}: expected all events of round {server_round}; got none, or too few: it ends "
             "before the run does"

@@ -1,4 +1,4 @@
-"""A user's own rule, in which an error says where in the user's code it arose."""
+"""Wrapper of a user's own rule: errors say where in the user's code they arose."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def own_rule(name: str) -> type[Rule]:
 
 @contextmanager
 def _blamed(where: str, what: str) -> Iterator[None]:
-    """Say of an error in the user's code where it arose; `what` is the function."""
+    """Add to an error in the user's code where it arose; `what` is the function."""
     try:
         yield
     except (BouquetError, TooFewRepliesError):

@@ -1,4 +1,4 @@
-"""How the messages of a phase and their replies pass: here the plain exchange, a reply per node.
+"""Channels: how a phase's messages and replies are exchanged; here the plain one, a reply per node.
 
 A feature that replaces the exchange has a channel of its own, see `strategies.channels`.
 """
@@ -50,7 +50,7 @@ class Channel:
         self.engine = engine
 
     def open(self, opened: Opened) -> None:
-        """Write the messages, and say how their replies are waited for."""
+        """Write the messages, and determine how to wait for the replies."""
         engine, phase = self.engine, opened.phase
         requests = engine.messages(opened, engine.spread(phase).items()) if phase.to else []
         engine.bytes_down += sum(wire.payload_bytes(m.content) for m in requests)
@@ -130,7 +130,7 @@ class Channel:
         return folded
 
     def judge(self, opened: Opened, folded: Folded) -> None:
-        """Take note of what the gate made of the replies."""
+        """Note which replies the gate accepted."""
 
     def _witness(self, opened: Opened) -> Callable[[Message, Sequence[str]], None]:
         """Return the function that passes a reply to the stages, given the asked clients."""
@@ -143,7 +143,7 @@ class Channel:
         return take
 
     def bytes_to_each(self, phase: Phase) -> dict[str, int]:
-        """Return by client the bytes of what it gets, as a device that has followed every round."""
+        """Return, by client, the bytes of its downloads, for a device that has followed every round."""
         engine = self.engine
         sizes = {name: sum(a.nbytes for a in arrays.values()) for name, arrays in phase.records.items()}
         if phase.records.get(wire.ARRAYS) is engine.model:

@@ -39,7 +39,7 @@ class RoundPlan:
     """The cohort of a round."""
 
     clients: tuple[str, ...]  # S_t, all selected clients by sorted name
-    epochs: dict[str, int]  # of the clients that are slow; the others do as configured
+    epochs: dict[str, int]  # of the stragglers; the others do as configured
     dropped: tuple[str, ...]  # selected clients that are not asked, because stragglers are dropped
     groups: tuple[tuple[str, ...], ...] = ()  # that train one after the other; empty = all at once
 
@@ -91,11 +91,11 @@ class Cohorts:
         stages: Sequence[ServerStage] = (),
     ) -> None:
         self.config, self.entry, self.rule, self.registry = config, entry, rule, registry
-        self.stages = stages  # one may draw the cohorts in place of the policy
+        self.stages = stages  # one may draw the cohorts instead of the policy
         self.selector = SELECTORS[config.server.selection](config)
         self.devices = Devices(config.devices, config.seeds.train)
-        # The most bytes that clients moved in the last round that trained, over those of the contract's
-        # arrays: down and up. Policies that look ahead count on the same ratio.
+        # The most bytes that clients transferred in the last training round, relative to the contract's
+        # arrays: down and up. Policies that look ahead assume the same ratio.
         self._packed = (1.0, 1.0)
 
     def draw(self, state: ServerState, context: RoundContext, run: Callable[[Phase], Folded]) -> RoundPlan:
@@ -126,7 +126,7 @@ class Cohorts:
         return self._drawn[0]
 
     def seconds(self, done: Sequence[tuple[Phase, Folded]]) -> float:
-        """Return what the round would take on the devices of the trace, given its phases.
+        """Return the seconds that the round would take on the simulated devices, given its phases.
 
         Bytes are those of the arrays that went to each client and came from it, codes as codes. A client
         without a good reply has uploaded as much as the others did on average.
@@ -160,7 +160,7 @@ class Cohorts:
         return self.selector.dump() | packed
 
     def load(self, arrays: NamedArrays) -> None:
-        """Take up what `dump` returned."""
+        """Restore what `dump` returned."""
         self.selector.load(arrays)
         down, up = arrays[PACKED].tolist() if PACKED in arrays else (1.0, 1.0)
         self._packed = down, up
@@ -201,7 +201,7 @@ class Cohorts:
     def _traffic(
         self, entry: Algorithm, state: ServerState, context: RoundContext, names: Sequence[str]
     ) -> Moved:
-        """Return the bytes that are to go down and up, of each client alike or, in its order, of these."""
+        """Return the planned bytes down and up, the same for each client or, in order, for these."""
         given, trainable = self.rule.routed_per_client(state), context.trainable
         if context.family is None:
             return traffic(entry, state.arrays, trainable, given)
@@ -217,7 +217,7 @@ class Cohorts:
 def _moved(
     names: Sequence[str], done: Sequence[tuple[Phase, Folded]], most: bool = False
 ) -> tuple[Floats, Floats]:
-    """Return the bytes down to each of these clients and up from it in some phases, float64 [n] each.
+    """Return the bytes down to and up from each of these clients in some phases, float64 [n] each.
 
     With `most` they are the most that go up: these never depend on how clients are spread over nodes, which
     the lengths of codes do where a node merges them.

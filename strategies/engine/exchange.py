@@ -1,4 +1,4 @@
-"""The one place that sends messages to nodes and fetches their replies.
+"""The exchange: sends messages to nodes and fetches their replies; nothing else does.
 
 *Orders* belong to a phase, which takes their replies. *Registration queries* ask nodes that are new or back
 for their clients; an answer may come at any time, also while another phase waits. `Membership` says which
@@ -54,13 +54,13 @@ class Terms:
     # Whether the phase is pointless without this number of clients.
     needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
-    # Returns an order's content for a node that may lack what the order goes on from.
+    # Returns an order's self-contained content, for a node that may lack the base model.
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
     # Whether an order is sent only once: no other node can answer it, nor its node after a restart.
     once: bool = False
-    # Whether orders stay open while other exchanges run; each has a time of its own, see `Exchange.wait`.
+    # Whether orders stay open while other exchanges run; each has its own timeout, see `Exchange.wait`.
     lasting: bool = False
-    again: list[Message] = field(default_factory=list)  # the orders that were sent again, for the accounts
+    again: list[Message] = field(default_factory=list)  # the orders that were resent, for the byte counts
 
 
 @dataclass
@@ -77,7 +77,7 @@ class _Order:
     lost: str = ""  # why no node works on it
     lost_at: float = 0.0
     error: Error | None = None
-    last: Incarnation = (0, "")  # who had it when it was lost
+    last: Incarnation = (0, "")  # the node that had it when it was lost
     final: bool = False  # it will not be sent again
 
 
@@ -118,7 +118,7 @@ class Exchange:
         self._puller.add(ids)
 
     def _push(self, pairs: Sequence[tuple[_Order, Message]]) -> list[str]:
-        """Send copies of orders; return the ids of those that are on their way."""
+        """Send copies of orders; return the ids of those that were sent."""
         if not pairs:
             return []
         messages = [message for _, message in pairs]
@@ -158,7 +158,7 @@ class Exchange:
             self.close()
 
     def wait(self) -> list[Message]:
-        """Return what comes next, after a while nothing: replies, and errors for orders that are given up.
+        """Return the next replies, and errors for orders that were given up; nothing after a while.
 
         An order is given up when its time is over, or when its node was lost and did not come back.
 
@@ -181,7 +181,7 @@ class Exchange:
         return replies
 
     def rest(self) -> None:
-        """Leave it to other exchanges to take registrations, until the next call of `wait`."""
+        """Leave registrations to other exchanges until the next call of `wait`."""
         for message_id in self.membership.queries:
             self._puller.drop(message_id)
 
@@ -191,14 +191,14 @@ class Exchange:
             self._close(order)
 
     def _look_after(self) -> None:
-        """Learn who is online and send again what can be, if it is time."""
+        """Check who is online and resend lost orders, if it is time."""
         if self.due() or any(o.lost_at > self.looked_at for o in self._orders):
             self.look()
             self._send_again()
             self.looked_at = time.monotonic()
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._puller.close()
 
     def due(self) -> bool:
@@ -206,7 +206,7 @@ class Exchange:
         return time.monotonic() >= self.looked_at + timing.ONLINE_LOOK_S
 
     def look(self) -> None:
-        """Learn who is online, and ask the nodes that are new or back to register."""
+        """Check who is online, and ask new and returned nodes to register."""
         membership, timeout_s = self.membership, self.membership.timeout_s
         infos = list(patiently(self.grid.get_nodes, timeout_s, membership.troubled))
         kind, t = f"query.{registration.REGISTER}", self.terms.server_round
@@ -305,7 +305,7 @@ class Exchange:
                     self.terms.again.append(copy)
                     logger.warning("resending the order for %s, to %s", some(order.clients), self._name(node))
             elif order.lost and order.error is not None and membership.works(order.last):
-                order.final = True  # nothing happened to the node, whatever it says
+                order.final = True  # the node did not restart, whatever it reports
         self._puller.add(self._push(copies))
 
     def _given_up(self, order: _Order, now: float) -> bool:
@@ -317,7 +317,7 @@ class Exchange:
         return order.final or now - max(order.lost_at, since) >= patience
 
     def _check_needed(self) -> None:
-        """End the run, before the round counts, if it failed for want of nodes that are away.
+        """End the run, before the round counts, if it failed because nodes are away.
 
         Raises:
             AbsentError: It did.
@@ -337,5 +337,5 @@ class Exchange:
 
 
 def _error(order: _Order) -> Message:
-    """Return what stands for the reply to an order whose node was lost."""
+    """Return the error that replaces the reply of a lost node."""
     return Message(order.error or Error(ErrorCode.NODE_UNAVAILABLE, order.lost), reply_to=order.request)

@@ -29,7 +29,7 @@ from task.wire.norms import NormBound
 
 @dataclass
 class Folded:
-    """What a round's replies add up to."""
+    """The folded replies of a round."""
 
     reduced: AggregatedReplies | None  # None if no reply was good
     quarantined: list[RejectedReply]
@@ -46,7 +46,7 @@ class Folded:
     untested: list[str] = field(default_factory=list)  # clients that had no examples to measure on
 
     def set_apart(self, work: str) -> list[RejectedReply]:
-        """Take clients without test examples out of the quarantined, where measuring was the work.
+        """Remove clients without test examples from the quarantined, if evaluation was the work.
 
         Returns:
             The replies that were not used for any other reason.
@@ -74,7 +74,7 @@ class Fold:
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
     coder: Coder | None = None  # reads the records that travel as codes
     models: SubModels | None = None  # the parts of the model that clients have, where they differ
-    # Takes out of a reply what is not for the fold, and refuses it if that is wrong.
+    # Removes from a reply what is not for the fold, and refuses it if that is wrong.
     witness: Callable[[Message, Sequence[str]], None] = lambda reply, clients: None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     quarantined: list[RejectedReply] = field(default_factory=list)
@@ -116,14 +116,14 @@ class Fold:
             self._reject(clients, bad.field, bad.expected, bad.got)
         except (StateError, *UNFED):  # ours
             raise
-        except Exception as err:  # whatever bytes from outside lead to is their reply's fault
+        except Exception as err:  # any error from outside bytes is the reply's fault
             reason = wire.one_line(str(err), type(err).__name__)
             self._reject(clients, getattr(err, "field", ""), "a well-formed reply", reason)
         else:
             add()
 
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
-        """Check a reply; return what folds it in, which cannot fail for the reply's sake."""
+        """Check a reply; return a function that folds it in and cannot fail because of the reply."""
         self.witness(reply, clients)
         size = wire.payload_bytes(reply.content)
         most = most_bytes(self.entry, self.like, len(clients), self.coder)
@@ -161,7 +161,7 @@ class Fold:
             raise FieldError(wire.ANSWERED, f"each of the {len(asked)} clients that were asked once", got)
 
     def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
-        """Return a client's records as it meant them."""
+        """Return a client's records, decoded."""
         coded = {r.name: r for r in self.entry.up if r.coded}
         read = self.coder.decode if self.coder else None
         return {n: read(client, coded[n], a) if read and n in coded else a for n, a in arrays.items()}
@@ -175,7 +175,7 @@ class Fold:
         for r in contract.up:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
-            if r.encrypted:  # what is in it, its node has checked
+            if r.encrypted:  # its content was checked by the node
                 known = reduction.check_merge(records, len(weights))
                 steps.append(partial(reduction.merge, records, sum(weights.values()), len(weights), known))
                 continue
@@ -219,7 +219,7 @@ class Fold:
         return sum(own_most(self.entry.up, form, self.coder) for form in forms) / max(len(clients), 1)
 
     def sums(self) -> Arrays:
-        """Return the exact sums so far, as ``record.part/name``; of what is kept client by client nothing."""
+        """Return the exact sums so far, as ``record.part/name``, without records that are kept per client."""
         found: Arrays = {}
         partials = self._folding.partials()
         for r in self.entry.up:
@@ -309,7 +309,7 @@ def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int
 
 
 def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:
-    """Return one client's record among those that its node forwards; the weight stands under ``""``."""
+    """Return one client's record of those that its node forwards; the weight is under ``""``."""
     assert coder is not None  # the contract has coded records
     sent = {n: a for n, a in arrays.items() if n}
     return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}

@@ -1,4 +1,4 @@
-"""What the round loop tells the outside, and what it can be restored from."""
+"""The journal: reports of the round loop, and snapshots to restore it from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Snapshot:
     round: int
     arrays: Arrays
     numbers: dict[str, Number]
-    # What the run goes back to if clients diverge from this state (`strategies.engine.recovery`).
+    # The rollback target if clients diverge from this state (`strategies.engine.recovery`).
     good: Snapshot | None = None
 
     @staticmethod
@@ -54,7 +54,7 @@ class Snapshot:
 
 
 class Journal:
-    """Logs a line per round and keeps nothing; the ServerApp's subclass writes the result folder."""
+    """Logs a line per round and stores nothing; the ServerApp's subclass writes the result folder."""
 
     run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known
@@ -75,20 +75,20 @@ class Journal:
     def round_done(
         self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
     ) -> None:
-        """A round is over; what is done here is booked on the phase ``checkpoint``."""
+        """A round is over; the time spent here counts as the phase ``checkpoint``."""
         logger.info(
             "round %d: loss %s, accuracy %s, %d of %d clients",
             row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
         )  # fmt: skip
 
     def transcribe(self, evidence: Any, model: Arrays) -> None:
-        """Publish what anyone can check a round by that ended in this model; comes before `round_done`.
+        """Publish the transcript of a round that ended in this model; called before `round_done`.
 
         `evidence` is a `strategies.stages.transcript.RoundEvidence`.
         """
 
     def restore(self) -> Snapshot | None:
-        """Return the snapshot to go on from, or None to begin."""
+        """Return the snapshot to resume from, or None to start."""
         return None
 
     def remark(self, line: str) -> None:
@@ -113,10 +113,10 @@ class Journal:
         return None
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Keep what is released in answer to a question until a checkpoint covers its round."""
+        """Store a release, by the question that it answers, until a checkpoint covers its round."""
 
     def arrivals(self) -> ArrivalLog:
-        """Return the order in which updates arrived so far, in a run that goes by it, and what adds to it."""
+        """Return the recorded order of arrival, for runs that follow it, and the function that adds to it."""
         return ArrivalLog((), lambda line: None)
 
     def trained(self) -> bool:
@@ -124,7 +124,7 @@ class Journal:
         return False
 
     def nothing_trained(self, error: BouquetError) -> None:
-        """No round had enough good replies, nor will any; an override that returns has the run go on."""
+        """No round had enough valid replies, nor will any; the run continues if an override returns."""
         raise error
 
     def reached(self, target: float) -> bool:
@@ -132,7 +132,7 @@ class Journal:
         return False
 
     def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
-        """The clients held out were measured after the last round; `lines` are as those of `round_done`."""
+        """The held-out clients were evaluated at the end; `lines` are like those of `round_done`."""
         logger.info("round %d: %d evaluations of held-out clients", server_round, len(lines))
 
     def rows(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The rounds, one after the other: train, evaluate, write down while the next one trains."""
+"""The round loop: train, evaluate, and record a round while the next one trains."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_due(server: ServerConfig, server_round: int, last: bool) -> bool:
 def measuring(
     evaluate_fn: EvaluateFn | None, server: ServerConfig, server_round: int
 ) -> Callable[[Arrays], dict[str, float]]:
-    """Return what measures any model on the server's test set in a round; it returns loss and accuracy.
+    """Return a function that evaluates models on the server's test set in a round.
 
     It returns nothing if there is no such set, or the round is not evaluated.
     """
@@ -58,7 +58,7 @@ def measuring(
 
 
 class RoundRunner(Protocol):
-    """What the loop asks of `strategies.strategy.Strategy`, whose methods say what they do."""
+    """The interface that the loop needs of `strategies.strategy.Strategy`; see its methods."""
 
     engine: PhaseEngine
     registry: ClientRegistry
@@ -78,7 +78,7 @@ class RoundRunner(Protocol):
 
 @dataclass
 class Loop:
-    """One run of a strategy, from its begin or from where its journal resumes it.
+    """One run of a strategy, from the start or from its journal's snapshot.
 
     With `overlap` the central evaluation runs in a thread of its own while the next round trains.
     """
@@ -106,7 +106,7 @@ class Loop:
         self._short: set[str] = set()  # clients whose nodes lacked memory in two rounds
 
     def run(self) -> Result:
-        """Do the rounds that are left.
+        """Run the remaining rounds.
 
         Raises:
             NodesError: Too few nodes; or no round had enough good replies, and the journal takes that
@@ -158,7 +158,7 @@ class Loop:
         return self.journal.reached(self.server.target_accuracy) or still or self.rounds.finished()
 
     def _on_plateau(self, log: RoundLog) -> bool:
-        """Take in what a round measured; return whether the run no longer gets better."""
+        """Note a round's measures; return whether the metric has plateaued."""
         if not self.server.plateau_rounds:
             return False
         self._measured.append(_measures({"round": log.round, **log.values}))
@@ -168,7 +168,7 @@ class Loop:
         return plateau(self._measured, self.server.plateau_rounds, self.server.plateau_delta)
 
     def _after_run(self) -> None:
-        """Let the stages do what comes after the last round."""
+        """Run the stages' hooks after the last round."""
         rounds, last = self.rounds, self._last if self._last is not None else self._begin - 1
         assert rounds.state is not None
         for stage in rounds.engine.stages:
@@ -185,13 +185,13 @@ class Loop:
             stage.after_round(self.grid, rounds.state, context, log)
 
     def _settle(self) -> None:
-        """Wait for the end of the last round; what went wrong there is raised here."""
+        """Wait until the last round is recorded; raise its errors here."""
         if self._closing is not None:
             self._closing.result()
             self._closing = None
 
     def _round(self, server_round: int) -> RoundLog:
-        """Do one round but for its end; round 0 is only the evaluation of the initial model."""
+        """Run one round except for its recording; round 0 is only the evaluation of the initial model."""
         log = RoundLog(server_round)
         if server_round == 0:
             log.leaves = self.rounds.leaves()
@@ -216,7 +216,7 @@ class Loop:
         return log
 
     def _nothing_trained(self, server_round: int) -> BouquetError | None:
-        """Return the error of a run in which no round has trained so far; None if a later one may yet."""
+        """Return the error of a run in which no round has trained; None if a later round still may."""
         last = server_round == self.num_rounds
         least, names = max(self.server.min_replies, 1), self.rounds.registry.names
         lasting = refused_for_good(self._unused, names, least, before_end=not last, short=self._short)

@@ -1,4 +1,4 @@
-"""What rules have in common whose clients are parties, which hold other columns of the same people.
+"""Common parts of the vertical rules, whose clients are parties with different columns of the same rows.
 
 Before round 1 the parties find their common rows (`task.vertical.psi`), and who has the labels. No round goes
 on without one of them. `strategies.rules.splitnn` and `strategies.rules.vertical_logistic` are such rules.
@@ -25,7 +25,7 @@ ROWS = "rows"  # the one array of a record of rows
 
 
 def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
-    """Take over the digests of the parts of the model, by party, of those that answered."""
+    """Store the digests of the model's parts of the parties that answered."""
     digests = reduced.arrays["digest"][ROWS]
     found = {client: digests[i, 0] for i, client in enumerate(reduced.clients)}
     return replace(state, arrays=dict(sorted({**state.arrays, **found}.items()))), {}
@@ -67,7 +67,7 @@ class Parties(Rule):
         return self.parties
 
     def warn(self, context: RoundContext) -> None:
-        """Say what is not private under this run's settings."""
+        """Warn of what is not private with this run's settings."""
 
     def opening(self, context: RoundContext) -> Phases:
         """Find the parties, who has the labels, and the common rows."""
@@ -121,7 +121,7 @@ class Parties(Rule):
         return owners[0]
 
     def _split(self, common: int, examples: Mapping[str, int], context: RoundContext) -> None:
-        """Take over the number of common rows, and report who loses how many."""
+        """Store the number of common rows, and report who loses how many."""
         self.tests = num_tests(common, self.config)
         self.train = common - self.tests
         lost = ", ".join(f"{party} uses {common} of {n}" for party, n in sorted(examples.items()))

@@ -70,7 +70,7 @@ class PhaseEngine:
         self.begin(0)
 
     def use(self, stages: Sequence[ServerStage]) -> None:
-        """Take the stages of the run's features, in the order in which they act."""
+        """Set the stages of the run's features, in the order in which they act."""
         self.stages = list(stages)
         self.last_good.private = any(stage.hides for stage in stages)
 
@@ -79,7 +79,7 @@ class PhaseEngine:
         return next((stage for stage in self.stages if isinstance(stage, kind)), None)
 
     def begin(self, server_round: int, lr: float = 0.0, extra: Extra | None = None) -> None:
-        """Begin a round: nothing is booked yet.
+        """Begin a round.
 
         `lr` is eta_t; `extra` are further entries for the ``config`` of its messages.
         """
@@ -105,7 +105,7 @@ class PhaseEngine:
         return found
 
     def load(self, arrays: NamedArrays, done: int) -> None:
-        """Take up what `dump` returned after the round `done`."""
+        """Restore what `dump` returned after the round `done`."""
         for stage in self.stages:
             stage.load(arrays, done)
 
@@ -117,7 +117,7 @@ class PhaseEngine:
         return held[1]
 
     def hold(self, arrays: Arrays, record: ArrayRecord) -> None:
-        """Take a record for the packed form of the model."""
+        """Use a record as the packed form of the model."""
         self._packed[wire.ARRAYS] = arrays, record
 
     def run(self, phase: Phase, grid: Grid) -> Folded:
@@ -177,11 +177,11 @@ class PhaseEngine:
         return requests
 
     def _pack(self, arrays: Arrays) -> ArrayRecord:
-        """Return arrays of a route as sent; the run's model is packed once."""
+        """Return a route's arrays in packed form; the run's model is packed once."""
         return self.record(arrays) if arrays is self.model else wire.pack_arrays(arrays)
 
     def whole(self, content: RecordDict) -> RecordDict:
-        """Return an order's content in the form that needs nothing that a node may have lost."""
+        """Return an order's self-contained content, for a node that lost earlier state."""
         for stage in self.stages:
             content = stage.whole(content)
         return content
@@ -198,7 +198,7 @@ class PhaseEngine:
         return opened.channel.stream(opened, grid)
 
     def close(self, opened: Opened, replies: Iterable[Message]) -> Folded:
-        """Take a phase's replies as they come, book the phase, and return what they add up to."""
+        """Fold a phase's replies as they come, record the phase, and return the result."""
         phase, folded = opened.phase, opened.channel.close(opened, replies)
         self.done.append((phase, folded))
         self.journal.quarantined(folded.set_apart(phase.contract.work))
@@ -214,7 +214,7 @@ class PhaseEngine:
         return AggregatedReplies({}, (), np.zeros(0, int), {}, self.round, self.lr, self.trainable)
 
     def note_used(self, *, used: bool) -> None:
-        """Tell the stages whether the replies of the round's phases are in the model."""
+        """Notify the stages whether the replies of the round's phases are in the model."""
         for stage in self.stages:
             stage.used(used=used)
 
@@ -225,7 +225,7 @@ class PhaseEngine:
         return done, size
 
     def spent(self, reduced: AggregatedReplies, asked: int) -> AggregatedReplies:
-        """Return the replies with what the round has cost so far, and the population."""
+        """Return the replies with the round's cost so far, and the population."""
         seconds, size = (
             time.perf_counter() - self._began,
             self.bytes_down + sum(f.bytes_up for _, f in self.done),
@@ -246,7 +246,7 @@ class PhaseEngine:
         return forms.of(contract.up)
 
     def coder(self, phase: Phase) -> Coder | None:
-        """Return what reads the coded records of the replies to a phase."""
+        """Return the decoder of the coded records in the replies to a phase."""
         found = (stage.coder(phase) for stage in self.stages)
         return next((coder for coder in found if coder), None)
 

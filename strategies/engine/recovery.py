@@ -1,4 +1,4 @@
-"""The last model that clients could train from, so that one bad update does not end a run.
+"""Rollback: the last model that clients could train from, so that one bad update does not end a run.
 
 A model has *proved* itself once more than half of the clients that were asked have trained from it and sent a
 usable reply. After each update the server holds the last proved state until the new one has proved itself;
@@ -37,7 +37,7 @@ def oldest_checkpoint(server_round: int, every: int) -> int:
 
 
 class LastGood:
-    """What to go back to.
+    """The rollback target.
 
     Args:
         private: How many clients diverged must not show: the run never goes back.
@@ -47,13 +47,13 @@ class LastGood:
     def __init__(self, *, private: bool = False, every: int = 1) -> None:
         self.private, self.every = private, every
         self.kept: Kept | None = None  # the last proved state, while the present one is not proved
-        self.void: tuple[int, ...] = ()  # rounds that the run has gone back from: clients drop what they kept
+        self.void: tuple[int, ...] = ()  # rolled-back rounds: clients drop their state of these
         self._start: Kept | None = None
         self._proved = False
-        self._backs: dict[int, int] = {}  # by round, what the run may go back to from its end
+        self._backs: dict[int, int] = {}  # by round, the rollback target at its end
 
     def begin(self, server_round: int, state: ServerState) -> None:
-        """Take note of the state that a round sends."""
+        """Note the state that a round sends."""
         self._start, self._proved = Kept(server_round - 1, state), False
         oldest = oldest_checkpoint(server_round, self.every)
         self._backs = {t: back for t, back in self._backs.items() if t >= oldest}
@@ -68,7 +68,7 @@ class LastGood:
         return min(self._backs.values(), default=None)
 
     def judge(self, folds: Sequence[Folded], asked: int) -> Kept | None:
-        """Return what to go back to, or None.
+        """Return the rollback target, or None.
 
         `folds` are the round's replies, `asked` the number of clients that were asked to train.
         """
@@ -86,7 +86,7 @@ class LastGood:
         return None
 
     def updated(self) -> None:
-        """Keep the state that the round began with, if it has proved itself: the rule has made a new one."""
+        """Keep the state that the round began with, if it has proved good: the rule has made a new one."""
         if self._proved:
             self.kept = self._start
 
@@ -95,6 +95,6 @@ class LastGood:
         return {VOID: np.array(self.void, np.int64)} if self.void else {}
 
     def load(self, arrays: NamedArrays, kept: Kept | None) -> None:
-        """Take up what `dump` returned, and what to go back to."""
+        """Restore what `dump` returned, and the rollback target."""
         self.kept = kept
         self.void = tuple(int(r) for r in arrays.get(VOID, np.zeros(0, np.int64)))

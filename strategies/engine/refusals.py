@@ -1,4 +1,4 @@
-"""Why too few replies were of use: what a person reads, and whether another try can be of use."""
+"""Reasons for too few usable replies: the text for the user, and whether a retry can help."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +30,7 @@ REPAIR = "Repair the nodes and resume the run."
 
 
 def reasons(lines: Iterable[RejectedReply]) -> str:
-    """Return the reasons of replies that were not used, each once, with the clients."""
+    """Return the distinct reasons of unused replies, with the clients."""
     clients: dict[str, list[str]] = {}
     for line in lines:
         where = f"field {line.field!r}: expected {line.expected}; got " if line.field else ""

@@ -1,4 +1,4 @@
-"""How large a good reply may get, which follows from the model before anything is sent, and whether it may.
+"""Check the size limit of replies against the model before anything is sent.
 
 A link refuses a reply that is larger than its ``max-reply``, node by node and only once most of it has come.
 """
@@ -82,7 +82,7 @@ def _sent(entry: Algorithm, clients: int, coder: Coder | None) -> Sequence[Recor
 
 
 def check_size(sizes: Mapping[str, int], clients: int, limit: int, where: str) -> None:
-    """Refuse a run whose replies a link would not take; `limit` is in bytes, 0 = none.
+    """Refuse a run whose replies exceed a link's `limit` in bytes, 0 = none.
 
     `sizes` are by record, as of `reply_bytes`; `where` is the file of the link's key.
 

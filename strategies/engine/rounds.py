@@ -1,4 +1,4 @@
-"""What is written down of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
+"""Records of one round: the row of ``rounds.jsonl`` and the lines of ``clients.jsonl``."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Clock:
         self.begun = self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """Book the time since the last lap on `phase` and update ``total``."""
+        """Add the time since the last lap to `phase` and update ``total``."""
         now = time.perf_counter()
         self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
         self.laps["total"] = now - self.begun
@@ -81,7 +81,7 @@ class RoundLog:
     leaves: list[Leave] = field(default_factory=list)  # write down what the round leaves
 
     def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
-        """Take over the results of phases: bytes and quarantined of all, lines of training and evaluation."""
+        """Add the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
         names = [phase.log_as or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
         others = [folded for name, (_, folded) in zip(names, done, strict=True) if not name]
@@ -94,7 +94,7 @@ class RoundLog:
                 self.clients += client_lines(self.round, name, folded, more)
 
     def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
-        """Take over the round's cohort and the result of its training, after `book`."""
+        """Add the round's cohort and the result of its training, after `book`."""
         lines = [line for line in self.clients if line["phase"] == TRAIN]
         sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
         losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]
@@ -104,14 +104,14 @@ class RoundLog:
         self.values |= {"asked": plan.asked, "answered": len({line["name"] for line in lines})}
 
     def spent(self, row: Mapping[str, Any], *, secret: bool) -> None:
-        """Take over what a round cost in privacy; leave out who took part if that is `secret`."""
+        """Add the privacy cost of a round; omit who took part if that is `secret`."""
         self.values |= row
         if secret:
             self.values |= {"selected": [], "stragglers": [], "untested": []}
             self.clients = []
 
     def measured(self, further: Mapping[str, Any], prefix: str = "") -> None:
-        """Take over further metrics; ``measures`` lists them, as only some runs have any."""
+        """Add the additional metrics; ``measures`` lists them, as only some runs have any."""
         if further:
             self.values["measures"] = list(further)
             self.values |= {f"{prefix}{k}": v for k, v in further.items() if k not in ("loss", "accuracy")}
@@ -119,14 +119,14 @@ class RoundLog:
     def evaluated(
         self, seen: Mapping[str, Any], counts: Mapping[str, int], further: Mapping[str, Any]
     ) -> None:
-        """Take over the result of an evaluation at the clients, and how many clients sent what."""
+        """Add the result of an evaluation at the clients, and how many clients sent which metric."""
         names = ("loss", "accuracy")
         self.values |= {f"client_{k}": seen.get(k) for k in names}
         self.measured(further, "client_")
         self.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
 
     def row(self, model: Arrays) -> dict[str, Any]:
-        """Return the round's row; its ``seconds`` go on until the journal has written it."""
+        """Return the round's row; its ``seconds`` run until the journal has written it."""
         return {
             "round": self.round,
             **self.values,

@@ -1,4 +1,4 @@
-"""What a rule is: the server half of an algorithm, as pure functions of the state and the replies.
+"""Base of the rules: the server half of an algorithm, as pure functions of the state and the replies.
 
 A rule sees neither Flower nor PyTorch. Its round is a generator that yields *phases*, questions to some
 clients, and gets back what their replies reduce to:
@@ -60,7 +60,7 @@ class Phase:
     # Epochs of the clients that do not train as configured.
     epochs: Mapping[str, int] = field(default_factory=dict)
     enough: int = 0  # replies after which the phase closes; 0 = it waits for all
-    least: int = 0  # replies without which the round is skipped; 0 = it goes on with any number
+    least: int = 0  # replies without which the round is skipped; 0 = any number suffices
     # Upper limits of the clients' scalars, below the catalogue's.
     limits: Limits = field(default_factory=dict)
     models: SubModels | None = None  # the parts of the model that the clients get, where they differ
@@ -78,7 +78,7 @@ class Phase:
         return verb if self.name == verb else f"{verb}.{self.name}"
 
     def received(self) -> Callable[[str], Arrays] | None:
-        """Return what returns the model that a client gets; None = all get the same, or none."""
+        """Return a function of the model that a client gets; None = all get the same, or none."""
         if self.models:
             return self.models.received
         given = next((self.route[r.base] for r in self.contract.up if r.base in self.route), None)
@@ -96,7 +96,7 @@ class RoundContext:
     cohort: tuple[str, ...]  # the clients that train, sorted
     names: Sequence[str]  # names of all clients that are online, sorted
     trainable: tuple[str, ...]  # names of the model's parameters
-    # Returns n_k by name; of a client that is away, those that it had.
+    # Returns n_k by name; for a client that is away, its last n_k.
     examples: Callable[[Iterable[str]], Mapping[str, int]]
     # Returns loss and accuracy of a model on the server's test set; nothing where that is missing or not due.
     measure: Callable[[Arrays], Mapping[str, float]] = lambda arrays: {}
@@ -169,7 +169,7 @@ class RoundContext:
 
 
 def over_models(found: Sequence[Mapping[str, float]]) -> dict[str, Number]:
-    """Return mean and worst of what `RoundContext.measure` found of several models of a round."""
+    """Return mean and worst of `RoundContext.measure` over several models of a round."""
     spread: dict[str, Number] = {}
     for name, worst in (("loss", max), ("accuracy", min)):
         values = [float(one[name]) for one in found if name in one]
@@ -245,7 +245,7 @@ class Rule:
             try:
                 replies = yield context.phase(TRAIN, state, group)
             except TooFewRepliesError:
-                continue  # the model passes by a client that cannot train
+                continue  # the model skips a client that cannot train
             state, metrics = type(self).update(state, replies, self.config)
             trained += len(replies.clients)
             hops.append(context.measure(state.arrays))
@@ -280,7 +280,7 @@ class Rule:
         return None
 
     def opening(self, context: RoundContext) -> Phases:
-        """Yield the phases before the first round of this start; one that resumes a run does them again.
+        """Yield the phases before the first round; a resumed run repeats them.
 
         They fix what holds for the whole run, such as who takes part, and leave the state alone.
         """
@@ -312,11 +312,11 @@ class Rule:
         return {}
 
     def routed_per_client(self, state: Any) -> int:
-        """Return how many records a client gets, about, of a field that differs by recipient."""
+        """Return about how many records a client gets of a field that differs by recipient."""
         return 1
 
     def on_round_skipped(self, state: Any, spent: AggregatedReplies, came: AggregatedReplies | None) -> Any:
-        """Take in a round without a result; the model must stay.
+        """Return the state after a round without a result; the model must stay.
 
         `spent` says what the round has cost, without clients; `came` are the replies to its training, if any
         were good.
@@ -324,7 +324,7 @@ class Rule:
         return state
 
     def roll_back(self, good: Any, state: Any) -> Any:
-        """Return the state to go on with when clients diverge from `state` and did not from `good`."""
+        """Return the state to continue with when clients diverge from `state` but not from `good`."""
         return good
 
     def finished(self, state: Any) -> bool:

@@ -1,4 +1,4 @@
-"""One round of a rule: phase by phase, to its result or to the reason why the model stays.
+"""Run one round of a rule, phase by phase, to its result or to the reason why the model stays.
 
 The gate checks each reply alone, not their sum: an error of arithmetic or of values that the rule raises over
 them ends the round, not the run. A mistake in the program, such as a name that does not exist, ends the run.
@@ -19,20 +19,20 @@ from task.text import logger
 
 T = TypeVar("T")
 
-# What ends the run: this machine lacks something (disk, memory, nodes), or a reason that lasts.
+# Errors that end the run: this machine lacks something (disk, memory, nodes), or a lasting reason.
 OURS: tuple[type[Exception], ...] = (*LASTING.values(), NodesError, OSError, MemoryError)
-# What replies may lead to that are good one by one. Anything else is a mistake in the program, and raised.
+# Errors that individually valid replies may cause. Anything else is a bug and is raised.
 OF_REPLIES = (ArithmeticError, BouquetError, LookupError, ValueError)
 
 
 def _cannot(err: Exception) -> str:
-    """Return why a rule has no result: each reply was checked alone, but not their result together."""
+    """Return why a rule has no result: replies were checked one by one, but not their combination."""
     logger.warning("the rule raised", exc_info=True)
     return f"the rule cannot work with these replies: {type(err).__name__}: {err}"
 
 
 def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
-    """Return what comes of replies, or None and why nothing does."""
+    """Return the result of replies, or None and the reason."""
     try:
         return work(), ""
     except OURS:
@@ -113,7 +113,7 @@ class RuleRound:
         return next((replies for replies in reversed(done) if replies), None)
 
     def skipped(self, state: ServerState, asked: int, came: AggregatedReplies | None) -> ServerState:
-        """Return the state after a round without a new model; `came` are replies that say something of it."""
+        """Return the state after a round without a new model; `came` are the replies that arrived."""
         engine = self.engine
         spent = self.spent = engine.spent(engine.nobody(), asked)
         after: ServerState | None

@@ -1,4 +1,4 @@
-"""Who begins and who arrives when clients are at work all the time: one loop, and what it goes by.
+"""Schedule of asynchronous runs: who starts and who arrives, in virtual or real order.
 
 A *schedule* says who begins next, whose update arrives next, and when a server step has enough. There are
 two: `VirtualClock`, on which the devices of the trace arrive, and
@@ -48,7 +48,7 @@ class ServerStep:
 
 
 class ArrivalSchedule(Protocol):
-    """What a server step goes by."""
+    """The schedule of a server step."""
 
     def at_work(self, flight: Mapping[str, Start], names: Sequence[str]) -> Mapping[str, Start]:
         """Return the clients that are still at work, given those that were and the names online, sorted."""
@@ -102,7 +102,8 @@ def draw_idle(names: Sequence[str], busy: Collection[str], count: int, rng: np.r
     drawn = np.arange(idle)
     if count < idle:
         drawn = np.sort(rng.choice(idle, size=count, replace=False, shuffle=False))
-    # Number i of those that are idle has as many busy ones before it as have at most i idle ones before.
+    # The i-th idle one has as many busy ones before it as there are busy ones with at most i idle ones
+    # before.
     places = drawn + np.searchsorted(at - np.arange(len(at)), drawn, side="right")
     return [names[i] for i in places.tolist()]
 
@@ -115,7 +116,7 @@ def is_in(names: Sequence[str], client: str) -> bool:
 
 @dataclass
 class VirtualClock:
-    """Clients arrive when the devices of the trace are done; of two that arrive at once the name decides."""
+    """Clients arrive when their simulated devices are done; ties are broken by name."""
 
     clock: float  # simulated second; it goes on from arrival to arrival
     version: int  # of the model that clients are given who begin now
@@ -134,7 +135,7 @@ class VirtualClock:
         return {c: Start(self.clock + float(s), self.version) for c, s in zip(new, took, strict=True)}
 
     def next(self, work: Mapping[str, Start]) -> tuple[str, bool]:
-        """Go on to the next arrival."""
+        """Advance to the next arrival."""
         client = min(work, key=lambda name: (work[name].arrives, name))
         self.clock = work[client].arrives
         return client, True

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from task.wire.coding import Coder
     from task.wire.norms import NormBound
 
-Leave = Callable[["Journal", Arrays], None]  # writes down what a round leaves, given the model after it
+Leave = Callable[["Journal", Arrays], None]  # records a round, given the model after it
 ContextOf = Callable[[int, float], "RoundContext"]  # given the round and its learning rate
 
 
@@ -47,12 +47,12 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class RoundEnd:
-    """A round that is done and not yet settled."""
+    """A round that is done but not yet recorded."""
 
     round: RuleRound | None  # None of round 0
     plan: RoundPlan
     state: ServerState  # the rule's, after it
-    back: int | None  # the round that the run went back to
+    back: int | None  # the round that the run was rolled back to
 
 
 class ServerStage:
@@ -68,27 +68,27 @@ class ServerStage:
     # ------------------------------------------------------------------ the run
 
     def follow(self, grid: Grid) -> None:
-        """Begin a run, or go on with it, before the first round of this start."""
+        """Begin or resume a run, before its first round."""
 
     def learn(self, grid: Grid) -> None:
-        """Ask what must be known before the first round."""
+        """Learn what must be known before the first round."""
 
     def close(self) -> None:
-        """End what outlives a round."""
+        """End what outlives rounds."""
 
     def dump(self) -> Arrays:
         """Return what the next round depends on, for a checkpoint, under names of its own."""
         return {}
 
     def load(self, arrays: NamedArrays, done: int) -> None:
-        """Take up what `dump` returned after the round `done`."""
+        """Restore what `dump` returned after the round `done`."""
 
     def finished(self) -> bool:
         """Return whether the run must end before the next round."""
         return False
 
     def after_run(self, grid: Grid, last: int, context_of: ContextOf, lr: float, state: ServerState) -> None:
-        """Do what comes after the last round; `lr` is the learning rate of the next one."""
+        """Run after the last round; `lr` is the learning rate of the next one."""
 
     # ------------------------------------------------------------------ a round
 
@@ -106,7 +106,7 @@ class ServerStage:
         return {}
 
     def draw(self, names: Sequence[str]) -> Sequence[str] | None:
-        """Return the round's cohort in place of the policy; None leaves it to that."""
+        """Return the round's cohort; None leaves it to the selection policy."""
         return None
 
     def coded(self, arrays: Arrays) -> Arrays:
@@ -114,7 +114,7 @@ class ServerStage:
         return arrays
 
     def used(self, *, used: bool) -> None:
-        """Take note of whether the replies of the round's phases are in the model."""
+        """Note whether the replies of the round's phases are in the model."""
 
     def after_round(self, grid: Grid, state: ServerState, context: RoundContext, log: RoundLog) -> None:
         """Measure what is due after a round, with its new state."""
@@ -124,20 +124,20 @@ class ServerStage:
         return {}
 
     def leaves(self, end: RoundEnd) -> Leave | None:
-        """Return what writes down what a round leaves; None if it leaves nothing."""
+        """Return a function that records what a round leaves; None if it leaves nothing."""
         return None
 
     # ------------------------------------------------------------------ a phase
 
     def before_send(self, phase: Phase) -> Phase:
-        """Return a phase with what its clients must know."""
+        """Return a phase with additional information for its clients."""
         return phase
 
     def opened(self, opened: Opened) -> None:
-        """Begin to gather what the stage keeps of a phase."""
+        """Start recording a phase."""
 
     def channel(self, opened: Opened) -> Channel | None:
-        """Return what runs a phase in place of the plain exchange; None leaves it to that."""
+        """Return a channel for a phase; None = the plain exchange."""
         return None
 
     def attach(self, opened: Opened, out: Outgoing) -> None:
@@ -147,15 +147,15 @@ class ServerStage:
         """Look at a message as it will go out."""
 
     def whole(self, content: RecordDict) -> RecordDict:
-        """Return a message's content in the form that needs nothing that a node may have lost."""
+        """Return a message's self-contained content, for a node that lost earlier state."""
         return content
 
     def forms(self, forms: Forms) -> Forms:
-        """Return what records look like, as far as this feature changes it."""
+        """Return the forms of records that this feature changes."""
         return forms
 
     def coder(self, phase: Phase) -> Coder | None:
-        """Return what reads coded records of the replies."""
+        """Return the decoder of coded records in the replies."""
         return None
 
     def bound(self, phase: Phase) -> NormBound | None:
@@ -167,7 +167,7 @@ class ServerStage:
         return None
 
     def check_reply(self, opened: Opened, node: str, clients: Sequence[str], content: RecordDict) -> None:
-        """Take out of a reply what is not for the fold.
+        """Remove from a reply what is not for the fold, and check it.
 
         Raises:
             FieldError: It is wrong; the reply is refused.
@@ -182,7 +182,7 @@ class ServerStage:
         return True
 
     def after_fold(self, opened: Opened, folded: Folded) -> None:
-        """Change what a phase's replies come to, or take note of it."""
+        """Change or note a phase's folded replies."""
 
     def for_rule(self, phase: Phase, folded: Folded, context: RoundContext) -> AggregatedReplies | None:
         """Return the replies as the rule is to see them; None leaves them as they are."""

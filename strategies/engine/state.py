@@ -1,4 +1,4 @@
-"""Server state, and what a rule is given: plain frozen data, ready for a checkpoint."""
+"""Server state and reduced replies, the inputs of a rule: plain frozen data, ready for a checkpoint."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class MeansState(ServerState):
-    """The state of a rule that holds means over all clients of what they keep.
+    """The state of a rule with means of client state over all clients.
 
     `task.catalogue.record.Record.mean` says of what. A client that joins has kept nothing yet, so that the
     means shrink by N_old / N_new; one that is away, or has left, still counts with what it last had.
@@ -76,8 +76,8 @@ class AggregatedReplies:
     expected: float = 0.0
     # What `number` makes of the clients' values, by scalar (`Scalar.reduce`); ``mean`` if not said.
     reduce: Mapping[str, str] = field(default_factory=dict)
-    # Under secure aggregation no client's values are known, `scalars` is empty, and `num_examples` is one
-    # number, n of the sum: here are the scalars' sums.
+    # With secure aggregation no client's values are known: `scalars` is empty, and `num_examples` is one
+    # number, n of the sum. Here are the scalars' sums.
     sums: Mapping[str, ScalarSums] | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What the data of a run mean (`task.datasets.description`): nodes whose data mean other things stay out.
+"""Agreement on the meaning of a run's data (`task.datasets.description`): nodes that differ are excluded.
 
 For each part of the description, what more than half of the nodes have holds for the run, unless it is known
 before: from the server's own data, the model that the run begins with, or the run that is resumed. Where the
@@ -32,7 +32,7 @@ class Agreement:
         return self.by_client.get(client if self.apart else COMMON, Meaning())
 
     def refuses(self, client: str, theirs: Meaning) -> str:
-        """Return why a client's data do not mean what they must, as far as it is known; "" if they do."""
+        """Return how a client's data differ from the agreed meaning, as far as known; "" if they don't."""
         known, whose = self.of(client).parts, ITS_OWN if self.apart else self.whose
         unlike = (part for part in PARTS if known.get(part, found := theirs.parts.get(part, "")) != found)
         return next((_differs(theirs, part, whose) for part in unlike), "")

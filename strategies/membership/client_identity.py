@@ -1,4 +1,4 @@
-"""Which nodes may speak for which client, where several claim one name or their data do not fit together.
+"""Decide which node represents a client if several claim its name, or if nodes' data do not fit together.
 
 A node *brings its own data* if it hosts one client in a pool of that client's name; any other hosts clients
 of the run's partition, which several nodes may (see `strategies.membership.client_registry`). A node's own
@@ -69,7 +69,7 @@ class Admission:
 
     admitted: set[int] = field(default_factory=set)  # nodes that do
     refused: dict[int, str] = field(default_factory=dict)  # by node, why it does not
-    # By node whose place another took, that node and the client.
+    # By replaced node, the new node and the client.
     replaced: dict[int, tuple[int, str]] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)  # by client that a node brings, the pool of its data
     size: int = 0  # clients of the partition; 0 if no node hosts one

@@ -97,7 +97,7 @@ class ClientRegistry:
             self.known.left({names: n for names, n in before.items() if names not in there})
 
     def follow(self, config: Config) -> None:
-        """Let clients, and their examples, be those of the round, as a run says."""
+        """Set the clients and their examples to those of the round."""
         self.stream, self.own_data = stream_of(config), config.stream.own_data
 
     def at(self, server_round: int) -> None:
@@ -234,7 +234,7 @@ class ClientRegistry:
         return self._models.get(client)
 
     def most_examples(self, cohort: Iterable[str]) -> dict[str, int]:
-        """Return by client the most examples that a node registered for it and that it has in this round.
+        """Return, by client, the largest registered number of examples, as of this round.
 
         A client that no node registered is left out.
         """

@@ -1,4 +1,4 @@
-"""Apps and loops that are not Bouquet's: what a rule can do with them, and what it must refuse.
+"""Stock clients and foreign loops: what a rule can do with them, and what it must refuse.
 
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's

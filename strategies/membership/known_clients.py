@@ -18,7 +18,7 @@ COUNT, NAMES, EXAMPLES = "known/count", "known/names", "known/examples"  # names
 
 
 class KnownClients:
-    """Names of clients, and the examples that those who are away had."""
+    """Names of clients, and the number of examples of those that are away."""
 
     def __init__(self) -> None:
         self.names: Sequence[str] = ()  # sorted
@@ -28,7 +28,7 @@ class KnownClients:
         return len(self.names)
 
     def add(self, names: Sequence[str]) -> None:
-        """Let clients be known that are online; `names` are sorted."""
+        """Add clients that are online; `names` are sorted."""
         if self.names == names:
             return
         every = {*self.names, *names}
@@ -36,7 +36,7 @@ class KnownClients:
             self.names = names if len(every) == len(names) else sorted(every)
 
     def forget(self, names: Collection[str]) -> None:
-        """Let clients be no part of the run, as those held out are before it begins."""
+        """Remove clients from the run, such as those held out before it begins."""
         self.names = [name for name in self.names if name not in names]
 
     def left(self, examples: Mapping[Sequence[str], np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Which nodes are online, and what they registered.
+"""Membership: which nodes are online, and what they registered.
 
 `Membership` sends nothing and never waits: `Membership.update` takes the SuperLink's list of nodes and says
 which of them must be asked to register, `Membership.take` takes an answer. So nodes can register at any time,
@@ -55,7 +55,7 @@ class Membership:
         self._held: dict[str, str] = {}  # by client that a node brings, the pool of its data
         self._size = 0  # clients of the partition
         self.agreement = Agreement()  # what all data must mean, as far as it is decided
-        self._data: Data | None = None  # that all nodes' own data must be like
+        self._data: Data | None = None  # the required form of all nodes' own data
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._again: set[int] = set()  # nodes that are to register again, though they have
         self._sequence = 0
@@ -124,7 +124,7 @@ class Membership:
         self.troubled_at = time.monotonic()
 
     def take(self, message_id: str, reply: Message | Exception) -> None:
-        """Take what came for a query: an answer, or why none can be read."""
+        """Process the answer to a query, or the reason why it cannot be read."""
         node_id, _ = self.queries.pop(message_id)
         self.queries = {i: (n, asked) for i, (n, asked) in self.queries.items() if n != node_id}
         node = self.nodes.get(node_id)
@@ -136,7 +136,7 @@ class Membership:
             self._leave_out(node, str(err), declined=True)
         except UNFED:  # ours
             raise
-        except Exception as err:  # hostile bytes may raise anything else
+        except Exception as err:  # hostile bytes may raise anything
             why = f"its registration cannot be read: {err or type(err).__name__}"
             self._leave_out(node, why, declined=False)
         else:

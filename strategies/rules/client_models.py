@@ -1,4 +1,4 @@
-"""A server that holds each client's last model, and what its rules share.
+"""Base of rules whose server holds each client's last model.
 
 =======  =================================  ==================  ======
 symbol   variable                           shape, dtype        where

@@ -1,4 +1,4 @@
-"""What stands in front of any robust rule: a bound on updates, bucketing, and nearest-neighbour mixing.
+"""Steps before any robust rule: a bound on updates, bucketing, and nearest-neighbour mixing.
 
 With Delta_k = w_k - w^t over the parameters, f the malicious clients of `byzantine`:
 
@@ -167,7 +167,7 @@ class RobustRule(Rule):
     """The base of the robust rules; see `strategies.rules.pre_aggregation`."""
 
     def round(self, state: Any, context: RoundContext) -> Round:
-        """Let the clients train, and give the rule what stands in front of it made of their models."""
+        """Let the clients train, and give the rule their pre-aggregated models."""
         replies = yield context.phase(TRAIN, state)
         seen, metrics = before(state, replies, self.config)
         after, own = type(self).update(state, seen, self.config)

@@ -1,4 +1,4 @@
-"""Arithmetic over a stack of the clients' models [K, ...], block by block: what the robust rules share.
+"""Arithmetic of the robust rules over a stack of the clients' models [K, ...], block by block.
 
 The rows may be larger than the memory (`task.numerics.collect.Collect`), and one layer may be most of it. So
 no function here holds more than a block of columns of all clients; pages that were read are given back.

@@ -1,4 +1,4 @@
-"""A server with several global models, and what its rules share.
+"""Base of rules with several global models.
 
 =========  ===============================  ==================  ======================
 symbol     variable                         shape, dtype        where

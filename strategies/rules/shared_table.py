@@ -1,4 +1,4 @@
-"""A server that has a table in place of a model: the base of rules whose clients' models stay with them.
+"""Base of rules whose clients keep their models: the server has a table instead of a model.
 
 `ServerState.arrays` is the table, and what a run's ``model.safetensors`` holds. Clients send numbers times
 weights, and the weights, so that the server needs sums only.

@@ -1,4 +1,4 @@
-"""A trace of device speeds, drawn by client name; and what a round would take on such devices.
+"""Simulated device speeds, drawn by client name, and the time that a round would take on them.
 
 Nothing here is measured. Each client gets a rate of computation and a rate of its link, both lognormal,
 from (run seed, client name) alone: the same device in every round, after a resume, and however the clients

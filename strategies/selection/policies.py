@@ -1,4 +1,4 @@
-"""Who gets to train: one class per policy of ``task/catalogue/selections.py``, usable with any rule.
+"""Selection policies: one class per policy of ``task/catalogue/selections.py``, usable with any rule.
 
 Every policy draws from the sorted names of the clients that are online, with the round's own generator, so
 the cohort depends on the seed, the round, the clients' names and data and what the policy remembers; never on

@@ -1,4 +1,4 @@
-"""Asynchronous runs in the order in which updates really arrive, ``order-of-arrival = "real"``."""
+"""Server half of ``order-of-arrival = "real"``: asynchronous runs with real arrivals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ArrivalsStage(ServerStage):
-    """Has the rule take updates as they arrive, from orders that outlive their round."""
+    """Passes updates to the rule as they arrive, from orders that outlive their round."""
 
     name = "arrivals"
     replayed = False

@@ -1,4 +1,4 @@
-"""Replies that the server did not use, though their clients have taken them for used.
+"""Server half of codes: decodes replies, and reports unused ones to their clients.
 
 A client under a codec with error feedback subtracts what its code carries from what it still owes. If the
 reply comes late, is refused, or its round keeps the model, the client must hear of it, else that mass is
@@ -55,7 +55,7 @@ class LostReplies:
 
 
 class CodingStage(ServerStage):
-    """Reads codes, and tells clients of replies that were not used."""
+    """Decodes replies, and reports unused ones to their clients."""
 
     name = "coding"
 

@@ -1,4 +1,4 @@
-"""What each client contributes to a round's model, by the server's test set: ``contribution.*``.
+"""Contribution of each client to a round's model, by the server's test set: ``contribution.*``.
 
 v(S) is the accuracy (without one, minus the loss) of the mean of the models of the clients S, weighted as in
 the round; v of the empty set is that of w^t.
@@ -58,7 +58,7 @@ def shapley(v: Value, clients: int, orders: int, tolerance: float, rng: np.rando
         before, value = nobody, v(nobody)
         for k in order:
             last = before | {k}
-            # what an order that ends early leaves goes to its next client, so that it adds up
+            # the rest of a truncated order goes to its next client, so that values add up
             after = whole if abs(whole - value) < tolerance else v(last)
             totals[k] += after - value
             before, value = last, after

@@ -1,4 +1,4 @@
-"""How unlike the clients' gradients are (``gradient-dissimilarity``): B of FedProx.
+"""Dissimilarity of the clients' gradients (``gradient-dissimilarity``): B of FedProx.
 
 Li et al. 2020, arXiv 1812.06127, Definition 3:
 
@@ -39,13 +39,13 @@ def spread(square: float, mean: NamedArrays) -> dict[str, float]:
 
 
 class DissimilarityStage(ServerStage):
-    """Measures how unlike the clients' gradients are after each round that is evaluated."""
+    """Measures the dissimilarity of the clients' gradients after each evaluated round."""
 
     name = "dissimilarity"
     replayed = False
 
     def after_round(self, grid: Grid, state: ServerState, context: RoundContext, log: RoundLog) -> None:
-        """Ask all clients for their gradients, and book what follows; nothing if none replied well."""
+        """Ask all clients for their gradients, and record the result; nothing without valid replies."""
         replies = self.engine.run(context.phase(GRADIENTS, state, context.names), grid).reduced
         log.book(*self.engine.settle())
         if replies is not None:

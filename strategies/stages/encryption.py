@@ -1,4 +1,4 @@
-"""Sums of ciphertexts, ``he = true``: what nodes must know before they encrypt, and the form of the model."""
+"""Server half of ``he = true``: sends what nodes need to encrypt, and checks the form of ciphertexts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a run has spent whose clients protect their examples themselves, by DP-SGD (``dp.unit = "example"``).
+"""Privacy accounting of DP-SGD at the clients (``dp.unit = "example"``).
 
 Each client says how many steps it has taken in the run, and with which sampling probability. No example is in
 two clients, so that the run's epsilon is that of the client that has spent most.

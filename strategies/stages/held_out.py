@@ -1,4 +1,4 @@
-"""Clients held out: they take no part in training and are measured once, after the last round.
+"""Held-out clients: they never train, and are evaluated once, after the last round.
 
 They are drawn before round 1 by the data's seed, a share of the clients that are online then, and are no part
 of the population until the run is over: no selection sees them and no rule counts them. Then they join as

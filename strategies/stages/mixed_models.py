@@ -1,4 +1,4 @@
-"""Clients that train parts of the model, or kinds of their own: ``width.*``, ``models.*``, dropout-width."""
+"""Clients that train parts of the model, or different models: ``width.*``, ``models.*``, dropout-width."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW = 10_000  # clients; among more than these each level that has a share has c
 
 
 def set_family(engine: PhaseEngine, family: ModelFamily | None) -> None:
-    """Say which part of the model each client of a run trains."""
+    """Set which part of the model each client of a run trains."""
     if mixed := engine.find(MixedModelsStage):
         mixed.family = family
 

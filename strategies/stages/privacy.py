@@ -61,7 +61,7 @@ BIT_NOISE = 1 / 20  # sigma_b over M
 
 
 class Privacy:
-    """What protects the clients of one run from who reads its models."""
+    """Differential privacy of one run's clients."""
 
     def __init__(self, config: Config, entry: Algorithm) -> None:
         self.config, self.dp = config, config.dp
@@ -79,7 +79,7 @@ class Privacy:
 
     @property
     def expected(self) -> float:
-        """M, the clients to be expected in a round."""
+        """M, the expected number of clients in a round."""
         return self.sampling * self.clients
 
     # ------------------------------------------------------------------ the run
@@ -363,7 +363,7 @@ def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
 
 
 class ClientPrivacyStage(ServerStage):
-    """Adds noise to what the clients of each phase come to, and keeps the run's accounts."""
+    """Adds noise to the sums of each phase, and keeps the run's privacy accounts."""
 
     name = "privacy"
     hides = True
@@ -402,7 +402,7 @@ class ClientPrivacyStage(ServerStage):
         return True
 
     def after_fold(self, opened: Opened, folded: Folded) -> None:
-        """Put noised sums in the place of the replies."""
+        """Replace the replies by noised sums."""
         engine, phase = self.engine, opened.phase
         if phase.contract.noised:
             came = folded.reduced or engine.nobody()

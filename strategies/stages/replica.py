@@ -1,4 +1,4 @@
-"""The model on its way down as codes, run-config key ``codec.down``.
+"""Server half of ``codec.down``: sends the model as codes.
 
 With w^t the model that clients have, w the rule's next one and C the codec:
 
@@ -38,7 +38,7 @@ MOST_STEPS = 1000  # codes that are held for nodes that were away
 
 
 class Download:
-    """What has gone down, as far as nodes may go on from it."""
+    """The downloads that later codes may build on."""
 
     def __init__(self, config: Config) -> None:
         down = config.codec
@@ -49,7 +49,7 @@ class Download:
             else codec_of(down.down, down.keep, down.bits, down.block, down.rotate)
         )
         self.residual: Arrays = {}  # A
-        self.owner = ""  # the model that is short of A; nothing is owed to another one
+        self.owner = ""  # the model that lacks A; other models lack nothing
         self.newest = 0  # bytes of the code that has come to it
         self.steps: list[Step] = []  # the last codes, in the order of rounds
         self.known: dict[int, str] = {}  # by node, the model that it has
@@ -67,7 +67,9 @@ class Download:
         model = {**new, **{n: dense(a) for n, a in made.items()}}
         before, self.owner, self.newest = self.id_of(old), self.id_of(model), len(code)
         self.residual = {n: dense(a) for n, a in left.items()}
-        chain = self.steps if self.steps and self.steps[-1].after == before else []  # else the run went back
+        chain = (
+            self.steps if self.steps and self.steps[-1].after == before else []
+        )  # otherwise the run was rolled back
         self.steps = [*chain, Step(before, self.owner, code)][-MOST_STEPS:]
         return model
 
@@ -79,13 +81,13 @@ class Download:
         return min(whole, whole - sum(model[n].nbytes for n in codable(model, trainable)) + self.newest)
 
     def id_of(self, model: Arrays) -> str:
-        """Return what a model is known by."""
+        """Return the id of a model."""
         if self._named[0] is not model:
             self._named = model, sha256(model)
         return self._named[1]
 
     def steps_for(self, node: int, model: Arrays) -> Steps:
-        """Return what brings a node up to a model: codes, or no base if the whole model is smaller."""
+        """Return the codes that update a node to a model, or no base if the whole model is smaller."""
         goal, since = self.id_of(model), self.known.get(node, "")
         if since == goal:
             return Steps(goal, since, ())
@@ -131,7 +133,7 @@ class ReplicaStage(ServerStage):
         return self.download.coded(engine.model, arrays, engine.trainable, engine.round)
 
     def attach(self, opened: Opened, out: Outgoing) -> None:
-        """Put codes in the place of the model, if the node can go on from them."""
+        """Send codes instead of the model, if the node has their base."""
         engine = self.engine
         if opened.phase.records.get(wire.ARRAYS) is not engine.model:
             return

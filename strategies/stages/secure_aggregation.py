@@ -1,4 +1,4 @@
-"""Secure aggregation, ``secagg = true``: each phase goes by way of masked sums over nodes."""
+"""Server half of secure aggregation, ``secagg = true``: masked sums over nodes in each phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SecureAggregationStage(ServerStage):
-    """Puts the masked exchange in the place of the plain one."""
+    """Replaces the plain exchange by the masked one."""
 
     name = "secure_aggregation"
     replayed = False  # a transcript has the sums

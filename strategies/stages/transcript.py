@@ -1,4 +1,4 @@
-"""What a phase leaves for its transcript: who committed to which upload, and what the uploads came to.
+"""Server half of the transcript: commitments to uploads, and the phases' sums.
 
 The commitment is taken out of each answer before anything else reads it, and an answer without a valid one
 is refused: so that what is published can be checked without trusting the nodes.
@@ -42,7 +42,7 @@ class CommittedUpload:
 
 @dataclass
 class Evidence:
-    """What one phase leaves."""
+    """The evidence of one phase."""
 
     phase: Phase
     run: str
@@ -98,7 +98,7 @@ class Evidence:
             self.sums = {f"{r}/{n}": a for r, arrays in given.items() for n, a in arrays.items()}
 
     def record(self) -> dict[str, Any]:
-        """Return what the round's line says of the phase, but for its files."""
+        """Return the phase's part of the round's line, without its files."""
         assert self.folded is not None
         folded, phase = self.folded, self.phase
         about = {"phase": phase.name, "kind": phase.kind, "attempt": self.attempt, "model": self.model}
@@ -155,7 +155,7 @@ def replies_record(replies: AggregatedReplies | None, *, hidden: bool = False) -
 
 @dataclass(frozen=True)
 class RoundEvidence:
-    """What a round leaves for its transcript."""
+    """The evidence of a round."""
 
     round: int
     outcome: str  # ``updated``, ``skipped`` or ``rolled-back``; ``begun`` of round 0
@@ -178,7 +178,7 @@ def state_digest(state: ServerState) -> str:
 
 
 class TranscriptStage(ServerStage):
-    """Gathers what each round leaves for anyone to check it by."""
+    """Gathers the evidence of each round."""
 
     name = "transcript"
     replayed = False

@@ -1,4 +1,4 @@
-"""The grid of a deployed run: packs what goes to our nodes, unpacks what comes; see `task.wire.packing`."""
+"""The grid of a deployed run: packs messages to Bouquet nodes, unpacks replies; see `task.wire.packing`."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

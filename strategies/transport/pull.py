@@ -96,15 +96,15 @@ class AtOnce:
         self._ids: set[str] = set()
 
     def add(self, ids: Iterable[str]) -> None:
-        """Wait for the replies to these messages too."""
+        """Also wait for the replies to these messages."""
         self._ids |= set(ids)
 
     def drop(self, message_id: str) -> None:
-        """Wait for the reply to this message no more."""
+        """Stop waiting for the reply to this message."""
         self._ids.discard(message_id)
 
     def get(self, timeout_s: float) -> list[Found]:
-        """Return what is there; if nothing is, after the time at most."""
+        """Return the available replies; if there are none, wait up to the time."""
         found = self._pull()
         if not found and timeout_s > 0:
             assert isinstance(self.grid, Prompt)
@@ -117,7 +117,7 @@ class AtOnce:
         return [(reply.metadata.reply_to_message_id, reply) for reply in replies]
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
 
 
 class OneByOne:
@@ -130,7 +130,7 @@ class OneByOne:
         self._wanted: set[str] = set()
         self._change = threading.Condition()
         self._worker: threading.Thread | None = None  # the one that asks; others are stuck
-        self._since = 0.0  # when it began to ask for what it asks for
+        self._since = 0.0  # when it began its present request
         self._asks = True  # until the SuperLink cannot say which replies are there
         self._asking = False
         self._closed = False
@@ -143,7 +143,7 @@ class OneByOne:
             self._wanted.update(new)
             self._ids.extend(new)
             if new and self._asking:
-                self._since = -math.inf  # the question that is held is not about these: another asks
+                self._since = -math.inf  # the long poll is not about these: another thread asks
             self._change.notify()
 
     def drop(self, message_id: str) -> None:
@@ -243,7 +243,7 @@ class OneByOne:
                 return len(self._ids)
             first = [i for i in self._ids if i in found]
             self._ids = deque(first + [i for i in self._ids if i not in found and i in self._wanted])
-            if not first:  # a link that holds no more questions says so at once
+            if not first:  # a link without room for more long polls answers at once
                 self._change.wait(max(began + timing.REPLY_LATER_S - time.monotonic(), 0.0))
             return len(first)
 

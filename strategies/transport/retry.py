@@ -1,4 +1,4 @@
-"""Call a SuperLink that may be in trouble for a while."""
+"""Retry calls to a SuperLink with transient errors."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Codecs: an update as few bytes, and back. Pure functions of arrays, knobs and a seed."""
+"""Codecs compress updates and restore them: pure functions of arrays, knobs and a seed."""
 
 from task.codecs.codec import Codec
 from task.codecs.flat import Eden, Int8
@@ -9,7 +9,7 @@ from task.codecs.sparse import STC, TopK
 from task.codecs.structured import LowRankCode, MaskCode
 
 CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Half, Int8, Eden, TopK, STC, RandK)}
-# Codes that ``structured.kind`` or an algorithm's own record names, and no other run can choose.
+# Codes of ``structured.kind`` or of an algorithm's own record; other runs cannot choose them.
 OTHERS: dict[str, type[Codec]] = {codec.name: codec for codec in (LowRankCode, MaskCode, Sign)}
 
 

@@ -1,4 +1,4 @@
-"""What every codec is, and the form of its codes: a header, a table, planes.
+"""Base of the codecs, and the form of their codes: a header, a table, planes.
 
     header   16 bytes, little-endian: magic 0xBC, version 1, codec, bits (1 byte each); tensors (4); seed (8)
     table    what the codec says of each tensor or block: how many entries, scales
@@ -79,7 +79,7 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Left(Held):
-    """What a code leaves out of an update, and what it sends of each of the places `index`.
+    """The residual of a code: what it leaves out of an update, and what it sends at the places `index`.
 
     `sent` is float32: changes, or the entries' new values (not `changes`).
     """
@@ -193,7 +193,7 @@ class Codec(ABC):
 
     @abstractmethod
     def most_bytes(self, shapes: Sequence[Sequence[int]]) -> int:
-        """Return what no code of tensors of these shapes exceeds."""
+        """Return an upper bound on the bytes of a code of tensors of these shapes."""
 
     @abstractmethod
     def _encode(self, x: Arrays, values: Arrays, seed: int) -> tuple[int, bytes, dict[str, Left]]:
@@ -206,7 +206,7 @@ class Codec(ABC):
         """Read what follows the header."""
 
     def kept(self, size: int) -> int:
-        """Return how many of a tensor's entries travel at most: max(1, ceil(p n)), and none of none."""
+        """Return how many of a tensor's entries are sent at most: max(1, ceil(p n)); 0 if it is empty."""
         return min(size, max(1, math.ceil(self.keep * size)))
 
 

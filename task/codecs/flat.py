@@ -103,7 +103,7 @@ def _steps(upper: np.ndarray) -> np.ndarray:
     return (upper.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-# Lloyd and Max: the cells of |N(0, 1)| that lose least, their centroids; the bounds are halfway between.
+# Lloyd and Max: the centroids of the best cells of |N(0, 1)|; the bounds are halfway between them.
 CENTROIDS = {
     1: (0.797884561,),
     2: (0.452780035, 1.51041761),

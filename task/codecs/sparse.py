@@ -22,7 +22,7 @@ class _Largest(Codec):
     """k_i = max(1, ceil(p n_i)) entries of each tensor, chosen by magnitude; positions as in `rice`."""
 
     biased = True
-    ternary: ClassVar[bool]  # signs and magnitudes travel, not values
+    ternary: ClassVar[bool]  # signs and magnitudes are sent, not values
 
     @property
     def sparse(self) -> bool:

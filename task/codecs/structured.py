@@ -1,4 +1,4 @@
-"""Structured updates as they travel, Konečný et al. 2016, arXiv 1610.05492, section 2.
+"""Codes of structured updates, Konečný et al. 2016, arXiv 1610.05492, section 2.
 
 A client's steps stay in a random space (`client_app.training.restriction` has the formulas), and what it
 sends are the numbers in it. The space itself is not sent: client and server draw it from the seed in the
@@ -62,7 +62,7 @@ class _InSpace(Codec):
 
     @abstractmethod
     def numbers(self, shape: Sequence[int]) -> int:
-        """Return how many numbers of a tensor travel."""
+        """Return how many numbers of a tensor are sent."""
 
     def most_bytes(self, shapes: Sequence[Sequence[int]]) -> int:
         """Return the length of every code."""
@@ -84,7 +84,7 @@ class _InSpace(Codec):
 
     @abstractmethod
     def _sent(self, seed: int, name: str, x: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return the numbers of a tensor that travel, given its update `x`."""
+        """Return the numbers of a tensor that are sent, given its update `x`."""
 
     @abstractmethod
     def _made(self, seed: int, name: str, start: Base, sent: np.ndarray) -> np.ndarray | Held:

@@ -1,4 +1,4 @@
-"""The data sets a run can name; each is decoded once and then read by memory mapping.
+"""Load data sets: each is decoded once and then read by memory mapping.
 
 Importing this package is cheap: torch, torchvision, scikit-learn and Pillow are imported where they are
 needed, and only the process that decodes pays for the last three.
@@ -73,7 +73,7 @@ Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time in ns of each f
 
 
 def stamp_of(config: DataConfig, data_path: str, client_name: str) -> Stamp:
-    """Return what changes when the files change that a node brings.
+    """Return a stamp that changes with the node's own files.
 
     Raises:
         DataError: There are none.
@@ -166,7 +166,7 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
 
 
 def natural_task(config: DataConfig) -> str:
-    """Return what a run is for whose data are at the nodes alone, a name in `task.tasks.TASKS`."""
+    """Return the task of a run whose data are only at the nodes, a name in `task.tasks.TASKS`."""
     if config.task != "auto":
         return config.task
     return "language" if spec_of(config.dataset).targets > 1 else "classification"
@@ -228,7 +228,7 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
         subset["pool-test"] = True
     key = cache.key_of({"name": request.name, "files": stats, "keys": source.keys, "subset": subset})
     named = folder_name(request.name)
-    if request.grows:  # all states of the same files have one name in front
+    if request.grows:  # all states of the same files share a prefix
         named += f"-{cache.key_of({'owner': request.owner, 'path': request.data_path, 'keys': source.keys})}"
     folder = request.cache_dir / "datasets" / f"{named}-{key}"
     entry = cache.load(folder)
@@ -266,7 +266,7 @@ def _owned(request: Request, source: Source) -> Decoded:
     whole = _cached(as_read, spec_of(request.name).locate(as_read))
     expected = len(whole.classes) or request.num_classes or whole.num_classes  # some data name their classes
     if not request.keep_missing and whole.x.dtype.kind == "f" and np.isnan(whole.x).any():
-        return _decode(request, source)  # which says where
+        return _decode(request, source)  # which names the place
     if whole.y.dtype.kind == "f" and request.num_classes in (0, whole.num_classes):
         return cut(request, whole)
     if request.num_classes not in (0, expected) or whole.num_classes > (request.num_classes or expected):

@@ -1,4 +1,4 @@
-"""What a data set is: arrays on disk, and how an example becomes what a model reads."""
+"""Base of the data sets: arrays on disk, and the conversion of examples to a model's inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from task.config.sections import TABLES, DataConfig, SyntheticConfig
 from task.errors import ConfigError, DataError, local
 from task.references import is_reference
 
-if TYPE_CHECKING:  # torch costs seconds; who only reads labels does not pay
+if TYPE_CHECKING:  # importing torch takes seconds, and labels don't need it
     import torch
 
     from task.datasets.columns import Preparation
@@ -30,7 +30,7 @@ Rows = npt.NDArray[np.int64]
 # By the run-config key "pixels": what is subtracted from pixels of 0 to 1, and what divides them then.
 PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
-ROWS = "data set"  # what the hash of its rows is called where parties compare what they have
+ROWS = "data set"  # name of the rows' hash where parties compare their data
 IN_CACHE = 64  # examples at once that stay in the cache between two operations
 
 
@@ -141,8 +141,8 @@ class Decoded:
     frozen: bool = False  # whether a user's data set draws its examples, which were read once
     description: str = ""  # one line about what was loaded
     source: str = ""  # where it came from
-    # Sentences about what was left out or not taken as it stands. They are for who has the data: they may
-    # have names and values of them.
+    # Notes on what was ignored or changed in reading. They are only for the data's owner, as they may have
+    # names and values.
     notes: tuple[str, ...] = ()
     read: dict[str, Any] = field(default_factory=dict)  # facts about the files, as of JSON
 
@@ -222,7 +222,7 @@ class Dataset(Decoded):
             return picked.long()
         picked = picked.float()
         if self.kind == "image":
-            picked.div_(self.scale)  # eight times as fast as to divide the integers, to the same bits
+            picked.div_(self.scale)  # eight times as fast as dividing the integers, with the same bits
         if self.preparation:
             return self.preparation(picked)
         picked = picked.float().reshape(len(picked), *self.input_shape)
@@ -301,7 +301,7 @@ class Dataset(Decoded):
 
 
 def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:
-    """Return what the run's data set is known by, as `task.references.code_of` has code; {} if it is ours.
+    """Return the digest of the run's data set, like code in `task.references.code_of`; {} if it is built in.
 
     Files and a user's code may give each machine other rows, or the same in another order.
     """
@@ -316,26 +316,26 @@ def _own(picked: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a loader is asked for: the parts of the run config that concern it, resolved."""
+    """The request to a loader: the parts of the run config that concern it, resolved."""
 
     name: str  # of the data set
     data_dir: Path
     cache_dir: Path
     data_path: str = ""  # file or folder of imagefolder, csv and npz
     num_classes: int = 0  # 0 = from the data
-    task: str = "auto"  # what the targets are for; "auto" = what they are by themselves
+    task: str = "auto"  # the task; "auto" = that of the targets
     num_clients: int = 0  # population K; 0 = the number of owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     owner: str = ""  # the one client who owns all rows; "" for pooled data
     grows: bool = False  # whether the owner's files may have more examples later
     keep_missing: bool = False  # whether missing values become NaN instead of an error
-    local_test_fraction: float = 0.0  # the owner's own test set; of pooled data the partition takes care
+    local_test_fraction: float = 0.0  # the owner's own test set; for pooled data the partition makes it
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the decoded data depend on: files (by name, size and time) and further keys."""
+    """The source of decoded data: files (by name, size and time) and other keys that they depend on."""
 
     files: tuple[Path, ...] = ()
     keys: dict[str, Any] = field(default_factory=dict)
@@ -353,5 +353,5 @@ class DatasetSpec:
     ]  # finds (or downloads) the raw files, names what the result depends on
     decode: Callable[[Request, Source], Decoded]  # turns them into arrays; runs once, heavy imports inside
     own: bool = False  # whether a node can bring data of its own in this form
-    targets: int = 1  # most of one row: of text, each byte that is predicted counts as an example
+    targets: int = 1  # upper limit for a row: in text, each predicted byte counts as an example
     text: bool = False  # whether a model reads bytes or numbers of words, int64

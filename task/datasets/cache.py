@@ -58,7 +58,7 @@ def _open(folder: Path, name: str, want: Mapping[str, Any]) -> npt.NDArray[Any]:
         raise _damaged(folder, path, "a NumPy array", local(repr(err))) from err
     if got != want:
         raise _damaged(folder, path, f"{want}", f"{got}")
-    return np.asarray(array)  # a plain view of the map: what is picked from it is a plain array
+    return np.asarray(array)  # a plain view of the map: selections from it are plain arrays
 
 
 def _facts(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
     try:
         with building(folder) as temporary:
             _write(temporary, arrays, meta)
-    except OSError as err:  # if another process was first, its entry is as good
+    except OSError as err:  # if another process was first, its entry is equivalent
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise DataError(
                 f"{local(folder)}: the cache entry cannot be written: {reason(err)}. Free some space, or set "

@@ -1,4 +1,4 @@
-"""Arrays of a user's own: their parts by name, and class numbers of whatever integers stand for classes."""
+"""A user's own arrays: their parts by name, and class numbers for the integers that stand for classes."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which columns of a data set each party has: a split of the last axis of an example.
+"""Split the columns of a data set among parties, along the last axis of an example.
 
 Of a table that are its columns; of pictures the columns of pixels, so that the left half is one party's.
 """

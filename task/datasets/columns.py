@@ -1,4 +1,4 @@
-"""What happens to the columns of a table before a model reads them: filled gaps, standardisation.
+"""Preparation of a table's columns: filling missing values, standardisation.
 
 Both go by the means and deviations of all clients' values, which the server has the clients sum up before
 round 1 and sends with every message (`strategies.stages.columns`); nodes keep none of it.
@@ -19,7 +19,7 @@ from task.errors import ConfigError, DataError
 from task.numerics.moments import ColumnMoments
 from task.references import is_reference
 
-if TYPE_CHECKING:  # torch costs seconds
+if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
     from task.datasets.base import Dataset, Decoded
@@ -51,7 +51,7 @@ class Preparation:
     missing: str  # how a missing number is filled: ``mean`` or ``zero``; ``refuse`` = there is none
     indicator: bool  # whether a model also reads, by feature, whether it is missing
     standardise: bool
-    moments: ColumnMoments | None = None  # by column that a model reads; None = not known yet
+    moments: ColumnMoments | None = None  # by input column; None = not known yet
 
     @property
     def learns(self) -> bool:
@@ -100,7 +100,7 @@ class Preparation:
         gone = torch.isnan(x)
         mean = torch.from_numpy(self.moments.mean[:d]) if self.moments else torch.zeros(d).double()
         fill = mean if self.missing == "mean" else torch.zeros_like(mean)
-        # In float64, so that a large offset costs no digits.
+        # In float64, so that a large offset loses no digits.
         wide = torch.where(gone, fill, x.double())
         if self.standardise and self.moments:
             wide = (wide - mean) / torch.from_numpy(self.moments.std[:d])
@@ -161,7 +161,7 @@ def column_names(dataset: Dataset) -> tuple[str, ...]:
 
 LARGE, UNLIKE = 1e3, 100  # a column whose values are larger, or larger than another's by this factor
 _SAMPLE, _NAMED = 20_000, 3
-_PICTURE = 16  # pixels that a picture has at least
+_PICTURE = 16  # fewest pixels of a picture
 
 
 def unscaled(dataset: Dataset, config: DataConfig) -> str:
@@ -183,7 +183,7 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
         return ""
     are_numbers, _, names = layout_of(dataset.columns, x.shape[1])
     numbers = np.flatnonzero(are_numbers)
-    # Of what is not missing; a column without a value counts as zeros.
+    # Over the values that exist; a column without values counts as zeros.
     size = np.nan_to_num(x[:, numbers]).max(axis=0, initial=0.0)
     if not (size > 0).any():
         return ""

@@ -1,4 +1,4 @@
-"""What a data set means, and what of it others may know so that they can agree on it.
+"""The meaning of a data set (columns, categories, classes), and digests of it to compare with others.
 
 A `Description` has names: of columns, values of categories, targets and classes. It stays where the data are
 unless their owner lets it out. A `Meaning` says, without the names, whether two descriptions are of the same
@@ -28,7 +28,7 @@ from task.datasets.base import Dataset, Decoded
 from task.datasets.header import TypedColumn, read_column
 from task.text import plain
 
-# What a digest is of, by part; where two differ, these words say it.
+# The parts that have digests, and the words for a difference in them.
 PARTS = {
     "kind": "the kind of its examples",
     "columns": "the names or kinds of its columns",
@@ -41,10 +41,10 @@ MOST_NUMBERS = 10_000  # classes without names, known by their numbers
 
 @dataclass(frozen=True)
 class Meaning:
-    """What others may know of a description."""
+    """The part of a description that others may know."""
 
     parts: Mapping[str, str] = field(default_factory=dict)  # digest by part, of those that the data name
-    inputs: tuple[int, ...] = ()  # by number that a model reads, its place among all; () = without names
+    inputs: tuple[int, ...] = ()  # by input, its place among all; () = without names
     outputs: tuple[int, ...] = ()  # the same by class, or by target where there are several
 
     def differing(self, other: Meaning) -> list[str]:
@@ -133,7 +133,7 @@ def described(data: Decoded) -> Description:
 
 
 def meaning_of(data: Dataset) -> Meaning:
-    """Return what others may know of what a data set means."""
+    """Return the part of a data set's meaning that others may know."""
     return data.meaning or described(data).meaning
 
 

@@ -1,4 +1,4 @@
-"""Fetching raw data that are not there: whole or not at all, next to what the user put there."""
+"""Download missing raw data, whole or not at all, next to the user's own files."""
 
 import shutil
 import stat
@@ -36,7 +36,7 @@ def download(
                 path.chmod(FILE)
                 path.replace(goal)
     except Exception as err:  # torchvision raises RuntimeError, URLError, OSError, zipfile's errors, ...
-        looked = " or ".join(dict.fromkeys(str(p / folder) for p in places))  # two places may be one
+        looked = " or ".join(dict.fromkeys(str(p / folder) for p in places))  # both places may be the same
         raise DataError(
             f"{name}: no data in {local(looked)}, and the download "
             f"failed: {local(' '.join(str(err).split()))}. Put the unpacked files into {local(target)}, or "

@@ -1,4 +1,4 @@
-"""Drift: the distribution of the clients' data changes while the run goes on.
+"""Drift: the distribution of the clients' data changes during the run.
 
 The run-config keys ``drift.*`` name a second *concept*, one of
 
@@ -39,7 +39,7 @@ from task.datasets.base import Rows
 from task.datasets.stream import chosen
 from task.numerics import seeds
 
-if TYPE_CHECKING:  # torch costs seconds
+if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
 
@@ -66,7 +66,7 @@ def changes(config: DriftConfig, rounds: int) -> list[int]:
     if config.kind == "none":
         return []
     step = config.span if config.pattern == "recurring" else max(rounds, 1)
-    return list(range(config.round, rounds + 1, step)[:1000])  # of a damaged file there could be many
+    return list(range(config.round, rounds + 1, step)[:1000])  # a damaged file could have many
 
 
 def client_rounds(config: DriftConfig, names: Sequence[str], seed: int) -> dict[str, int]:

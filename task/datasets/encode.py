@@ -1,4 +1,4 @@
-"""Cells of a csv file as what a model reads: numbers, and of a category an input for each of its values."""
+"""Encode the cells of a csv file: numbers, and one-hot inputs for categories."""
 
 import math
 import re
@@ -26,7 +26,7 @@ def number(cell: str) -> float:
 
 
 class CellError(ValueError):
-    """A cell is not what its column has; the text says what was expected and what was got."""
+    """A cell does not fit its column; the text says what was expected and found."""
 
 
 class Encoder:

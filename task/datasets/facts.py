@@ -1,4 +1,4 @@
-"""What was read: files, columns, classes, owners, what was left out, filled or scaled.
+"""Facts about the data that were read: files, columns, classes, owners, omissions, filling, scaling.
 
 `facts_of` makes the block that stands in ``config.json`` of a run whose server has data, and `in_words` the
 lines that a terminal, a report and a node's own log show of it. A node's block has names and values of its
@@ -19,11 +19,11 @@ from task.datasets.description import Description
 from task.datasets.header import TypedColumn, read_column
 
 Facts = dict[str, Any]  # as of JSON
-Line = tuple[str, str]  # what it is about, and what is so
+Line = tuple[str, str]  # the topic, and the fact
 
 MOST_LISTED = 100  # columns, classes, values of a category and owners in config.json
 SHOWN = 8  # of these in a line for people
-_MANY_ROWS = 1 << 16  # rows that are looked at together
+_MANY_ROWS = 1 << 16  # rows that are processed together
 
 
 def facts_of(dataset: Dataset) -> Facts:

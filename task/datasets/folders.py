@@ -1,4 +1,4 @@
-"""Folders of pictures by class: which folder is a class or a part, and what is left out.
+"""Folders of pictures by class: decide which folder is a class or a part, and what is ignored.
 
 ``<class>/<picture>``, or that in folders for training, test and validation (`task.datasets.parts`), perhaps
 below a single folder of another name, as unpacking an archive leaves it. A folder with folders in it is never
@@ -38,8 +38,8 @@ class Tree:
     pictures: tuple[Picture, ...]
     tests: str = ""  # the part that is the test set; "" = there is none
     loose: tuple[str, ...] = ()  # pictures in no folder of a class
-    notes: tuple[str, ...] = ()  # sentences about what is not taken as it stands
-    read: dict[str, Any] = field(default_factory=dict)  # what the folders are taken for
+    notes: tuple[str, ...] = ()  # notes on what is ignored or changed in reading
+    read: dict[str, Any] = field(default_factory=dict)  # how the folders are interpreted
 
     @property
     def used(self) -> tuple[Picture, ...]:

@@ -30,9 +30,9 @@ from task.errors import DataError, local
 TYPES = ("category", "id", "ignore", "number", "target")
 RESERVED = ("client", "split")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
-OTHER_MARKS = (";", "\t", "|")  # with which some programs part the cells
-LABELS = ("class", "label", "labels", "target", "targets")  # names that promise what is predicted
-_NAMELESS = re.compile(r"Unnamed: \d+")  # what pandas calls a column without a name
+OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of commas
+LABELS = ("class", "label", "labels", "target", "targets")  # usual names of targets
+_NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name for a column without a name
 _HEADER = "Put the column names into the first line"
 _TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
 
@@ -121,7 +121,7 @@ def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
 
 
 def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
-    """Refuse several columns of ids, and what says otherwise than they do which rows are for the test."""
+    """Refuse several columns of ids, and a column "split" that would contradict them."""
     ids = [c.name for c in columns if c.type == "id"]
     if len(ids) > 1:
         raise DataError(

@@ -41,7 +41,7 @@ _TODO = (
 
 
 class _Roles(NamedTuple):
-    """What the columns of a set are for."""
+    """The roles of a set's columns."""
 
     inputs: tuple[str, ...]
     label: str
@@ -146,7 +146,7 @@ def _loaded(name: str, key: str) -> dict[str, Any]:
 
 
 def _roles(key: str, columns: Any) -> _Roles:
-    """Return what the columns are for; refuse what is not clear."""
+    """Return the columns' roles; refuse unclear ones."""
     import datasets
 
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in columns.items())

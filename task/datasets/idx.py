@@ -25,7 +25,7 @@ class _Family(NamedTuple):
     """One data set in idx files."""
 
     folder: str  # also the name of torchvision's class
-    train: str  # how the names of the training files begin
+    train: str  # prefix of the training files' names
     test: str
     num_classes: int
     classes: tuple[str, ...] = ()

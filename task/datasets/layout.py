@@ -1,4 +1,4 @@
-"""Which axis of pictures in an array has the channels."""
+"""Find the channel axis of pictures in an array."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""LEAF's JSON (Caldas et al. 2018, arXiv 1812.01097): users, and what each of them has to learn from.
+"""LEAF's JSON (Caldas et al. 2018, arXiv 1812.01097): users and their examples.
 
 Files hold ``users`` and ``user_data``, where a user has as many ``x`` as ``y``. Of LEAF's own folder of a
 data set the files below ``train`` and ``test`` are read; before they were divided, those below ``all_data``.
@@ -29,8 +29,8 @@ SIDE = 28  # of FEMNIST's pictures
 CHARACTERS = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # in the order of FEMNIST's labels
 )
-TWEET = 25  # words of Sent140 that count, as in LEAF and FedProx
-TEXT = 4  # where a tweet's text stands among its fields: id, date, query, author, text
+TWEET = 25  # words of Sent140 that are used, as in LEAF and FedProx
+TEXT = 4  # position of a tweet's text in its fields: id, date, query, author, text
 _FROM = "LEAF's scripts make them, see https://leaf.cmu.edu"
 
 
@@ -123,7 +123,7 @@ def _classes(labels: list[Any], count: int) -> npt.NDArray[np.int64]:
 
 
 def _kept(request: Request, source: Source, everyone: list[User]) -> list[User]:
-    """Leave out who has no training examples.
+    """Drop users without training examples.
 
     Raises:
         DataError: No user is left.

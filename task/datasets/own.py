@@ -1,4 +1,4 @@
-"""What csv, npz and imagefolder share: data in the user's own files, pooled or of one node.
+"""Common parts of csv, npz and imagefolder: data in the user's own files, pooled or of one node.
 
 Without a test part, a tenth of the examples (of each owner's, drawn by seed) becomes the global test set.
 What a node brings is all its own, so there the test part is the client's own and a share

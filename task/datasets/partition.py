@@ -1,4 +1,4 @@
-"""Who owns which examples: computed once, kept in the cache, the same on every machine.
+"""Partitions: who owns which examples, computed once, cached, and the same on every machine.
 
 A partition is dealt by class, by size or at random (`task.datasets.partitioners`), or follows the data set's
 natural owners (``natural``), or lets each client draw for itself (``bootstrap``). Of a client's rows the
@@ -31,7 +31,7 @@ class PartitionSpec(NamedTuple):
     """One entry of `PARTITIONS`."""
 
     description: str
-    deal: Callable[[Deal], list[Rows]] | None = None  # None: the pool is not dealt
+    deal: Callable[[Deal], list[Rows]] | None = None  # None: the pool is not split
     keys: tuple[str, ...] = ()  # fields of `DataConfig` that it depends on, besides `_COMMON`
 
 
@@ -86,7 +86,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
 }  # fmt: skip
 
 _COMMON = ("partition", "num_clients", "min_client_examples", "local_test_fraction")
-_VERSION = 1  # raise it when a deal changes, so that older cache entries are not used
+_VERSION = 1  # increment it when a partition's code changes, so that older cache entries are not used
 
 _SAMPLE = 100  # clients whose statistics stand for all of a bootstrap partition
 

@@ -1,4 +1,4 @@
-"""How the training pool is dealt to clients: one function per partition.
+"""Split the training pool among clients: one function per partition.
 
 Each takes a `Deal` and returns one array of row numbers per client. ``dirichlet``, ``dirichlet-capped`` and
 ``classes`` are flwr-datasets' partitioners. The others are ours, as flwr-datasets either has no such scheme
@@ -29,7 +29,7 @@ BASE = 5  # power-law: examples of a digit that each of its holders gets first
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """What is dealt to K = ``config.num_clients`` clients."""
+    """The examples to be split among K = ``config.num_clients`` clients."""
 
     size: int  # rows 0 .. size - 1
     labels: Rows | None  # their classes; None for data without one class per example
@@ -220,7 +220,7 @@ def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
     partitioner.dataset = datasets.Dataset.from_dict({"label": deal.classes(), "row": np.arange(deal.size)})
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of each repeated draw
+            warnings.simplefilter("ignore")  # it warns at each repeated draw
             parts = [partitioner.load_partition(k) for k in range(clients)]
     except ValueError as err:
         raise DataError(
@@ -325,7 +325,7 @@ def brought(deal: Deal) -> list[Rows]:
     if not callable(own):
         raise ConfigError(f"{key}: expected a callable (labels, num_clients, rng); got {type(own).__name__}")
     try:
-        # Once more, as each node deals for itself.
+        # Twice, as each node computes the partition for itself.
         parts, again = (
             [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
             for _ in range(2)

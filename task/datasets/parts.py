@@ -1,4 +1,4 @@
-"""The parts of a data set by their names: what a folder, a column `split`, an array or a split is for.
+"""Names of a data set's parts (training, validation, test) in folders, columns, arrays and splits.
 
 Nothing is tuned on validation examples here, so they are the test set where there is no other, and left out
 where there is one; either way the reader says so.

@@ -1,4 +1,4 @@
-"""Pictures as arrays: which of Pillow's modes are read, and how.
+"""Read pictures as arrays: the supported modes of Pillow, and their conversion.
 
 ==========================  ==============================================================================
 mode                        read as
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY, COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
-MOST_PIXELS = 2**26  # of a picture; a small file may say that it is of billions
+MOST_PIXELS = 2**26  # of a picture; a small file may claim billions
 _ORIENTATION, _UPRIGHT = 0x0112, 1  # an EXIF tag
 _TODO = (
     "Convert all pictures to 8 bits by one range for all sites, as in x / 4095 * 255 for values of 12 bits"

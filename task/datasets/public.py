@@ -1,4 +1,4 @@
-"""Public examples: the same rows at every party, which no message carries.
+"""Public examples: the same rows at every party, never sent.
 
 Their labels are not read, unless models are pretrained on them (``fedmd.pretrain-epochs``).
 
@@ -38,7 +38,7 @@ from task.numerics import seeds
 if TYPE_CHECKING:
     import torch
 
-CODE = "public examples"  # what their hash is called where parties compare what they have
+CODE = "public examples"  # name of their hash where parties compare their data
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:
 
 
 def no_logits(config: Config, classes: int) -> dict[str, np.ndarray]:
-    """Return the table before anybody sent logits."""
+    """Return the table before any client sent logits."""
     return {
         "logits": np.zeros((config.public.examples, classes), np.float32),
         "clients": np.zeros(1, np.int64),

@@ -1,4 +1,4 @@
-"""Feature skew: clients whose inputs differ while their labels are dealt as the partition says.
+"""Feature skew: clients' inputs differ, while labels follow the partition.
 
 The run-config key ``feature-skew`` names how the images of client k of K change, k counted from 0 as in the
 clients' names; x is a pixel from 0 to 1, before the data set's own normalisation:
@@ -39,7 +39,7 @@ from task.numerics import seeds
 if TYPE_CHECKING:
     import torch
 
-STRENGTH = {"background": 0.5, "contrast": 0.5, "noise": 0.2}  # s where the key is 0
+STRENGTH = {"background": 0.5, "contrast": 0.5, "noise": 0.2}  # s if the key is 0
 STYLES = ("none", "invert", "rotate", "noise", "contrast")  # of client k: number k mod 5
 DARK = 0.1  # a pixel below it is background
 
@@ -66,7 +66,7 @@ class Skew:
         for style, kind in enumerate(STYLES[1:], 1):
             mine = np.flatnonzero(k % len(STYLES) == style)
             if len(mine):
-                # the first client of a kind that is skewed at all, or for noise the one of all its strength
+                # the first client with a skew, or, for noise, the one with the full strength
                 number = np.full(len(mine), self.clients - 1 if kind == "noise" else 1)
                 at = torch.from_numpy(mine)
                 changed[at] = self.changed(kind, STRENGTH.get(kind, 0.0), pixels[at], numbers[mine], number)
@@ -169,7 +169,7 @@ def _drift(dataset: Dataset, partition: Partition, config: Config, clients: Rows
         whole = Skew(drift.kind, drift.strength or STRENGTH.get(drift.kind, 0.0), 2, seed, np.zeros(0, int))
 
         def images(pixels: torch.Tensor, numbers: Rows) -> torch.Tensor:
-            second = np.ones(len(numbers), np.int64)  # of two clients the one with all of the skew
+            second = np.ones(len(numbers), np.int64)  # of two clients the one with the full skew
             return whole.changed(drift.kind, whole.strength, pixels, numbers, second)
 
     place = seeds.rng_for(seed, seeds.DRIFT).permutation(count) / count

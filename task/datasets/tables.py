@@ -346,7 +346,7 @@ def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
         DataError: It is not one, or has none of a name that is needed.
     """
     try:
-        # Opened here, because NumPy leaves the file open when it is not what it should be.
+        # Opened here, because NumPy leaves an invalid file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             needs, free = sum(member.file_size for member in archive.zip.infolist()), available()
             if needs > free:

@@ -22,7 +22,7 @@ from task.datasets.header import TypedColumn
 from task.errors import DataError, local
 
 Ints = npt.NDArray[np.int64]
-MOST_CLASSES = 2**31  # while no run has said how many there are
+MOST_CLASSES = 2**31  # until a run sets the number
 _WHOLE = re.compile(r"^([+-]?\d+)\.0*$")
 
 

@@ -1,4 +1,4 @@
-"""Texts as numbers of words, the same on every machine, and AG News.
+"""Encode texts as word numbers, the same on every machine; and AG News.
 
 A word's number is its hash (Weinberger et al. 2009, arXiv 0902.2206, "the hashing trick"; fastText does so
 with its n-grams), so no vocabulary has to be agreed on, and no client reveals which words it has. Two words

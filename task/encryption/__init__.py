@@ -1,1 +1,1 @@
-"""Homomorphic encryption: sums of ciphertexts that only the nodes' key opens."""
+"""Homomorphic encryption: sums of ciphertexts that only the nodes' key decrypts."""

@@ -1,4 +1,4 @@
-"""Encrypted models: CKKS (Cheon, Kim, Kim & Song 2017, ePrint 2016/421) by TenSEAL, for additions alone.
+"""Encrypted models: CKKS (Cheon, Kim, Kim & Song 2017, ePrint 2016/421) by TenSEAL, for additions only.
 
 All nodes share one secret key. A node encrypts sum_k (n_k / n) x_k and sum_k n_k / n over its own clients, n
 being the weight of all clients that were asked; after decryption, the sum over nodes is divided by the other
@@ -41,7 +41,7 @@ DEGREE, BITS, SCALE = 4096, (54, 54), 2.0**40
 SLOTS = DEGREE // 2
 MOST = 2.0**12
 LEAST_SHARE = 2.0**-20  # of the asked clients' weight; a mean over less would be noise
-SLACK = 1e-6  # what noise may add to a share
+SLACK = 1e-6  # tolerance for noise on a share
 CIPHERTEXT, FORM = "ciphertext", "form"  # the arrays of an encrypted record
 KEY_FILE, PUBLIC_FILE = "he.context", "he.json"  # of a node: context with the secret key; of the link
 NODE_KEY, REQUIRED = "he-key", "he-required"  # in the node config: the key's file; whether runs must encrypt
@@ -55,7 +55,7 @@ def tenseal() -> Any:
     """
     try:
         import tenseal as found
-        import tenseal.sealapi  # without it a ciphertext does not say its scale
+        import tenseal.sealapi  # without it a ciphertext has no scale
     except ImportError:
         raise ConfigError(
             'run-config key "he": expected TenSEAL, which encrypts and adds; got none. '
@@ -65,7 +65,7 @@ def tenseal() -> Any:
 
 
 def public_of(context: bytes) -> dict[str, Any]:
-    """Return what the link's kit says of a context: its parameters, and what it is known by."""
+    """Return a context's public description for the link's kit: its parameters and its id."""
     parameters = {"scheme": "CKKS", "degree": DEGREE, "bits": list(BITS), "scale": SCALE}
     return {"id": id_of(context), "parameters": parameters}
 
@@ -123,7 +123,7 @@ def simulated_key(folder: Path) -> Path:
 
 
 def id_of(context: bytes) -> str:
-    """Return what a context is known by: a SHA-256 of its parameters and its key, which it does not show."""
+    """Return the id of a context: a SHA-256 of its parameters and its key, which it does not reveal."""
     return hashlib.sha256(b"bouquet: CKKS context" + context).hexdigest()
 
 
@@ -146,7 +146,7 @@ def read_key(path: Path) -> "Key":
 
 
 class Key:
-    """What nodes encrypt and decrypt with.
+    """The key that nodes encrypt and decrypt with.
 
     Raises:
         ValueError: The bytes are no context with a secret key and our parameters.

@@ -55,7 +55,7 @@ class Sealing(Mean):
 
 
 class Ciphertexts:
-    """The server's reduction: it adds up what it cannot open.
+    """The server's reduction: adds ciphertexts that it cannot decrypt.
 
     `like` are arrays of the form that a client's have.
     """

@@ -1,1 +1,1 @@
-"""What the app uses of Flower that is not public, wherever it runs."""
+"""Uses of Flower's private names, by all parts of the app."""

@@ -1,4 +1,4 @@
-"""What Flower's own programs get of us: an app's bundle, and their environment."""
+"""Build an app's bundle as Flower's command line does, and set the environment of Flower's programs."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""What Flower's grid and messages do not say: what errors mean, what is answered, many parts at once.
+"""Additions to Flower's grid: meaning of errors, which messages are answered, several parts per call.
 
 Errors go by name: which classes there are depends on the grid.
 """
@@ -39,7 +39,7 @@ _pushing = threading.local()
 
 
 def is_superlink_error(err: Exception) -> bool:
-    """Return whether an error is the SuperLink's own (HTTP 5xx) and may pass."""
+    """Return whether an error is the SuperLink's own (HTTP 5xx) and may be transient."""
     status = getattr(getattr(err, "response", None), "status_code", 0)
     return isinstance(status, int) and status >= 500
 
@@ -50,7 +50,7 @@ def ends_the_run(err: Exception) -> bool:
 
 
 def set_reply_to(reply: Message, message_id: str) -> None:
-    """Let a reply answer another message than the one that it was made for."""
+    """Make a reply answer a different message than the one it was created for."""
     reply.metadata.__dict__["_reply_to_message_id"] = message_id
 
 
@@ -69,7 +69,7 @@ def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] 
     """
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-    # The answer has the same field as the question.
+    # The answer has the same field as the request.
     found = _ask(grid, f"{ANSWERED}?hold={hold_s:g}", message_ids, PullAppMessagesRequest)
     return None if found is None else set(found.message_ids)
 
@@ -88,7 +88,7 @@ def takes_parts(grid: Grid) -> bool:
 @contextmanager
 def in_parts(packed: bool) -> Iterator[None]:
     """Let Flower's grid send what this thread pushes several small objects a call."""
-    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded by who uses it
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
     theirs = getattr(http_grid, "push_objects", None)
     if packed and http_grid is not None and theirs is not None and not hasattr(theirs, "packs"):
         vars(http_grid)["push_objects"] = _packing(theirs)

@@ -1,4 +1,4 @@
-"""The names of Flower that are not public and that the app uses anywhere: why, and what breaks without them.
+"""Manifest of Flower's private names that the app uses: why, and what breaks without them.
 
 Flower documents `flwr.app`, `flwr.clientapp`, `flwr.serverapp`, `flwr.simulation` and `flwr.common`; any
 release may change the rest. Only `task.flower` and `server_app.deploy.flower` use the rest, and

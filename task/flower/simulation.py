@@ -1,4 +1,4 @@
-"""Flower's simulation engine, with workers of ours and without its pauses.
+"""Flower's simulation engine, with our workers and without its pauses.
 
 Flower's `run_simulation` is deprecated and knows Ray as its only backend; what it does around the engine is
 done here.

@@ -1,4 +1,4 @@
-"""What fetching one reply may take: bytes and time.
+"""Limits on fetching one reply: bytes and time.
 
 Flower's grid gathers all parts of a reply that the sender's list names, as often as the list names them, and
 an array's own list of its parts may name one part a million times: some megabytes become terabytes. It waits
@@ -30,7 +30,7 @@ def nothing(object_ids: list[str]) -> dict[str, bytes]:
 
 
 class Allowance:
-    """What is left for one reply, whose parts are fetched by several threads: bytes, and until when.
+    """The remaining bytes and time for one reply, whose parts are fetched by several threads.
 
     The deadline is on the monotonic clock; `at_once` returns contents of parts that need not be fetched.
     """
@@ -53,7 +53,7 @@ class Allowance:
         """
         with self._lock:
             self._fetched += size
-            # Around what counts: the heads of the parts, and the names of the parts of parts.
+            # In addition to the content: the heads of the parts, and the names of the parts of parts.
             self._check(self._fetched, 2 * self.most_bytes + (1 << 20))
 
     def make(self, size: int) -> None:
@@ -86,7 +86,7 @@ def _install() -> None:
     """Replace Flower's functions, once."""
     if not getattr(Array.inflate, "counts", False) and hasattr(Array, "inflate"):
         _count_arrays()
-    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded by who uses it
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
     theirs = getattr(http_grid, "pull_objects", None)
     if http_grid is None or theirs is None or getattr(theirs, "counts", False):
         return

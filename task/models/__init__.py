@@ -1,4 +1,4 @@
-"""The models a run can name, and how their first parameters are drawn.
+"""The built-in models, and the initialisation of their parameters.
 
 A user's own model is named ``package.module:name``, see `task.models.brought`.
 
@@ -21,7 +21,7 @@ from task.errors import ConfigError, choose_from
 from task.numerics import seeds
 from task.references import is_reference
 
-if TYPE_CHECKING:  # torch costs seconds; who only checks a name does not pay
+if TYPE_CHECKING:  # importing torch takes seconds, and checking a name does not need it
     from torch import nn
 
 __all__ = ["MODELS", "WORD_BUCKETS", "ModelSpec", "build_model", "drawn"]
@@ -40,10 +40,10 @@ class ModelSpec:
     build: Callable[[Shape, int], nn.Module]  # draws from torch's CPU generator
     fits: Callable[[Shape, int], bool]
     kinds: frozenset[str] = frozenset({"image", "features"})  # of data sets, `task.datasets.Dataset.kind`
-    loss: str = ""  # in place of the task's own, of a model that no other one can train
+    loss: str = ""  # instead of the task's own, for a model that no other loss can train
     metrics: tuple[str, ...] = ()  # measured unless the run names others
-    # Whether an example ends with a condition, one-hot (`task.datasets.condition`); `build` and `fits` then
-    # take the number of conditions in place of that of classes.
+    # Whether an example ends with a one-hot condition (`task.datasets.condition`); `build` and `fits` then
+    # get the number of conditions instead of classes.
     conditional: bool = False
 
 

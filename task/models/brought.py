@@ -1,4 +1,4 @@
-"""Models that a user brings: a callable ``package.module:name`` is built, and checked before round 1."""
+"""A user's own model: build a callable ``package.module:name``, and check it before round 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from task.references import load_reference, place
 
 GIVEN = ("input_shape", "num_classes")
 _WANTED = "a callable (input_shape, num_classes) or () that returns a torch.nn.Module"
-ROUNDING = 1e-5  # by which the sum of probabilities may differ from 1
+ROUNDING = 1e-5  # tolerance of a sum of probabilities
 
 Shape = tuple[int, ...]
 
@@ -95,7 +95,7 @@ def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
     """Return made-up examples [count, ...]: of a text zeros, int64; else -0.5 and 0.5 in turns."""
     if text:
         return torch.zeros((count, *shape), dtype=torch.int64)
-    # No zeros, which dropout leaves as they are, and of both signs, as ReLU leaves positive numbers.
+    # No zeros, since dropout does not change them; both signs, since ReLU does not change positive numbers.
     return (torch.arange(count * math.prod(shape)) % 2 - 0.5).view(count, *shape)
 
 

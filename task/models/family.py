@@ -60,7 +60,7 @@ class UnitGroup:
     """Units of one layer that can be left out."""
 
     size: int  # U
-    # As many of each block of consecutive units are kept: a group normalisation's groups stay alike.
+    # The same number of each block of consecutive units is kept: a group normalisation's groups stay equal.
     blocks: int = 1
 
     def count(self, width: float, *, up: bool = False) -> int:
@@ -75,7 +75,7 @@ class Axis:
     """An axis of a tensor that runs over the units of a group."""
 
     group: int
-    repeat: int = 1  # consecutive positions for each unit: the pixels of a channel that was flattened
+    repeat: int = 1  # consecutive positions for each unit: the pixels of a flattened channel
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Levels(Generic[T]):
         return self.values[int(np.searchsorted(below, _draw(self.seed, client), side="right"))]
 
 
-@lru_cache(maxsize=1 << 16)  # a round asks several times
+@lru_cache(maxsize=1 << 16)  # called several times a round
 def _draw(seed: int, client: str) -> float:
     return float(seeds.rng_for(seed, seeds.WIDTHS, 0, client).random())
 

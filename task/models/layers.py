@@ -1,4 +1,4 @@
-"""Layers and whole models beyond PyTorch's: memory order, small batches, text, residual blocks, twins."""
+"""Layers and models that PyTorch lacks: memory order, small batches, text, residual blocks, twins."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ class Conv2d(nn.Conv2d):
         """Return the activations ``[B, channels, height, width]``."""
         if not input.is_cpu:
             return super().forward(input)
-        # not `contiguous`, which takes pictures of one channel for what they should be
+        # not `contiguous`, which does not convert pictures of one channel
         return super().forward(input.to(memory_format=torch.channels_last))
 
 
@@ -62,7 +62,7 @@ class BatchNorm3d(_LoneExample, nn.BatchNorm3d):
     """PyTorch's layer, but one value per channel goes through as in evaluation."""
 
 
-# What takes the place of PyTorch's layers in a model that a user brings.
+# Replacements of PyTorch's layers in a user's own model.
 LONE_EXAMPLE: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm1d: BatchNorm1d,
     nn.BatchNorm2d: BatchNorm2d,

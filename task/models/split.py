@@ -1,4 +1,4 @@
-"""A model that is cut between parties: at each a bottom over its own columns, at one of them a top over all.
+"""A model that is split between parties: a bottom at each over its own columns, a top at one of them.
 
 The bottom is the run's ``model`` with ``vertical.cut`` outputs in place of classes. The top is a perceptron
 that reads the outputs of all bottoms, side by side: ReLU, ``vertical.hidden`` units of ReLU (0 = none), and a

@@ -1,4 +1,4 @@
-"""Named arrays: what a model is outside of PyTorch.
+"""Named arrays: the form of models outside of PyTorch.
 
 `Arrays` maps the names of a ``state_dict`` to NumPy arrays. *Parameters* are its trainable tensors,
 *buffers* the running statistics and counters, *state* is both.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch costs seconds
+if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
-BLOCK = 1 << 15  # elements worked on at once, so that what one pass read the next finds in the L2 cache
+BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
 
 
 class Digest(Protocol):
@@ -47,7 +47,7 @@ def presumed_trainable(arrays: NamedArrays) -> tuple[str, ...]:
 
 
 def is_statistic(name: str) -> bool:
-    """Return whether PyTorch's normalisation layers call a buffer so that training moves."""
+    """Return whether this is a name of PyTorch's normalisation layers for a buffer that training moves."""
     return name.split(".")[-1] in ("running_mean", "running_var")
 
 

@@ -1,4 +1,4 @@
-"""Where a process computes: on its GPU, if it has one and the config allows it, or on its CPU."""
+"""Choose the device of a process: its GPU, if it has one and the config allows it, or its CPU."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Arrays that equal another one but at some places: what a sparse update leaves of a model."""
+"""Arrays that differ from a base at some places only: models after sparse updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What this process's kernels compute: a sample of them by its bits, to compare machines before a run.
+"""Digest of this process's kernels, by the bits of sample computations, to compare machines before a run.
 
 `task.portable` sets the kernels; whether they are the same on an unlike machine, only their results show.
 A library of another version, or one that chooses by the size of a cache, is found here. It is a sample of

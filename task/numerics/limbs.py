@@ -1,4 +1,4 @@
-"""Sums of numbers as integers in limbs, so that they do not depend on the order of what is added.
+"""Exact sums of numbers as integers in limbs, independent of the order of the terms.
 
 A sum is a whole number of 2^-192, and arrays of its limbs are added as they are.
 """
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 LIMB, WHOLE, UNIT = 32, 12, 192  # bits of a limb, limbs of a sum, and its unit is 2^-UNIT
-LIMBS = WHOLE + 1  # the last one counts what no sum holds: NaN, infinity, 2^128 and more
+LIMBS = WHOLE + 1  # the last one counts values outside the range: NaN, infinity, 2^128 and more
 
 
 def exact(values: npt.NDArray[np.float64]) -> Ints:

@@ -1,4 +1,4 @@
-"""Numbers that sum up a run: McMahan's rounds-to-target, and how evenly a model serves the clients.
+"""Summary numbers of a run: McMahan's rounds-to-target, and fairness over clients.
 
 Everything here is a pure function of plain sequences, in float64.
 """

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of columns, from sums that are exact and so add up in any order.
+"""Mean and standard deviation of columns, from exact sums that are independent of order.
 
 Every finite float32 is a whole number of 2^-149, and its square one of 2^-298. So the sum of a column and
 that of its squares are integers, of at most 307 and 583 bits for 2^29 values of any size, and
@@ -121,7 +121,7 @@ def moments_of(sums: NamedArrays, squares: NamedArrays | None = None) -> ColumnM
         mean[j] = float(Fraction(total, n << _UNIT))
         if squares is not None:
             spread = n * from_digits(squares["sum"][j]) - total * total
-            # Squares that no values have come from a client that does not play fair.
+            # Impossible squares come from a dishonest client.
             variance = float(Fraction(max(spread, 0), (n * n) << 2 * _UNIT))
             std[j] = math.sqrt(variance) or 1.0
     return ColumnMoments(count, mean, std)

@@ -1,4 +1,4 @@
-"""Class prototypes: what a model makes of a class on average, in features that models of unlike kinds share.
+"""Class prototypes: a model's mean features of a class, comparable between different models.
 
 A *feature* is what the last linear layer reads. A table of prototypes has two arrays:
 

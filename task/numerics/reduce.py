@@ -45,7 +45,7 @@ LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
-MOST_PENDING = 2**30  # weight with which a base is folded at once: 2^10 in `low`
+MOST_PENDING = 2**30  # weight at which a base is folded: 2^10 in `low`
 
 
 class Sum:
@@ -63,7 +63,7 @@ class Sum:
         self._bound = dict.fromkeys(like, 0.0)
         self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items()}
         self._low = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind == "f"}
-        # What `_fold` added too much: by name, the weights in `high` and in `low`.
+        # Excess added by `_fold`: by name, the weights in `high` and in `low`.
         self._grids = dict.fromkeys(self._low, (0, 0))
         self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
         # The weight of each base of a `Held` that is still to be folded, by name and by the array's identity.

@@ -1,4 +1,4 @@
-"""How much privacy some releases cost: epsilon by privacy loss distributions, with Google's dp-accounting.
+"""Privacy accounting: epsilon of releases by privacy loss distributions, with Google's dp-accounting.
 
 A release is a Gaussian mechanism of noise multiplier z on a cohort that each client joins by its own secret
 coin with probability q. Neighbours differ by one client, there or not. Releases that had the same cohort, as

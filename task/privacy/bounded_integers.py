@@ -29,7 +29,7 @@ from task.wire.norms import NormBound
 WIDTH = 20  # the noise is at least 2^WIDTH units wide
 LEAST_NOISE = 2.0**-9  # of z, so that a clipped number fits an int32
 SMALLER = 1.0 - 2.0**-40
-BIT = 1 << 24  # what a client sends for the bit +1/2 of adaptive clipping: halves, in units of 2^-25
+BIT = 1 << 24  # the upload for the bit +1/2 of adaptive clipping, in units of 2^-25
 BITS = 25
 
 CLIP, GRID = "dp-clip", "dp-grid"  # entries of an order: C and g

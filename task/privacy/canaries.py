@@ -18,7 +18,7 @@ from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.seeds import CANARY, rng_for
 
 PREFIX = "canary-"
-CLAIMED = 1000  # examples that a canary says it has
+CLAIMED = 1000  # number of examples that a canary reports
 LENGTH = 10.0  # of its update, in units of the clipping bound C
 
 

@@ -1,4 +1,4 @@
-"""What a deployed node has spent, over all runs: a line for each noise that it drew, before it leaves.
+"""A deployed node's ledger of privacy cost over all runs: a line for each noise, before it is used.
 
 A server's ledger says what its run has cost, and a server may lie. So each deployed node keeps a ledger of
 its own. There are two kinds of lines:
@@ -83,7 +83,7 @@ class Spent:
 
 
 class NoiseLedger:
-    """What a node has spent.
+    """The ledger of a node.
 
     `most` is the largest epsilon that its owner allows, over all runs, and `delta` that at which it is
     counted; 0 = no limit, and the delta of each run.
@@ -199,7 +199,7 @@ class NoiseLedger:
         return made
 
     def summary(self) -> str:
-        """Return what was spent as one line; "" if nothing was.
+        """Return the privacy cost as one line; "" if there is none.
 
         Raises:
             StateError: A line of the ledger is damaged.

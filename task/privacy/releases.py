@@ -1,4 +1,4 @@
-"""What noise follows from, and what it was used for: a secret, and a file with a line for each release."""
+"""The secret that noise is derived from, and a file with a line for each release."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def secret_in(path: Path) -> bytes:
             temp.write(noise.draw_secret())
             temp.flush()
             os.fsync(temp.fileno())
-            # Of processes that start at once the first link stays, whole, and all of them read that one.
+            # If several processes start at once, the first link stays, and all of them read it.
             with contextlib.suppress(FileExistsError):
                 os.link(temp.name, path)
         sync_folder(path.parent)
@@ -36,13 +36,13 @@ def secret_in(path: Path) -> bytes:
 
 
 class Releases:
-    """A file that only grows: a JSON object a line, on the disk before what it says is done."""
+    """An append-only file of JSON lines, each on the disk before the release that it describes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines; a last one that is not whole is of what was not done, and does not count.
+        """Return the lines; an incomplete last line describes a release that was not made, and is ignored.
 
         Raises:
             StateError: Another line is damaged.

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server learns a sum over nodes, and of a single node nothing more than that.
+"""Secure aggregation: the server learns only the sum over nodes.
 
 Bonawitz et al., CCS 2017, ePrint 2017/281, in its form for a server that may lie about who has dropped out.
 Four stages, one message to each node and one back:

@@ -1,4 +1,4 @@
-"""Sums of 64 or 32 bits: what clients change, by their weights, as integers on a grid declared beforehand.
+"""Fixed-point sums of 64 or 32 bits: clients' weighted changes as integers in a unit fixed beforehand.
 
 A client sends rint(n_k (x_k - w^t) 2^g) for the record x_k, and the mean is w^t + 2^-g S / sum_k n_k with the
 sum S of the integers, which is exact modulo 2^bits. The server chooses the unit 2^-g of a phase by what it
@@ -27,10 +27,10 @@ from task.errors import ConfigError, FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 
 EXACT = 96  # bits of the sums that are not rounded
-# What a sum may be: 32 bits with their sign; of 64 bits as much as a term of the exact fold may be.
+# Limits of sums: 32 bits with sign; for 64 bits the limit of a term of the exact fold.
 MOST = {64: 2**55, 32: 2**31 - 1}
-SLACK = 1 + 1e-6  # what rounding may add to a norm that is at its bound
-FINEST = 2.0**-12  # of C: a number of the mean must not be off by more
+SLACK = 1 + 1e-6  # tolerance for rounding of a norm at its bound
+FINEST = 2.0**-12  # share of C: the largest allowed error of a number of the mean
 SUM_GRID = "sum-grid"  # entry of an order: g
 
 

@@ -1,4 +1,4 @@
-"""That a round's keys are those of nodes of the federation, so that a server cannot invent nodes.
+"""Proofs that a round's keys belong to nodes of the federation, so that a server cannot invent nodes.
 
 The federation's authority signs a certificate of each node's long-term key; the node signs a key of its own
 for each run; that signs the keys of each round, or what parties of `vertical-logistic` send each other. A
@@ -43,7 +43,7 @@ _SIZE = 4  # bytes of a part's length
 
 @dataclass(frozen=True)
 class Endorsement:
-    """That a key of one run is of a node of the federation."""
+    """A proof that a key of one run belongs to a node of the federation."""
 
     certificate: bytes  # of the node's long-term key, PEM
     signature: bytes  # of the run's public key, by the long-term key
@@ -80,7 +80,7 @@ class Endorsement:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a node proves its keys with in one run."""
+    """A node's credentials for proving its keys in one run."""
 
     certificate: bytes  # of its long-term key, PEM
     key: bytes = field(repr=False)  # private Ed25519 key of the run

@@ -1,4 +1,4 @@
-"""A node's four steps of a secure round, and what it remembers between them.
+"""A node's four steps of a secure round, and its state between them.
 
 Each step takes the state and returns the next one with the answer. The state is the round's secret of 32
 bytes, from which all of the node's keys follow, and digests of what was asked before: so each step is
@@ -30,15 +30,15 @@ MOST_RELEASED = 1024  # sums that a node remembers
 
 @dataclass(frozen=True)
 class RoundMemory:
-    """What a node remembers; without a session, of earlier rounds only."""
+    """A node's state; without a session, only of earlier rounds."""
 
     session: bytes = b""  # identity of the attempt
     secret: bytes = field(default=b"", repr=False)
-    roster: bytes = b""  # digests of what the steps so far were asked with
+    roster: bytes = b""  # digests of the requests of the steps so far
     masked: bytes = b""
     released: Mapping[bytes, bytes] = field(
         default_factory=dict
-    )  # by sum: whose it was that it helped to open
+    )  # by sum: the nodes whose sum it helped to open
 
     def dump(self) -> dict[str, bytes]:
         """Return it as named bytes."""

@@ -1,4 +1,4 @@
-"""What the nodes and the server of a secure round share: the session, the rules, the roster, the masks."""
+"""Shared by nodes and server of a secure round: session, rules, roster, masks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,9 +37,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Rules:
-    """What every node insists on; they are run-config keys, so that a node knows them by itself."""
+    """The rules that every node enforces; they are run-config keys, so that a node knows them by itself."""
 
-    min_nodes: int = 3  # fewest nodes whose sum may be seen
+    min_nodes: int = 3  # fewest nodes in a sum that the server may see
     threshold: int = 0  # t, nodes without which no mask is opened; 0 = floor(2n/3) + 1
 
     def t(self, n: int) -> int:
@@ -64,14 +64,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a node shows of itself in a round."""
+    """A node's public keys in a round."""
 
     sealing: bytes  # X25519: others encrypt shares for it
-    masking: bytes  # X25519: what masks are agreed on
-    proof: bytes = b""  # that they are of a node of the federation
+    masking: bytes  # X25519: for agreeing on masks
+    proof: bytes = b""  # the proof that they belong to a node of the federation
 
     def check(self, name: str) -> None:
-        """Refuse what no node sends.
+        """Refuse an invalid session.
 
         Raises:
             SecureAggregationError: Naming the node.

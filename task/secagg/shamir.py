@@ -1,4 +1,4 @@
-"""Shamir's secret sharing of 32 bytes: any t shares give the secret, fewer say nothing of it.
+"""Shamir's secret sharing of 32 bytes: any t shares give the secret, fewer reveal nothing.
 
 A. Shamir, How to share a secret, CACM 1979. The field is that of the integers modulo p = 2^256 + 297, the
 smallest prime above 2^256, so that every 32 bytes are an element of it.

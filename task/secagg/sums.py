@@ -1,4 +1,4 @@
-"""What is known of many clients' scalars where no client's own are: sums, exact to the last bit."""
+"""Exact sums of clients' scalars, for rules that don't see single ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class ScalarSums:
-    """What is known of a scalar of many clients: exact sums over those that sent it."""
+    """Exact sums of a scalar over the clients that sent it."""
 
     weighted: Fraction  # of weight * value, each product rounded to a float64
     weight: int

@@ -1,4 +1,4 @@
-"""What is masked: a node's sums as integers modulo 2^96, and a few numbers that are exact sums of float64s.
+"""The vector to mask: a node's sums as integers modulo 2^96, and exact sums of some float64 scalars.
 
 Sums on a declared grid (`task.secagg.fixed_point`) are integers modulo 2^64 or 2^32 and have no upper word.
 

@@ -1,4 +1,4 @@
-"""Files of kept state: the arrays of one client, and a header that says whose they are.
+"""Files of client state: the arrays of one client, and a header that identifies them.
 
 ``<state-dir>/<run-name>/<first 12 letters of the run's id>/<client>.safetensors`` holds the arrays as
 ``field/name``. Its metadata ``bouquet`` is a JSON of the `Header`, the number of this format and a checksum

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: write, sync, rename; readable by their owner only.
+"""Atomic files: write, sync, rename; readable by their owner only.
 
 Whatever the umask is, files are made with mode 0600 and folders with 0700.
 """
@@ -116,7 +116,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as err:
-        if err.errno != errno.EINVAL:  # what file systems say that do not sync folders
+        if err.errno != errno.EINVAL:  # errors of file systems that do not sync folders
             raise
     finally:
         os.close(handle)
@@ -199,7 +199,7 @@ def write_safetensors(path: Path, arrays: NamedArrays, metadata: dict[str, str] 
     with replacing(path) as temp:
         try:
             save_file({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)
-        except SafetensorError as err:  # it has the system's word only in its text
+        except SafetensorError as err:  # it has the system's error only in its text
             if found := re.search(r"\(os error (\d+)\)", str(err)):
                 raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from err
             raise

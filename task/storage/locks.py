@@ -15,7 +15,7 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
-WORDS = 200  # bytes of a holder's words, filled up with blanks
+WORDS = 200  # length of a holder's text in bytes, padded with blanks
 
 
 class HeldError(Exception):
@@ -60,7 +60,7 @@ def locked(
     handle, owner = taken
     try:
         if owner and words:
-            # Over what stood there: to cut the file first would wait for the disk.
+            # Overwrite the text: truncating the file first would wait for the disk.
             os.pwrite(handle, words.encode().ljust(WORDS)[:WORDS], 0)
         yield
     finally:

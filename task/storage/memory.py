@@ -1,4 +1,4 @@
-"""Memory: how much of it is left on this machine, before something large is read."""
+"""The memory that is available on this machine, to check before reading something large."""
 
 import psutil
 

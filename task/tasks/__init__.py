@@ -1,4 +1,4 @@
-"""What a model is trained for: its outputs, a loss for each example, and how its predictions are judged.
+"""Tasks: a model's outputs, a loss for each example, and metrics of its predictions.
 
 The training loop and the rules know no task. This module has the names and needs no torch; `task.tasks.kinds`
 computes. The form of targets:
@@ -30,7 +30,7 @@ from task.population import listed
 from task.references import check_reference, is_reference, load_reference
 from task.tasks.specs import TASKS, TaskSpec
 
-if TYPE_CHECKING:  # torch costs seconds
+if TYPE_CHECKING:  # importing torch takes seconds
     from task.tasks.base import Task
 
 __all__ = ["TASKS", "TaskSpec", "check_goal", "check_goal_names", "metrics_of", "task_of", "with_task"]
@@ -117,7 +117,7 @@ def _check_data(config: Config, name: str, found: str) -> None:
 
 
 def check_goal(config: Config, name: str) -> None:
-    """Refuse what has no meaning under a task.
+    """Refuse settings that have no meaning for a task.
 
     Raises:
         ConfigError: Naming the key, the algorithm or attack, and the tasks that go.
@@ -155,4 +155,4 @@ def classes_only(config: Config) -> str:
         return f'attack.kind = "{config.attack.kind}" trains on other classes'
     if (entry := config.entry).distils:
         return f"{entry.title} distils probabilities of classes"
-    return "" if is_reference(entry.solver) else entry.classes  # what a user's own needs is not known
+    return "" if is_reference(entry.solver) else entry.classes  # the needs of a user's own are unknown

@@ -1,4 +1,4 @@
-"""What a task computes: a loss for each example, whether a prediction is right, and which targets count."""
+"""Base of the tasks: a loss for each example, whether a prediction is right, and which targets count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fill(y: torch.Tensor, rows: torch.Tensor) -> None:
 
 
 class Task(ABC):
-    """What a model is trained for, with the loss of a run.
+    """The goal of training, with the loss of a run.
 
     Args:
         name: In `task.tasks.TASKS`.

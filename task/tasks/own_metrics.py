@@ -1,4 +1,4 @@
-"""A metric of the user's own, ``package.module:name``: what it adds up over examples, and its value.
+"""A user's own metric, ``package.module:name``: sums over examples, and a value of the sums.
 
 It is an object, or a class that needs no arguments, with two methods:
 

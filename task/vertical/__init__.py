@@ -1,1 +1,1 @@
-"""What parties with other columns of the same people share: the common rows, their order, their batches."""
+"""Shared by the parties of vertical algorithms: the common rows, their order, their batches."""

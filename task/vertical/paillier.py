@@ -1,4 +1,4 @@
-"""Numbers that are added and scaled without being opened: Paillier's cryptosystem, and the same in clear.
+"""Paillier's cryptosystem, to add and scale encrypted numbers; and the same without encryption.
 
 Paillier, EUROCRYPT 1999, scheme 1 with g = n + 1. With n = p q of two primes,
 
@@ -54,7 +54,7 @@ def slots(key_bits: int) -> int:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What others compute with.
+    """The public key that others compute with.
 
     If `clear`, numbers are their own ciphertexts, to compare with: sums modulo n take the place of products.
     """
@@ -147,7 +147,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """What the owner of a key decrypts with; without primes everything is in clear."""
+    """The secret key of its owner; without primes nothing is encrypted."""
 
     primes: tuple[int, int] | None
 
@@ -161,7 +161,7 @@ class SecretKey:
 
     @property
     def public(self) -> PublicKey:
-        """What others get of it."""
+        """The public key."""
         return PublicKey(math.prod(self.primes)) if self.primes else PublicKey(1 << CLEAR_BITS, clear=True)
 
     def encrypt(self, number: int) -> int:

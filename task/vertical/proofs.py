@@ -1,4 +1,4 @@
-"""That what parties send each other through the server is theirs: it can swap neither keys nor numbers.
+"""Signatures of what parties send each other, so that the server can swap neither keys nor numbers.
 
 Before round 1 each party signs its ids' points, and what it makes of the others'
 (`client_app.vertical.align`): else the server could have a party mask points of its own, and find out which
@@ -33,12 +33,12 @@ PROOF_BYTES = 2048  # of a proof's row: its length in 4 bytes, the proof, and ze
 
 @dataclass(frozen=True)
 class Prover:
-    """By what a party's node proves what it sends, and checks what others send, in one run."""
+    """Signs what a party's node sends in one run, and checks what others send."""
 
     run: int  # Flower's id
-    mine: Identity | None = None  # None = it has nothing to prove itself with
+    mine: Identity | None = None  # None = it has no credentials
     authority: bytes = b""  # certificate of the federation's authority, PEM
-    unverified: bool = False  # whether the owner does without
+    unverified: bool = False  # whether the owner allows runs without proofs
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], run: int) -> "Prover":

@@ -1,4 +1,4 @@
-"""The common rows of parties: their order, which are for the test, the batches of an epoch and the windows.
+"""The common rows of parties: their order, test rows, and the batches and windows of an epoch.
 
 All parties compute them alike, from the ids that they have in common, the run's seeds and its keys. No id
 travels, and nothing depends on the order of a party's file.

@@ -107,7 +107,7 @@ def check_weights(record: Record, arrays: NamedArrays, rows: Sequence[Mapping[st
 
 
 def diverged(expected: str) -> bool:
-    """Return whether a reply was refused for the size of its numbers, given what was expected of it."""
+    """Return whether a reply was refused because its numbers were too large, given what was expected."""
     return FINITE in expected
 
 

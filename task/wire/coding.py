@@ -1,4 +1,4 @@
-"""Records whose parameters travel as a code: what is coded, into which bytes, and back.
+"""Coded records on the wire: which are coded, their encoding and decoding.
 
 A coded record has one array of bytes under the name `CODE` in the place of its parameters; buffers, and
 tensors other than float32, are sent with it unchanged. The update, and not the model, is what is coded: less
@@ -34,7 +34,7 @@ from task.wire.messages import ClientUpdate
 
 CODE = ":code"  # name of the code in its record
 SUM_BYTES = 8  # of a number in the sum that a node sends
-MOST_DECODED = 1 << 28  # bytes of a message's decoded records; more of them come merged by their node
+MOST_DECODED = 1 << 28  # limit in bytes of a message's decoded records; above it the node merges them
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Coder:
         sent, base = self.on_wire(record, upload), self._base(client, record)
         decoded = {n: left[n].decoded(start) for n, start in base.items()}
         if not all(math.isfinite(a.peak) for a in decoded.values()):
-            return self.decode(client, record, sent)  # which says what is wrong
+            return self.decode(client, record, sent)  # which reports the error
         return cast(Arrays, {**decoded, **{n: a for n, a in sent.items() if n != CODE}})
 
     def on_wire(self, record: Record, upload: ClientUpdate) -> Arrays:
@@ -152,7 +152,7 @@ def coder_of(
     server_round: int,
     own: Callable[[str], Mapping[str, NamedArrays]] | None = None,
 ) -> Coder | None:
-    """Return what codes the records of a contract; None if it says of none that it is coded.
+    """Return the coder of a contract's records; None if none is coded.
 
     `received` are the records that went down, `parameters` the names of the model's shared parameters; `own`
     returns what a client received, where that differs by client.

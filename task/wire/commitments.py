@@ -1,4 +1,4 @@
-"""A node's signed commitment to what it sends up, by which anyone can tell later what it sent.
+"""A node's signed commitments to its uploads, by which anyone can check later what it sent.
 
 A node of a run with a transcript adds a record ``commitment`` to each answer that counts for the model: a
 signature (Ed25519) of the statement
@@ -59,7 +59,7 @@ class Statement:
     terms: str  # SHA-256 of its keys, `task.config.run_name.terms`
     round: int
     phase: str  # message type
-    attempt: str  # never used before: a round that is done again has another one
+    attempt: str  # never used before: a repeated round has another one
     clients: tuple[str, ...]  # that the node was asked for
     epochs: tuple[int, ...]  # parallel to them; 0 = as configured
     sent: Mapping[str, float]  # numbers of the order, by name
@@ -91,7 +91,7 @@ class Commitment:
     model: str
     key: bytes  # public Ed25519 key
     signature: bytes
-    endorsement: Endorsement | None = None  # that the key is of a node of the federation
+    endorsement: Endorsement | None = None  # the proof that the key belongs to a node of the federation
 
     def check(self, statement: Statement) -> None:
         """Refuse a signature that is not of a statement.

@@ -1,4 +1,4 @@
-"""The record ``config`` of a training message: what an order says in numbers."""
+"""The record ``config`` of a training message: the numbers of an order."""
 
 from typing import cast
 

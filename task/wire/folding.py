@@ -1,4 +1,4 @@
-"""Check one client's upload and fold it in: the node does it with its clients', the server with lone ones."""
+"""Check one client's upload and fold it in, on the node or, for single uploads, on the server."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -22,7 +22,7 @@ Encrypted = Callable[[NamedArrays], Sealing | Ciphertexts]  # returns the reduct
 
 
 class Folding:
-    """The reductions of what goes up in one message, by its contract.
+    """The reductions of one message's uploads, by its contract.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes; `bound` is that on a
     client's update. If the result `carries` on as `partials`, records that a node carries one by one are
@@ -53,7 +53,7 @@ class Folding:
             for r in entry.up
             if r.name not in codes
         }
-        # What is reduced elsewhere must fit that reduction too.
+        # Records that are reduced elsewhere must fit that reduction, too.
         self._later = {r.name: self.reduction(r) for r in entry.up if r.name in collects | codes}
 
     def reduction(
@@ -93,7 +93,7 @@ class Folding:
     def checked(
         self, client: str, arrays: Mapping[str, Arrays], row: Mapping[str, float]
     ) -> Callable[[], None]:
-        """Check an upload; return what folds it in, which cannot fail for the upload's sake.
+        """Check an upload; return a function that folds it in and cannot fail because of the upload.
 
         Its `row` of scalars is checked already.
 

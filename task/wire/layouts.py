@@ -1,4 +1,4 @@
-"""The arrays of a record under a run's model: their form, and what they are relative to."""
+"""The arrays of a record for a run's model: their form, and what they are relative to."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ROWS = "rows"  # name of the one array of a record with a phase's rows
 
 @dataclass(frozen=True)
 class Forms:
-    """What records look like under one model."""
+    """The forms of records for one model."""
 
     shared: Arrays  # the model's shared part: parameters and buffers
     parameters: tuple[str, ...]  # names of its parameters, in the model's order

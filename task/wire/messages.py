@@ -44,7 +44,7 @@ from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
 TRAINING = "training"  # the same: the number by which clients draw their batches, instead of the round's
-POLICY = "policy: "  # how the error of a node begins whose owner forbids what it was asked
+POLICY = "policy: "  # prefix of a node's error if its owner forbids the request
 WHOLE = "whole-node"  # entry of a training message: the node is one client, see `TrainOrder.whole`
 METRICS, ANSWERED, FAILED = "metrics", "answered", "failed"
 ARRAYS, NUM_EXAMPLES, TRAIN_LOSS = "arrays", "num-examples", "train-loss"
@@ -78,24 +78,24 @@ class RejectedReply:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is to train."""
+    """A training order for a node."""
 
     round: int  # server round, from 1
     arrays: dict[str, Arrays]  # downward array records by field name
     scalars: Mapping[str, float] = field(default_factory=dict)  # ``lr`` and the entry's downward scalars
     clients: tuple[str, ...] = ()  # to train; empty from another strategy, which means all
     epochs: tuple[int, ...] = ()  # parallel to `clients`; 0 = as configured. Stragglers have fewer.
-    run: str = ""  # identity of the run: what a client kept of another run is not for this one
+    run: str = ""  # identity of the run: client state of another run is not used
     # Of the records that differ by client: by record and client, what it gets, by name.
     per_client: Mapping[str, Mapping[str, Mapping[str, Arrays]]] = field(default_factory=dict)
     population: tuple[str, ...] = ()  # all clients, in the order of records with a number for each
-    void: tuple[int, ...] = ()  # rounds gone back from: what a client kept in them does not count
+    void: tuple[int, ...] = ()  # rolled-back rounds: client state from them is not used
     lost: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by client, rounds of unused replies
     # Whether the node is one client: it trains its share of the clients, and `clients` and `epochs` have one
     # entry, the node's.
     whole: bool = False
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # as of `Forms.rows`
-    oldest: int | None = None  # the oldest round whose kept state may still be asked for; None = not said
+    oldest: int | None = None  # the oldest round whose client state may still be needed; None = unknown
 
     def received(self, client: str) -> Mapping[str, Arrays]:
         """Return a client's downward records by field: those that all get, and the one of its own name."""

@@ -28,7 +28,7 @@ from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
 from task.numerics.terms import FINITE
 from task.wire.layouts import base_of
 
-SLACK = 1 + 1e-6  # what rounding may add to a norm that is at the bound
+SLACK = 1 + 1e-6  # tolerance for rounding of a norm at the bound
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ FORM = "numpy.ndarray"  # what Flower calls this form
 LONGEST_HEADER = 1024  # bytes; the longest that NumPy writes, for 32 dimensions, has some 700
 _WANTED = "an array in NumPy's .npy form"
 _MAGIC = b"\x93NUMPY"
-# Each number must be followed by a comma or be the last, so that a pattern can match in one way only.
+# Each number must be followed by a comma or be the last, so that the pattern matches in only one way.
 _HEADER = re.compile(
     rb"\{'descr': '([<>|=]?[biufc]\d{1,2})', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), ?\} *\n?"

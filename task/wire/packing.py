@@ -22,7 +22,7 @@ from task.errors import FieldError
 FORM = "bouquet.packed"
 HEAD_BYTES = 8
 MOST_INDEX = 1 << 20  # bytes of the index; some ten thousand arrays
-MOST_BYTES = 1 << 26  # a record larger than this goes array by array: it is copied here
+MOST_BYTES = 1 << 26  # a larger record is sent array by array, as packing copies it
 _WANTED = "a packed record"
 
 

@@ -1,4 +1,4 @@
-"""The order of inputs and outputs on the wire: a node that has them in another one reads its data by name.
+"""The order of inputs and outputs on the wire: a node with a different order reads its data by name.
 
 A message's ``config`` has two lists, as of `task.datasets.description.Meaning`, and only if data of the run
 are in different orders.

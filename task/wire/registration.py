@@ -20,7 +20,7 @@ from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, re
 
 REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
-MOST_PACKAGES = 64  # whose code one run names
+MOST_PACKAGES = 64  # packages whose code a run names
 LONGEST_NAMES = 2**22  # characters of all names of columns, categories and classes
 MOST_PLACES = 10**6  # numbers that a model reads of an example, or says of it
 
@@ -30,12 +30,13 @@ Data = tuple[tuple[int, ...], int]  # shape of one example and number of classes
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """What a node says of itself."""
+    """A node's registration."""
 
     clients: Sequence[str]  # names of the clients that it can train; `ClientNames` travel as their number
     num_examples: np.ndarray  # their training examples, integers ``[len(clients)]``
     pool: str  # nodes with the same pool share data and client state and can stand in for each other
-    # (partition-id, num-partitions): if other pools claim a client too, the node whose share it is trains it.
+    # (partition-id, num-partitions): if other pools also claim a client, the node whose share it is trains
+    # it.
     share: tuple[int, int] = (0, 1)
     version: str = ""  # version of the app on the node
     shape: tuple[int, ...] = ()  # shape of one example as the model sees it; empty if unknown
@@ -43,8 +44,8 @@ class Registration:
     foreign: bool = False  # whether the node's app is not Bouquet's and cannot register
     whole: bool = False  # whether its share of the clients counts as one client
     code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
-    width: float = 0.0  # of its one client's model; 0 = as the run deals it
-    model: str = ""  # its one client's model, by name; "" = as the run deals it
+    width: float = 0.0  # of its one client's model; 0 = as the run assigns it
+    model: str = ""  # its one client's model, by name; "" = as the run assigns it
     meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
     names: Description | None = None  # the names that these are digests of, where the owner lets them out
 

@@ -1,4 +1,4 @@
-"""A model that travels as codes to a node that has an earlier one: the form on the wire.
+"""A model that is sent as codes to a node that has an earlier one: the form on the wire.
 
 In the place of the model's parameters the record ``arrays`` has codes ``:code:0``, ``:code:1``, … of the
 rounds since then, in their order, and with them the buffers. ``config`` says which model they go on from and
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """What brings a node's model up to date."""
+    """The codes that update a node's model."""
 
     model: str  # SHA-256 of the model that they come to
     base: str  # of the model that they go on from

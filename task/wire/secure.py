@@ -163,7 +163,7 @@ def vector_of(
     nodes: int,
     bits: int = EXACT,
 ) -> Vector:
-    """Return what a node masks: its clients' reductions and the sums of their scalars.
+    """Return the vector that a node masks: its clients' reductions and the sums of their scalars.
 
     `partials` are as `Folding.partials`, by upward record; `rows` the clients' scalars, `weights` their
     weights; `nodes` is the number of summed nodes, modulo 2^bits.
@@ -302,7 +302,7 @@ def vector_in(arrays: NamedArrays) -> Vector:
 def partials_of(
     entry: Algorithm, like: Mapping[str, NamedArrays], vector: Vector
 ) -> tuple[dict[str, dict[str, Arrays]], Sums]:
-    """Return what a sum without masks is: the reductions' partials by record, and the scalars' sums.
+    """Return the content of an unmasked sum: the reductions' partials by record, and the scalars' sums.
 
     Raises:
         SecureAggregationError: A mask is left.

@@ -1,4 +1,4 @@
-"""What an order says to all nodes alike: its SHA-256, and the numbers in it.
+"""The part of an order that is the same for all nodes: its SHA-256, and its numbers.
 
 Under secure aggregation the SHA-256 is part of the session's identity. A server that gives one node another
 model, learning rate or number than the others, in order to know what that node adds to the sum, then either

@@ -1,4 +1,4 @@
-"""What each client has of the bytes of a message that is for several clients of one node."""
+"""Share the bytes of a message among the clients of one node."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast

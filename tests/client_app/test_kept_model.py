@@ -197,7 +197,7 @@ def test_a_node_that_cannot_write_it_trains_all_the_same(
     (tmp_path / "ward-1").write_text("a file where the folder should be")
     played = play(wards)
     assert played.rows[-1]["answered"] == 3
-    assert "keep-models: the model of round 2 is not kept" in caplog.text
+    assert "keep-models: the model of round 2 was not stored" in caplog.text
 
 
 def test_a_node_predicts_from_its_kit_alone(

@@ -402,7 +402,7 @@ def test_an_order_that_a_node_never_answers_is_answered_for_it(link: Served) -> 
         assert len(node.pull()) == 1
     assert node.pull() == []
     (reply,) = link.replies(order)
-    assert "did not answer" in reply.error.reason
+    assert "without answering it" in reply.error.reason
 
 
 def test_a_reply_is_given_until_the_serverapp_has_it(link: Served) -> None:

@@ -170,7 +170,7 @@ def test_an_expired_authority_is_refused_by_the_link_and_by_nodes(
 @pytest.mark.usefixtures("never_started")
 def test_what_is_no_certificate_is_named(out: Path) -> None:
     (out / "link" / "server.crt").write_text("no certificate")
-    with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged one"):
+    with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged file"):
         run_link(read_link_kit(out / "link"))
 
 

@@ -70,7 +70,7 @@ def test_the_keys_fit_80_columns_and_lose_nothing() -> None:
     assert max(map(len, text.splitlines())) <= 80
     lines = [line.split(" ")[0] for line in text.splitlines()]
     assert {k.key for k in knobs()} <= set(lines)
-    assert "Training: local work of a client" in text
+    assert "Training: the local work of a client" in text
 
 
 def test_a_table_breaks_long_words_and_cuts_none() -> None:

@@ -453,7 +453,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("batch-size = 5", "seed = 5", 'cell small: key "keys.seed": the command sets it'),
         ("batch-size = 5", "fedprox.mu = 5.0", "cell small.*nothing in this run reads it"),
         ("target-accuracy = 0.9", "", 'key "keys.target-accuracy": expected the target'),
-        ("num-clients = 4", "num-clients = 4\nfedprox.mu = 1.0", 'key "keys.fedprox.mu".*no cell does'),
+        ("num-clients = 4", "num-clients = 4\nfedprox.mu = 1.0", 'key "keys.fedprox.mu".*no cell reads it'),
         ('title = "A tiny table"', "", 'key "title": expected it at the top'),
         ("round-seconds = 3600", "round-seconds = 0", 'key "round-seconds": expected a finite number > 0'),
         ("round-seconds = 3600", "round-seconds = inf", 'key "round-seconds": expected a finite number > 0'),

@@ -205,7 +205,7 @@ def test_a_buffer_for_more_updates_than_clients_at_work_is_said() -> None:
     )
     begun = rule.begin(AsyncState({"w": np.zeros(1)}), context, lambda names: [1.0] * len(names))
     assert rule.drawn(begun) == ("a", "b")
-    assert "takes 2 updates and not 3" in said[0]
+    assert "takes 2 updates instead of 3" in said[0]
 
 
 def test_an_update_is_measured_from_the_version_that_its_client_began_from() -> None:

@@ -61,7 +61,7 @@ def test_a_run_survives_a_finite_reply_from_which_the_others_diverge(algorithm: 
 def test_the_log_says_so(owners: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "flwr"):
         run(owners, "fedavg", liar(arrays=huge, rounds=[2]))
-    said = [r.getMessage() for r in caplog.records if "goes back" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "rolling back" in r.getMessage()]
     why = "round 3: most clients diverge from the model of round 2"
     assert said == [f"{why}; rolling back to the model after round 1"]
 

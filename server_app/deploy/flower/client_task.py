@@ -1,4 +1,4 @@
-"""What runs in the process of one message: the app between its order and its answer.
+"""The process of a single message: reads the order, runs the app, writes the answer.
 
 The process is a fork of the warm parent. It reads its order from the socket, see
 `server_app.deploy.host.tasks`, and writes its answer there; it has no connection and no key.
@@ -55,7 +55,7 @@ TASK_ID = 1  # a process serves one message
 
 @dataclass
 class _Received:
-    """What came through the socket; `kept` is what the app kept of this series of runs."""
+    """What came through the socket; `kept` is the app's state for this series of runs."""
 
     settings: dict[str, Any]
     run: Run
@@ -113,7 +113,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
         if not isinstance(err, BouquetError | SystemExit):
             traceback.print_exception(err)  # into the node's own log
         reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # half a reply would be worse than a late end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a partial reply would be worse than a late end
     _write(pipe, reply, kept)
 
 
@@ -129,7 +129,7 @@ def _read(pipe: Connection) -> _Received:
         objects[piece[:ID_BYTES].decode("ascii")] = piece[ID_BYTES:]
     name = head.metadata.message_id
     message = cast(Message, inflate_object_from_contents(name, objects))
-    message.metadata.__dict__["_message_id"] = name  # what its hash is of cannot hold it
+    message.metadata.__dict__["_message_id"] = name  # its hash excludes it
     return _Received(settings, run_from_proto(run), fab_from_proto(fab), kept, message)
 
 
@@ -182,7 +182,7 @@ def _cap_threads(most: int) -> None:
 
 
 def _reason(err: BaseException, most: int) -> str:
-    """Return what the server hears of an error; `most` is the node's memory in bytes, 0 = no limit."""
+    """Return the reason of an error, for the server; `most` is the node's memory in bytes, 0 = no limit."""
     if isinstance(err, SystemExit):
         code = err.code if isinstance(err.code, int | None) else "..."
         return f"the ClientApp called sys.exit({code})"

@@ -31,7 +31,7 @@ from task.errors import ConfigError, UnreachableError
 
 UNAUTHORIZED = 401  # the link and its SuperLink read different secrets: a restart repairs it
 UNREGISTERED = "unregistered"
-RECENT = 50  # runs to look through
+RECENT = 50  # runs to search
 T = TypeVar("T")
 
 

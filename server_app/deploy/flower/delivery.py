@@ -1,19 +1,19 @@
-"""Messages that arrive although a process dies: at-least-once delivery in the SuperLink's database.
+"""At-least-once delivery in the SuperLink's database: messages arrive even if a process dies.
 
 Flower's SuperLink marks a message as delivered when it is fetched and then forgets it. A message in transit
 is therefore lost when a node, the ServerApp or the SuperLink dies: the round waits until its timeout, or
 continues without it. Here a message stays until the answer to it has arrived.
 
-* An order that a node fetched and has not answered is handed out again when the node, which does one thing
-  after the other, asks for work again; at most `MAX_ORDERS` times.
-* A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
+* An order that a node fetched but has not answered is redelivered when the node, which does one thing after
+the other, asks for work again; at most `MAX_ORDERS` times.
+* A reply stays until the ServerApp has all of it, and is not delivered before it is complete, so that a
 slow or broken upload does not delay others.
 * After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.
 
 A client that trains twice for one round gives the same answer twice; only one of them is used.
 
-What is stored survives a process that is killed. Flower's database (SQLite, a write-ahead log that is not
-synchronised at each commit) may lose its last transactions with the power; the run then resumes.
+Stored data survive the kill of a process. Flower's database (SQLite, a write-ahead log that is not
+synchronised at each commit) may lose its last transactions in a power cut; the run then resumes.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ MAX_ORDERS = 3
 
 
 class Delivery:
-    """What the SuperLink remembers of messages on their way.
+    """The SuperLink's records of messages in transit.
 
     Args:
         state: The SuperLink's state, in a database.
@@ -57,8 +57,8 @@ class Delivery:
     def __init__(self, state: SqlLinkState) -> None:
         self.state = state
         self.arrivals = Arrivals(state)
-        self._orders: Counter[str] = Counter()  # how often each was handed out again
-        self._done: set[str] = set()  # replies that the ServerApp has and that are to be deleted
+        self._orders: Counter[str] = Counter()  # how often each was redelivered
+        self._done: set[str] = set()  # replies that the ServerApp has received, to be deleted
         self._lock = threading.Lock()
         vars(state)["store_object"] = self._put(state.store_object)
 
@@ -115,7 +115,7 @@ class Delivery:
         return [order for order in found if order]
 
     def answer(self, order: str, node: int, reason: str) -> None:
-        """Answer an order to a node in its place, with an error."""
+        """Answer an order on behalf of its node, with an error."""
         with self.state.session() as session:
             row = session.execute(
                 select(
@@ -138,7 +138,7 @@ class Delivery:
             self.arrivals.answered(order, node)
 
     def refuse(self, node: int, reason: str) -> None:
-        """Drop what a node is uploading, and answer with an error in its place."""
+        """Drop what a node is uploading, and answer on its behalf with an error."""
         for session_id, order in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
             self.answer(order, node, reason)
@@ -185,7 +185,7 @@ class Delivery:
         return owner is not None and int64_to_uint64(owner) == node
 
     def keep_uploads(self, node: int) -> None:
-        """Let the uploads of a node go on, as it was heard: one part may take long on a slow line."""
+        """Keep a node's uploads alive after a sign of life: one part may take long on a slow line."""
         if sessions := self.arrivals.uploads(node):
             later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
             upload = ObjectPushSession
@@ -195,7 +195,7 @@ class Delivery:
                 )
 
     def contents(self, object_ids: Iterable[str], most_bytes: int) -> dict[str, bytes]:
-        """Return the contents of those objects that are here and fit after those before them."""
+        """Return the contents of the objects that have arrived, as many as fit."""
         store: Any = self.state.object_store
         return objects.read(store, object_ids, most_bytes)
 
@@ -208,7 +208,7 @@ class Delivery:
         return bool(found)
 
     def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
-        """Return `store_object` that also takes several objects, packed, and an object twice.
+        """Return a `store_object` that also takes several packed objects, and repeated ones.
 
         It comes again if its answer was lost.
         """
@@ -227,7 +227,7 @@ class Delivery:
         return put
 
     def whole(self, orders: Iterable[str]) -> set[str]:
-        """Return the orders without those to which a reply is on its way and not all here.
+        """Return the orders without those whose reply has arrived only in part.
 
         An upload that has stood still for too long is dropped; its order is then unanswered.
         """
@@ -247,7 +247,7 @@ class Delivery:
         return wanted - {order for order, _, _ in partial}
 
     def ready(self, orders: Collection[str], run: int) -> set[str]:
-        """Return the orders of a run to which there is all of a reply, or will be an error in its place."""
+        """Return the orders of a run that have a complete reply, or will get an error instead."""
         order, root, upload = MessageIns, ObjectPushSessionRoot, ObjectPushSession
         with self.state.session() as session:
             waiting = session.scalars(
@@ -301,7 +301,7 @@ class Delivery:
             self._done.add(reply)
 
     def forget_confirmed(self) -> None:
-        """Delete now what the ServerApp has; what a SuperLink that is killed leaves, a sweep deletes."""
+        """Delete now what the ServerApp has received; a sweep deletes what a killed SuperLink left."""
         with self._lock:
             done, self._done = self._done, set()
         if not done:
@@ -311,7 +311,7 @@ class Delivery:
             with objects.sql(self.state) as run:
                 orders = {order for (order,) in run(found, objects.these(done))}
             self._delete(orders, orders | done)
-        except Exception as err:  # such as a locked database: the sweep's turn
+        except Exception as err:  # such as a locked database: the sweep retries
             logger.warning("cannot delete messages that were answered: %s", err)
 
     def addressee(self, order: str) -> tuple[int | None, bool]:
@@ -325,7 +325,7 @@ class Delivery:
         return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def recall(self, node: int) -> None:
-        """Let the node's inbox know what an earlier process handed out."""
+        """Tell the node's inbox what an earlier process delivered."""
         inbox = self.arrivals.inbox(node)
         for order in self._unanswered(node):
             with contextlib.suppress(NoObjectInStoreError):
@@ -340,7 +340,7 @@ class Delivery:
     def sweep(self) -> None:
         """Delete what is no longer needed: expired orders, replies to them, objects.
 
-        If the clock was set back, what was to end at a time that is now far away ends as soon as else.
+        If the clock was set back, expiry times that are now too far away are shortened to the usual ones.
         """
         self.arrivals.prune()
         self._forget_the_future()

@@ -1,8 +1,8 @@
-"""What the SuperLink need not ask its database at each call.
+"""Caches for the SuperLink: database queries that need not be repeated at every call.
 
 Flower asks at each call which node has the key, whether the run runs, and whose task has the token, and adds
-up traffic: half of all transactions. Here such an answer holds for a moment, unless this process, which alone
-writes the database, changes it; traffic is added up in memory and written each second.
+up traffic: half of all transactions. Here such an answer is cached briefly, unless this process, the only
+writer of the database, changes it; traffic is summed in memory and written once a second.
 """
 
 import logging
@@ -22,7 +22,7 @@ from task import timing
 
 logger = logging.getLogger("flwr")
 
-RUNNING = "running"  # as the Control API has it; another word costs no more than questions
+RUNNING = "running"  # as the Control API spells it; a different word would only cost queries
 MOST_ANSWERS = 10_000
 MOST_OBJECTS = 200_000  # in the trees that are remembered
 K = TypeVar("K", bound=Hashable)
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """A question whose answers hold for a moment.
+    """A query whose answers are cached briefly.
 
     Args:
         ask: The question; an answer of None is not remembered.
@@ -46,7 +46,7 @@ class Remembered(Generic[K, V]):
         """Return the answer."""
         if (known := self._known(key)) is not None:
             return known
-        with self._asking:  # the others wait for the one who asks
+        with self._asking:  # one caller queries, the others wait for it
             if (known := self._known(key)) is not None:
                 return known
             answers, asked_at = self._answers, time.monotonic()
@@ -56,7 +56,7 @@ class Remembered(Generic[K, V]):
             else:
                 if len(answers) >= MOST_ANSWERS:
                     answers.clear()
-                answers[key] = answer, asked_at + self._for_s  # into what `forget` may have replaced by now
+                answers[key] = answer, asked_at + self._for_s  # `forget` may have replaced it by now
             return answer
 
     def _known(self, key: K) -> V | None:
@@ -64,12 +64,12 @@ class Remembered(Generic[K, V]):
         return found[0] if found is not None and found[1] > time.monotonic() else None
 
     def forget(self) -> None:
-        """Ask again, whatever the question."""
+        """Forget all cached answers."""
         self._answers = {}
 
 
 class _Trees:
-    """The trees of objects that were registered, the newest of them."""
+    """The most recently registered trees of objects."""
 
     def __init__(self) -> None:
         self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
@@ -99,7 +99,7 @@ class _Trees:
 
 
 class Traffic:
-    """Adds up the traffic of runs, and writes it each second; one that is killed loses the last."""
+    """Sums the traffic of runs and writes it once a second; a kill loses the last second."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
@@ -117,7 +117,7 @@ class Traffic:
             self.write()
 
     def write(self) -> None:
-        """Write what was counted."""
+        """Write the sums."""
         with self._lock:
             sums, self._sums = self._sums, {}
             self._written_at = time.monotonic()
@@ -129,9 +129,9 @@ class Traffic:
 
 
 def economise(state: SqlLinkState) -> Traffic:
-    """Let a state ask its database less; return what is to be written when the SuperLink ends.
+    """Reduce a state's database queries; return what must be written when the SuperLink ends.
 
-    Its object store's `delete` then takes several ids.
+    Its object store's `delete` then accepts several ids.
     """
     node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)

@@ -1,4 +1,4 @@
-"""The Fleet API's servicer: Flower's own, with what it does not check."""
+"""The Fleet API's servicer: Flower's own, with additional checks."""
 
 import logging
 import time
@@ -69,9 +69,10 @@ class Fleet(FleetServicer):
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
 
-        Flower activates any node whose public key is named, and refuses one that it still holds for online.
-        Here a node whose process was killed is admitted `timing.DEAD_NODE_S` after its last call; at once if
-        it comes from the place of the earlier one, since there only one process at a time has the node's kit.
+        Flower activates any node whose public key is named, and refuses one that it still believes to be
+        online. Here a node whose process was killed is admitted `timing.DEAD_NODE_S` after its last call; at
+        once if it comes from the place of the earlier one, since there only one process at a time has the
+        node's kit.
         """
         if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
             raise RefusedCallError(
@@ -94,7 +95,7 @@ class Fleet(FleetServicer):
         """Take a heartbeat, but refuse one of a node that runs another app.
 
         An earlier SuperLink let that node in, before the link was upgraded. A node whose heartbeat is refused
-        activates itself again, and the answer to that tells it why it is turned away.
+        activates itself again, and the answer to that says why it is refused.
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
             return SendNodeHeartbeatResponse(success=False)
@@ -102,7 +103,7 @@ class Fleet(FleetServicer):
         return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:
-        """Note which app a node runs; turn it away if it is another than that of the runs here.
+        """Note which app a node runs; refuse it if it is not the app of the runs here.
 
         Admitted, it would refuse every message, and a round that needs its reply fails. So the round waits.
 
@@ -127,10 +128,10 @@ class Fleet(FleetServicer):
         return response
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node what it shall do, also if it was given it before and has not done it.
+        """Send a node its orders, including those that it fetched before but has not answered.
 
-        Not before all of it is here: the node would look for the rest no more than once a second. A call that
-        asks for it (`HOLD_HEADER`) is held until there is something; a newer call of the node ends it.
+        Not before the message is complete: the node would poll for the rest only once a second. A long poll
+        (`HOLD_HEADER`) is answered when there is something; a newer call of the node ends it.
         """
         node, arrivals = request.node.node_id, self._delivery.arrivals
         inbox = arrivals.inbox(node)
@@ -165,7 +166,7 @@ class Fleet(FleetServicer):
             return response
 
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Take the head of a reply that the node gives in its own name."""
+        """Receive the head of a node's reply in its own name."""
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise RefusedCallError(
@@ -197,14 +198,14 @@ class Fleet(FleetServicer):
             self._delivery.answer(metadata.reply_to_message_id, node, text)
             raise RefusedCallError(text)
         response = super().PushMessages(request, context)
-        if not is_answered and response.objects_to_push:  # not for a head that comes again
+        if not is_answered and response.objects_to_push:  # not for a repeated head
             self._limiter.begin_reply(node)
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Take a part of a reply of this node."""
+        """Receive a part of this node's reply."""
         if not self._delivery.owns(request.node.node_id, request.session_id):
-            # The whole of it may be here: the answer was lost, and the node sends the last part again.
+            # It may be complete: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._delivery.has(request.object_id))
         try:
             return super().PushObject(request, context)
@@ -212,11 +213,11 @@ class Fleet(FleetServicer):
             raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
 
     def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Give a node a part of a message that it must answer; any other part counts as missing.
+        """Send a node a part of a message that it must answer; any other part counts as missing.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
-        SuperNode then leaves the message with an executor that waits for the rest of it, and the node does no
-        more work. If it hears that the part does not exist, it gives the message up.
+        SuperNode then leaves the message with an executor that waits for the rest of it, and the node stops
+        working. If the part is reported missing, it gives the message up.
         """
         node, inbox = request.node.node_id, self._delivery.arrivals.inbox(request.node.node_id)
         if not inbox.has(request.object_id):
@@ -256,7 +257,7 @@ def _in_parts(context: grpc.ServicerContext) -> bool:
 
 
 def _hold(context: grpc.ServicerContext) -> float:
-    """Return for how many seconds a call is to be held."""
+    """Return for how many seconds to hold a call."""
     try:
         wanted = float(get_metadata_str(context.invocation_metadata(), HOLD_HEADER) or 0)
     except ValueError:

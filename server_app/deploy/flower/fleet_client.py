@@ -1,6 +1,6 @@
-"""A node's calls to the Fleet API: signed protobufs, tried again while the SuperLink is away.
+"""A node's calls to the Fleet API: signed protobufs, retried while the SuperLink is unavailable.
 
-The messages are Flower's; what is done with them is not: no object is opened here, and nothing is kept.
+The messages are Flower's, but not their handling: no object is opened here, and nothing is stored.
 """
 
 import datetime
@@ -66,15 +66,15 @@ T = TypeVar("T")
 
 
 class NotLetInError(Exception):
-    """The SuperLink refuses this node: its key, its clock, or because it holds another process for it."""
+    """The SuperLink refuses this node: for its key, its clock, or another process of the same node."""
 
     def __init__(self, text: str, *, held: bool = False) -> None:
         super().__init__(text)
-        self.held = held  # whether it may hold another process of this node for online
+        self.held = held  # whether it may believe that another process of this node is online
 
 
 class RefusedMessageError(Exception):
-    """The SuperLink takes, or gives, no more of a message, such as one of a run that has ended."""
+    """The SuperLink no longer accepts or sends a message, such as one of a run that has ended."""
 
 
 class FleetClient:
@@ -115,29 +115,29 @@ class FleetClient:
         self.heard = 0.0  # time.monotonic() of the last good answer
         self._closed = threading.Event()
         self._transport: Transport = self._dial()
-        self._beats: Transport | None = None  # of the heartbeats, once one waited behind a large message
+        self._beats: Transport | None = None  # of the heartbeats, once one was delayed by a large message
         self._large: list[str] = []  # calls under way whose messages may be large
 
     def redial(self) -> None:
-        """Give the connections up and make a new one; calls that wait are made again on that."""
+        """Replace the connections by a new one; waiting calls are repeated on it."""
         old, self._transport, self._beats = [self._transport, self._beats], self._dial(), None
         for transport in filter(None, old):
             transport.close()
 
     def close(self) -> None:
-        """Tell the SuperLink that this node leaves, and end all calls."""
+        """Deactivate this node at the SuperLink, and end all calls."""
         self._closed.set()
         if self._node.node_id:
             try:
                 request = DeactivateNodeRequest(node_id=self._node.node_id)
                 self._transport.call("DeactivateNode", request, self._signed(), timing.RECONNECT_S)
             except CallError:
-                pass  # it is away, and will see that this node is silent
+                pass  # it is unavailable, and will notice that this node is silent
         for transport in filter(None, [self._transport, self._beats]):
             transport.close()
 
     def activate(self) -> int:
-        """Say that this node is here; return its id at the SuperLink.
+        """Activate this node; return its id at the SuperLink.
 
         Raises:
             NotLetInError: It is refused.
@@ -152,8 +152,8 @@ class FleetClient:
     def beat(self) -> None:
         """Send a heartbeat.
 
-        Behind a large message over a slow line it waits until the SuperLink takes this node for lost. So
-        after one without an answer, those during large messages have a connection of their own.
+        Behind a large message over a slow line it may wait until the SuperLink believes that this node is
+        lost. So after one without an answer, those during large messages have a connection of their own.
 
         Raises:
             NotLetInError: The SuperLink no longer knows this node.
@@ -163,9 +163,9 @@ class FleetClient:
             raise NotLetInError("the SuperLink no longer knows this node")
 
     def pull(self) -> tuple[Message, ObjectTree] | None:
-        """Return a message without its content; None if there is none, at once or when one was waited for.
+        """Return a message without its content; None if there is none, at once or after a long poll.
 
-        A SuperLink of ours holds the call until there is a message, for `timing.HOLD_S` at most.
+        At a Bouquet link this is a long poll of at most `timing.HOLD_S`.
 
         Raises:
             NotLetInError: See `beat`.
@@ -195,7 +195,7 @@ class FleetClient:
         return False
 
     def bundle(self, run: Run) -> bytes:
-        """Return the app of a run, or of it what a node needs with an app of its own, as protobuf `Fab`."""
+        """Return the app of a run as protobuf `Fab`, or only the part that a node with its own app needs."""
         request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
         return bytes(self._call("GetFab", request, self._app).fab.SerializeToString())
 
@@ -226,7 +226,7 @@ class FleetClient:
             self._closed.wait(timing.PART_FIRST_S)
 
     def confirm(self, run: int, name: str) -> None:
-        """Say that a message is here, all of it; a link of ours keeps it until the answer is there."""
+        """Confirm that a message has arrived completely; a Bouquet link keeps it until it is answered."""
         if self._has_parts:
             return
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
@@ -348,7 +348,7 @@ def _reason(details: str) -> str:
 
 
 def error_reply(order: Message, why: str) -> tuple[Message, dict[str, bytes]]:
-    """Return the head of an answer that says what went wrong with a message, and its only object."""
+    """Return head and single object of an answer that reports an error."""
     reply = flwr.app.Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message_from_proto(order))
     reply.metadata.__dict__["_message_id"] = reply.object_id
     return message_to_proto(reply), {reply.object_id: reply.deflate()}

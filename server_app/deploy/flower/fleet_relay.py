@@ -1,8 +1,8 @@
 """The link's Fleet API over HTTP: ``python -m server_app.deploy.flower.fleet_relay KIT``.
 
 Stock SuperNodes speak HTTP only from Flower 1.40 on. This process makes each of their calls one of the link's
-gRPC Fleet API, with the key, the time stamp and the signature of the node: so all checks and limits are made
-there, once, and a call is held there, too. What HTTP adds is bounded here, before anything is kept in memory:
+gRPC Fleet API, with the key, the time stamp and the signature of the node: so all checks, limits and long
+polls are there, once. What HTTP adds is bounded here, before anything is kept in memory:
 
 * headers of `HEADER_BYTES` at most, within `timing.FIRST_REQUEST_S` of the connection;
 * a body of `FRAME_BYTES` at most, as its length says, at `SLOWEST` or faster. One of more than `SMALL_BYTES`
@@ -45,12 +45,12 @@ from task.text import plain
 HEADER_BYTES = 16 * 1024
 CONNECTIONS = 1000
 SLOWEST = 8 * 1024  # bytes/s of a body
-OWN_FILES = 256  # besides; half of them are for connections that are being closed
+OWN_FILES = 256  # in addition; half of them are for connections that are being closed
 HTTP_STATUSES = {status: number for number, status in STATUSES.items()}
 HTTP_STATUSES |= dict.fromkeys((S.UNAVAILABLE, S.CANCELLED, S.ABORTED), 503)
 IN_BASE64 = {name.removesuffix("-bin"): name for name in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER)}
-IN_GRPC = re.compile("[a-z0-9_.-]+", re.ASCII)  # names that gRPC takes
-PREFIXES = ("flwr-", "bouquet-")  # of the headers that go on
+IN_GRPC = re.compile("[a-z0-9_.-]+", re.ASCII)  # names that gRPC accepts
+PREFIXES = ("flwr-", "bouquet-")  # of the forwarded headers
 
 
 Address = tuple[Any, ...]  # of a connection's other end
@@ -69,7 +69,7 @@ class _Listener(socket.socket):
         self._ending: list[socket.socket] = []  # shut down, and to be closed by the event loop
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Return a further connection, for which another ends if there are too many.
+        """Accept a connection; if there are too many, another one ends.
 
         Raises:
             BlockingIOError: None is there, or many wait to be closed.

@@ -1,4 +1,4 @@
-"""The HTTP port of the SuperLink: only who proves the kit's secret reaches the Control API.
+"""The gate at the SuperLink's HTTP port: the Control API requires a proof of the kit's secret.
 
 Flower's Control API has no authentication of its own: anyone who reaches the port could start runs with the
 rights of the link's account and turn nodes out for good. The Runtime API has, by a task's token or the

@@ -1,8 +1,8 @@
 """In-memory index of arrived messages: long polls are answered at once, an empty poll skips the database.
 
-The database has the messages. Here stands what this process saw of them: which are whole, which are on their
-way, and which a node has and did not answer. Nothing is lost with it: for what a new SuperLink does not know
-yet, and now and then in any case, the database is asked.
+The database has the messages. This index has what the process has seen of them: which are complete, which are
+in transit, and which a node has fetched but not answered. Nothing is lost with it: the database is queried
+for what a new SuperLink does not know yet, and regularly in any case.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from task import timing
 
 HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
-UNKNOWN = ""  # in place of a message's id: one that was on its way when this process began
+UNKNOWN = ""  # instead of a message's id: one that was in transit when this process began
 
 
 class Inbox:
     """The messages to one node. A call of the node takes a turn; a newer one ends it."""
 
     def __init__(self) -> None:
-        self.looking = threading.Lock()  # held by who asks the database
+        self.looking = threading.Lock()  # held while querying the database
         self._change = threading.Condition()
         self._turn = 0
         self._open = True
         self._known = False  # whether these sets are complete
-        self._whole: set[str] = set()  # and not handed out
-        self._coming: dict[str, float] = {}  # not whole yet, and since when on the monotonic clock
-        self._out: dict[str, frozenset[str]] = {}  # handed out and not answered, and the parts of each
+        self._whole: set[str] = set()  # and not delivered
+        self._coming: dict[str, float] = {}  # incomplete, and since when on the monotonic clock
+        self._out: dict[str, frozenset[str]] = {}  # delivered but not answered, and the parts of each
         self._looked_at = 0.0
 
     def enter(self) -> int:
@@ -86,7 +86,7 @@ class Inbox:
         for order in [order for order, since in self._coming.items() if since <= late]:
             del self._coming[order]  # the node sees for itself that it cannot have it
             self._whole.add(order)
-        # Of several the database gives the oldest, be it whole or not.
+        # Of several the database returns the oldest, even if incomplete.
         return not self._coming and (not self._known or bool(self._whole or self._out))
 
     def stored(self, order: str, *, whole: bool) -> None:
@@ -94,7 +94,7 @@ class Inbox:
         with self._change:
             if whole:
                 self._coming.pop(order, None)
-                self._coming.pop(UNKNOWN, None)  # it may have been this one; the next look tells
+                self._coming.pop(UNKNOWN, None)  # it may have been this one; the next poll tells
                 self._whole.add(order)
                 self._change.notify_all()
             else:
@@ -106,7 +106,7 @@ class Inbox:
             self._out.pop(order, None)
 
     def forget(self) -> None:
-        """Let the next look ask the database for all."""
+        """Make the next poll query the database."""
         with self._change:
             self._known = False
             self._coming.pop(UNKNOWN, None)
@@ -114,30 +114,30 @@ class Inbox:
 
     @property
     def known(self) -> bool:
-        """Whether nothing but what is known here can be for the node."""
+        """Whether the index is complete for the node."""
         return self._known
 
     @property
     def unanswered(self) -> bool:
-        """Whether the node has what it did not answer."""
+        """Whether the node has fetched messages that it has not answered."""
         return bool(self._out)
 
     def whole(self) -> frozenset[str]:
-        """Return the messages that a look should find."""
+        """Return the messages that a poll should find."""
         with self._change:
             return frozenset(self._whole)
 
     def incomplete(self, before: frozenset[str]) -> None:
         """Note that a poll found an incomplete message; `before` is as of `looked`.
 
-        If a message became whole since, it may be this one, and the next look tells.
+        If a message became complete since, it may be this one, and the next poll tells.
         """
         with self._change:
             if self._whole <= before:
                 self._coming[UNKNOWN] = time.monotonic()
 
     def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
-        """Note what a look found; `before` is what `whole` was before it."""
+        """Note what a poll found; `before` is what `whole` returned before it."""
         with self._change:
             self._looked_at = time.monotonic()
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
@@ -150,17 +150,17 @@ class Inbox:
                 self._known = True
 
     def has(self, object_id: str) -> bool:
-        """Return whether an object is part of what the node has and did not answer."""
+        """Return whether an object belongs to a message that the node has fetched but not answered."""
         with self._change:
             return any(object_id in parts for parts in self._out.values())
 
     def parts(self, order: str) -> frozenset[str]:
-        """Return the parts of a message that the node has and did not answer."""
+        """Return the parts of a message that the node has fetched but not answered."""
         with self._change:
             return self._out.get(order, frozenset())
 
     def had(self, order: str, parts: frozenset[str]) -> None:
-        """Note a message that the node was handed by an earlier process."""
+        """Note a message that an earlier process delivered to the node."""
         with self._change:
             self._out.setdefault(order, parts)
 
@@ -190,7 +190,7 @@ class Question:
 
     def ring(self) -> None:
         """End the wait; from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and the wait with it
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and so has the wait
             self.loop.call_soon_threadsafe(self.rung.set)
 
 
@@ -241,7 +241,7 @@ class Arrivals:
 
     @contextmanager
     def asking(self, question: Question) -> Iterator[None]:
-        """Report to a question what arrives."""
+        """Report arrivals to a question."""
         with self._lock:
             self._questions.add(question)
         try:
@@ -278,7 +278,7 @@ class Arrivals:
         return list(found)
 
     def prune(self) -> None:
-        """Forget uploads that no one goes on with."""
+        """Forget abandoned uploads."""
         with self._lock:
             old = time.monotonic() - timing.UPLOAD_S
             for session in [session for session, upload in self._uploads.items() if upload.heard < old]:

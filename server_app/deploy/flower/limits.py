@@ -1,4 +1,4 @@
-"""What the SuperLink lets a node do: limits on the Fleet API that act before a request is decoded.
+"""Limits on the Fleet API, applied before a request is decoded.
 
 Flower checks a signature on each call's time stamp and that the key belongs to the node id of the request.
 It has no limit on size, count or rate. `RateLimiter` stands before its check of the node and counts by key:
@@ -6,8 +6,8 @@ It has no limit on size, count or rate. `RateLimiter` stands before its check of
 * a frame is at most `FRAME_BYTES` (gRPC refuses a larger one while it arrives);
 * the frames of one reply add up to at most ``max-reply`` bytes; a reply that grows larger is dropped and an
   error that says so is put in its place, so that the round does not wait for the rest of it;
-* replies come at most ``max-rate`` times a minute, other calls at `CALLS_PER_S`: who is faster is made to
-  wait, and refused if that is not enough, or if `SLOWED_CALLS` wait already;
+* replies come at most ``max-rate`` times a minute, other calls at `CALLS_PER_S`: a faster caller is delayed,
+and refused if that is not enough, or if `SLOWED_CALLS` wait already;
 * at most `CONCURRENT` calls of one node are served at a time, one of them held (`fleet.Fleet.PullMessages`);
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
@@ -54,9 +54,9 @@ SMALL_BYTES = 64 * 1024  # of a frame from an unregistered sender
 MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
 PLACE_LETTERS = 64
 CONCURRENT = 8
-SLOWED_CALLS = 200  # that wait at a time, of the thousand threads of Flower's gRPC server
+SLOWED_CALLS = 200  # waiting at a time, of the thousand threads of Flower's gRPC server
 CALLS_PER_S = 100.0
-NEVER_MS = 2**31 - 1  # gRPC's largest number, which it takes for "without limit"
+NEVER_MS = 2**31 - 1  # gRPC's largest number, which means "without limit"
 STALE_S = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE + 5  # no older time stamp is accepted
 OWN_FILES = 256  # of them for everything but the nodes' connections: database, logs, HTTP
 
@@ -89,12 +89,12 @@ class _CallBucket:
         self.tokens = self.size
 
     def take(self) -> float:
-        """Take a token; return in how many seconds it is there."""
+        """Take a token; return in how many seconds it is available."""
         now = time.monotonic()
         self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
         self.at = now
         if self.tokens < 1 - timing.SLOWED_S * self.rate:
-            return timing.SLOWED_S + 1  # refused calls take none
+            return timing.SLOWED_S + 1  # refused calls cost none
         self.tokens -= 1
         return max(0.0, -self.tokens / self.rate)
 
@@ -109,7 +109,7 @@ class Sender:
         self.calls = 0
         self.replies = _CallBucket(limits.max_rate / 60, max(limits.max_rate, 1))
         self.others = _CallBucket(CALLS_PER_S, 10 * CALLS_PER_S)
-        self.left = limits.max_reply  # bytes that may come yet; its upload may be older than this process
+        self.left = limits.max_reply  # bytes that may still come; its upload may be older than this process
         self.seen: dict[str, float] = {}  # time stamps of its calls, and when they came
         self.heard = heard  # when its last call came; before the first, when this process began
         self.place = ""  # where its last call came from, as it said
@@ -131,7 +131,7 @@ class Sender:
 
 
 class NodeNotes:
-    """What nodes last said of themselves, in a word each; on the disk, for a SuperLink that is killed.
+    """The nodes' last reports of themselves, a word each; on the disk, to survive a kill.
 
     Args:
         path: JSON file; None = nothing is kept. One that cannot be read or written costs no more than that a
@@ -282,7 +282,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
             if method == PUSH_OBJECT:
                 self._count(node, sender, size)
             yield
-            sender.heard = max(sender.heard, came)  # a held call says nothing about the time since then
+            sender.heard = max(sender.heard, came)  # a long poll says nothing about the time since then
             if sender.place != (place := place[:PLACE_LETTERS]):
                 sender.place = place
                 self._places.keep(sender.fingerprint, place)

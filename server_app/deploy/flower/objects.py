@@ -1,6 +1,6 @@
-"""Trees of objects, registered, stored, read and deleted in a few statements; Flower takes five for each.
+"""Trees of objects, processed in a few SQL statements; Flower needs five for each object.
 
-The statements are SQL of their own: building one of SQLAlchemy's costs fifty times what SQLite then does.
+The statements are plain SQL: building one with SQLAlchemy costs fifty times its execution in SQLite.
 """
 
 import json
@@ -30,7 +30,7 @@ Run = Callable[..., Any]
 
 @contextmanager
 def sql(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
-    """Yield what executes SQL in one transaction."""
+    """Yield a function that executes SQL in one transaction."""
     with database.session() as session:
         yield session.connection().exec_driver_sql
 

@@ -1,4 +1,4 @@
-"""Runs with ``portable = true`` in a deployment: who asks for one, and a ServerApp's process that serves one.
+"""Deployed runs with ``portable = true``: how they are recognised, and the ServerApp's process for them.
 
 The kernels of a process are fixed when it is started (`task.portable`), so that a fork of the warm parent has
 the wrong ones. Such a fork replaces itself, once Flower has said which run it serves. Flower says so only

@@ -1,4 +1,4 @@
-"""The Runtime API's calls by which the ServerApp gets a reply: it stays until the ServerApp has all of it."""
+"""The Runtime API's calls that deliver a reply: it is stored until the ServerApp has all of it."""
 
 from collections.abc import Callable
 from typing import Any

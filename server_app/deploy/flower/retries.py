@@ -1,4 +1,4 @@
-"""Calls of the SuperLink's HTTP port: how often one is tried again, and for how long a connection is kept."""
+"""Retries and connection reuse of calls to the SuperLink's HTTP port."""
 
 import ssl
 

@@ -1,14 +1,14 @@
-"""The calls of the Runtime API that a round consists of, without the layers that Flower puts around them.
+"""The Runtime API's calls of a round, without Flower's layers around them.
 
 Flower's application takes such a call through five middlewares and as many threads; it then costs ten times
 what the handler itself costs, and a round has dozens of them. Here a call is read, its token is checked and
 its handler called in one thread. Errors become the answers that Flower makes of them. The version of the
 caller is not checked again: it was when it acquired its task.
 
-And there are two of ours. `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
-whose reply, or an error in its place, is there to be pulled. It marks nothing as delivered. It is held until
-there is one; it waits in the event loop and takes no thread. `PARTS` with ids of objects gives the contents
-of the first few megabytes of them, packed; Flower's grid asks for one after the other.
+Two calls are our own. `ANSWERED`: ``?hold=SECONDS`` with ids of messages, answered with those ids
+whose reply, or an error in its place, is there to be pulled. It marks nothing as delivered. It is a long
+poll, which waits in the event loop and needs no thread. `PARTS` with ids of objects gives the contents of the
+first few megabytes of them, packed; Flower's grid asks for one after the other.
 """
 
 import asyncio

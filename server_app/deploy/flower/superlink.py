@@ -61,8 +61,8 @@ stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 servers: Any = importlib.import_module("flwr.supercore.grpc")
 
 PLACES = "places.json"  # in the folder of the database
-# Lines that fill the log or mislead: what the link asks every other second; from 1.40 on, Flower's HTTP
-# Fleet API, to which the gate lets no node, where the link's nodes come over gRPC.
+# Lines that fill the log or mislead: the link's requests every other second; from 1.40 on, Flower's HTTP
+# Fleet API, which the gate closes to nodes, while the link's nodes use gRPC.
 ROUTINE = (
     "ControlServicer.ListRuns",
     "ControlServicer.ListNodes",
@@ -72,7 +72,7 @@ ROUTINE = (
 
 
 def patch(limits: Limits, code: str = "") -> None:
-    """Give Flower's SuperLink, not yet started, the limits and the delivery, and the code of its app.
+    """Add the limits, the delivery and the app's code to Flower's SuperLink before it starts.
 
     Raises:
         ConfigError: This version of Flower is built otherwise.
@@ -99,7 +99,7 @@ def patch(limits: Limits, code: str = "") -> None:
             folder = Path(str(self.state_factory.database)).parent
             places, apps = NodeNotes(folder / PLACES), NodeNotes(folder / APPS)
             for node, app in apps.all():
-                if differs(app, code):  # admitted by an earlier SuperLink; its next sign of life is refused
+                if differs(app, code):  # admitted by an earlier SuperLink; its next heartbeat is refused
                     state.deactivate_node(int(node))
             limiter = RateLimiter(
                 limits, state.get_node_id_by_public_key, partial(_name_of, state), delivery.refuse, places

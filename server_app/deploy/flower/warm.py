@@ -63,7 +63,7 @@ class AcquiredTask:
     certificates: bytes | None = None
 
     def report(self, why: str) -> None:
-        """Say, in the place of a process, how it ended."""
+        """Report, on behalf of a process, how it ended."""
         client = RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.certificates is None,
@@ -76,7 +76,7 @@ class AcquiredTask:
         )
         try:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
-        except httpx.HTTPError as err:  # who gave the task may be another process by now
+        except httpx.HTTPError as err:  # the task may come from another process by now
             say(f"the task is no longer needed: {err}")
 
 
@@ -105,7 +105,7 @@ class PreforkExecutor:
                 SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method),
             ],
         )
-        # While it waits for an answer, it sees to nothing else.
+        # While it waits for an answer, it does nothing else.
         keep_connection(self.client, trusted, timing.TASK_ANSWER_S)
         self._trouble = ""
 

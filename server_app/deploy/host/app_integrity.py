@@ -1,4 +1,4 @@
-"""Is the app that a SuperLink sends the one that is installed here?
+"""Compare the app that a SuperLink sends with the one that is installed here.
 
 A bundle (FAB) lists its files with their hashes. The warm processes run the installed code, whatever the
 bundle holds, so a list that lies gains nothing.
@@ -23,7 +23,7 @@ HEADER_LETTERS = 100
 MOST_FILES = 20_000  # of a bundle; ours has some 600
 MOST_UNPACKED = 64 * 2**20  # bytes; Flower takes 10 MB packed
 MOST_LISTED = 2**20  # bytes of its list of files and of its pyproject.toml
-APPS = "apps.json"  # in the folder of the link's database: the apps that nodes say that they run
+APPS = "apps.json"  # in the folder of the link's database: the apps that nodes report
 CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
 
 
@@ -46,7 +46,7 @@ class App(NamedTuple):
 
 @cache
 def own_app(packages: tuple[str, ...] = OF_A_NODE) -> App:
-    """Return the app that is installed here: the code of what a node runs of it, or of other packages."""
+    """Return the app that is installed here: its code on a node, or that of other packages."""
     lines = [f"{path},{digest}\n" for path, digest in installed(packages).items()]
     code = hashlib.sha256("".join(lines).encode()).hexdigest()[:CODE_LETTERS]
     return App(version("bouquet"), code, version("flwr"))
@@ -59,7 +59,7 @@ def read_app(header: str) -> App | None:
 
 
 def differs(header: str, code: str) -> bool:
-    """Return whether a node says that its app has another code; one that says nothing checks each run."""
+    """Return whether a node reports different code of the app; a node without a report checks each run."""
     app = read_app(header)
     return bool(code) and app is not None and app.code != code
 
@@ -75,7 +75,7 @@ def installed(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def check_unpacked(bundle: bytes) -> None:
-    """Refuse a bundle that would unpack to more than an app has; nothing is unpacked for that.
+    """Refuse a bundle that would unpack to too much; this check unpacks nothing.
 
     A member cannot yield more than its header says, which `zipfile` cuts it off at.
 
@@ -140,7 +140,7 @@ def listing(bundle: bytes) -> bytes:
 
 
 def forget(packages: Iterable[str] = PACKAGES) -> None:
-    """Let the next import of the packages find the bundle's instead of the installed ones."""
+    """Make the next import of the packages find the bundle's instead of the installed ones."""
     names = set(packages)
     for module in [m for m in sys.modules if m.partition(".")[0] in names]:
         del sys.modules[module]

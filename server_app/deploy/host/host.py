@@ -20,13 +20,13 @@ PROJECT = "pyproject.toml"
 IN_METADATA = f"extra_metadata/{PROJECT}"  # of a wheel
 MACHINE_ID = Path("/etc/machine-id")
 PLACE_HEADER = "bouquet-place"  # of a call to the Fleet API
-APP_HEADER = "bouquet-app"  # of a node that runs its installed app only: which that is
-HOLD_HEADER = "bouquet-hold"  # of a call that the SuperLink may hold until there is an answer: seconds
+APP_HEADER = "bouquet-app"  # of a node that runs only its installed app: its version
+HOLD_HEADER = "bouquet-hold"  # of a long poll: the seconds that the SuperLink may wait
 
 
 @contextmanager
 def app_folder() -> Iterator[Path]:
-    """Give the app's folder with its ``pyproject.toml``, as Flower builds a bundle from it.
+    """Yield the app's folder with its ``pyproject.toml``, from which Flower builds a bundle.
 
     That is the checkout; of an app that is installed from a wheel it is a copy, made for the block.
 

@@ -1,4 +1,4 @@
-"""What the owner of a node allows: which code, how many rounds, of how many examples, and when."""
+"""The policy of a node's owner: which code, how many rounds and examples, and when to train."""
 
 import subprocess
 import time
@@ -42,7 +42,7 @@ def trains(message_type: str) -> bool:
 
 
 def may_train(site: Site, trained: int, *, installed: bool) -> None:
-    """Refuse a training that the site does not want.
+    """Refuse a training that the site's policy does not allow.
 
     Args:
         site: What is allowed.

@@ -50,9 +50,9 @@ class Child:
     name: str  # of the process, its log file and its mark
     command: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)  # added to the supervisor's environment
-    # Called at each look; returns why the child must be restarted, or "".
+    # Called at each check; returns why the child must be restarted, or "".
     health: Callable[[], str] = lambda: ""
-    # Says in words how it ended, from the exit code and the end of its log.
+    # Returns in words how it ended, from the exit code and the end of its log.
     explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
     stdin: Callable[[], socket.socket] | None = None  # makes its standard input, at each start; None = none
     process: subprocess.Popen[bytes] | None = None

@@ -1,4 +1,4 @@
-"""What a small machine needs: a limit on memory, and a limit on the bandwidth to the SuperLink."""
+"""Limits for small machines: on memory, and on the bandwidth to the SuperLink."""
 
 import asyncio
 import os
@@ -15,8 +15,8 @@ from task.errors import ConfigError
 
 TASK_BYTES = (
     64 * 1024**2
-)  # least that a task needs on top of what the parent holds: torch's first operation, a model
-MEMORY = "--max-memory"  # how what a node says of its memory begins
+)  # least that a task needs in addition to its parent's memory: torch's first operation, a model
+MEMORY = "--max-memory"  # prefix of a node's texts about memory
 CHUNK = 16 * 1024
 BUFFER = 64 * 1024  # what waits in the relay delays the heartbeats behind it
 RATES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -174,7 +174,7 @@ class SlowLink:
         both = asyncio.gather(*ways)
         self._open.add(both)
         try:
-            await both  # one end may have said all and still listen
+            await both  # one end may have sent everything but still receive
         except (OSError, asyncio.CancelledError):
             pass
         finally:

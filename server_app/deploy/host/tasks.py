@@ -1,4 +1,4 @@
-"""One message at a time in a process of its own: what the node's connection gives it, and what comes back.
+"""The node's tasks: each message is served in its own process, one at a time.
 
 The process is a fork of the warm parent (`server_app.deploy.node.warm`). However it ends, and whatever it
 writes, its message gets one answer: its own, or an error that says how it ended. Between the two go pieces of
@@ -41,7 +41,7 @@ class TaskFailedError(Exception):
 
 @dataclass
 class Answer:
-    """What a task wrote; nothing in it has been checked but the lengths.
+    """What a task wrote; only the lengths have been checked.
 
     Attributes:
         head: The reply without its content.

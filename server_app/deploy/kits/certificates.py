@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from task.errors import ConfigError
 
 AUTHORITY_DAYS = 3650  # at least; always a year more than the first certificate of the SuperLink
-SKEW = dt.timedelta(days=1)  # by how much a node's clock may be slow: small boards often have no battery
+SKEW = dt.timedelta(days=1)  # tolerance for slow clocks of nodes: small boards often have no battery
 WARN_DAYS = 30  # warn of a certificate that expires sooner
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 

@@ -27,9 +27,9 @@ LEAST_SECRET_BYTES = 32
 MAX_REPLY = "64M"
 MAX_RATE = 1200  # rounds of a quarter of a second with a few messages each stay below it
 MAX_RUNS = 4  # a ServerApp takes some 175 MB (MNIST, 2nn), so a link of 2 GB has room for them
-FILES = 65536  # that the SuperLink may have open: each connection to it is one
-# One local step at the default batch-size is just let through, so that no recipe is refused, and what makes
-# examples easiest to reconstruct, an update of one or a few of them, is not.
+FILES = 65536  # file descriptors of the SuperLink: each connection needs one
+# One local step at the default batch-size is just allowed, so that no recipe is refused; updates of one or a
+# few examples, which are easiest to reconstruct, are not.
 MIN_EXAMPLES = 10
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
@@ -57,7 +57,7 @@ class Kit:
     state = In("state")  # folder of what must survive a restart
     cache = In("cache")  # BOUQUET_CACHE of its processes: decoded data and the clients' state
     code = In("code")  # folder of modules that runs may name, see `task.references`
-    ca_certificate = In("ca.crt")  # certificate of the authority that vouches for the SuperLink
+    ca_certificate = In("ca.crt")  # certificate of the authority that signs the SuperLink's
 
     def environment(self) -> dict[str, str]:
         """Return what is added to the environment of its processes."""
@@ -88,7 +88,7 @@ class LinkKit(Kit):
     server_certificate = In("server.crt")
     server_key = In("server.key")
     database = In("state/link.db")  # database of the SuperLink
-    status = In("state/status.json")  # what the link last wrote of itself
+    status = In("state/status.json")  # the link's last status
     runs = In("runs")  # folder of result folders
     jobs = In("jobs")  # folder of submitted jobs
     nodes = In("nodes")  # folder of the nodes' public keys, ``NAME.pub``
@@ -117,10 +117,10 @@ class Policy:
 
     # "installed" runs only an app equal to the installed one; "any" runs what the SuperLink sends.
     apps: str = "installed"
-    max_rounds: int = 0  # most training messages that are answered in a run; 0 = no limit
+    max_rounds: int = 0  # largest number of training messages that are answered in a run; 0 = no limit
     # Fewest distinct training examples that an update is computed from; 0 = no limit.
     min_examples: int = MIN_EXAMPLES
-    # Fewest local steps that it is computed in, unless each takes all examples; 0 = no limit.
+    # Fewest local steps of an update, unless each uses all examples; 0 = no limit.
     min_steps: int = 0
     run_paths: bool = False  # whether a run may name files and folders of this machine
     # Packages and modules, installed or in the kit's folder `code`, that a run may name, package.module:name.
@@ -129,7 +129,7 @@ class Policy:
     he: bool = False  # whether it takes part in runs with homomorphic encryption only
     # Largest epsilon that sums with this node's noise may cost, of all runs together; 0 = no limit.
     max_epsilon: float = 0.0
-    delta: float = 1e-5  # at which that is counted
+    delta: float = 1e-5  # delta of that epsilon
     keep_models: bool = False  # whether the newest global model of each run is kept in the kit
     names: bool = (
         False  # whether names of columns, categories and classes go to the server and the model's file
@@ -155,7 +155,7 @@ class NodeKit(Kit):
 
 
 def proof(secret: bytes) -> str:
-    """Return what a caller of the Control API shows: it follows from the secret, not the secret from it."""
+    """Return the proof that a caller of the Control API shows; it does not reveal the secret."""
     return hmac.new(secret, PROOF_OF, hashlib.sha256).hexdigest()
 
 

@@ -10,7 +10,7 @@ from task.errors import BouquetError, ConfigError
 from task.storage import locks
 from task.storage.files import make_folder, write_bytes, write_text
 
-MAKING = ".making-"  # how the name of a kit begins while it is built
+MAKING = ".making-"  # prefix of a kit's name while it is built
 # What a killed command leaves: unfinished kits, and the temporary files of `task.storage.files`.
 LEFT_OVER = (
     f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",

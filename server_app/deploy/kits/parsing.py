@@ -8,7 +8,7 @@ from typing import Any
 
 from task.errors import ConfigError, choose_from
 
-RESERVED = ("ca", "link", "revoked", "provision.json")  # what else is in the folder of kits
+RESERVED = ("ca", "link", "revoked", "provision.json")  # other names in the folder of kits
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 

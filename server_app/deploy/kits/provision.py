@@ -74,7 +74,7 @@ def provision(
     if link:
         read_address(link, "--link")
     folder = Path(out).expanduser().resolve()
-    read_state(folder, link)  # refuses before it makes anything
+    read_state(folder, link)  # refuses before anything is made
     try:
         with locked(folder):
             return _Folder(folder, read_state(folder, link), days).bring(
@@ -227,7 +227,7 @@ class _Folder:
         self.changed.add("nodes")
 
     def _certify(self) -> None:
-        """Give the kits that are here the certificates of their keys, which older ones lack."""
+        """Add certificates of their keys to the kits that are here; older kits lack them."""
         signer = self.out / "ca" / "ca.key"
         new = {line.name for line in self.lines if line.done.startswith("new")}
         for name in self.record.nodes:
@@ -246,7 +246,7 @@ class _Folder:
                 self.remarks.append(f"{name}: copy its new node.crt, for secure aggregation, to its machine")
 
     def _share_key(self, rotate: bool) -> None:
-        """Give nodes' kits the key that they encrypt with, a new one if need be, and the link its name."""
+        """Add the shared encryption key to nodes' kits, a new one if needed, and its name to the link's."""
         key = self.out / "he" / KEY_FILE
         done = "kept" if key.exists() and not rotate else "new key"
         if done != "kept":

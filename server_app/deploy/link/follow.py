@@ -101,7 +101,7 @@ def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, 
     if algorithm_of(config.algorithm).pooled or server.selection == "fedcs":
         asked = 1  # fedcs may find only one client that is quick enough
     if config.dp.central:
-        asked = 1  # how many clients a round has does not decide whether it counts
+        asked = 1  # the number of clients does not decide whether a round counts
     least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
     return {"min-nodes": majority, "min-replies": before.get("min-replies", least)}
 

@@ -1,4 +1,4 @@
-"""Jobs of a link: the runs that users submitted, and their states. One JSON file each, ``jobs/NAME.json``.
+"""Jobs of a link: the submitted runs and their states, one JSON file each, ``jobs/NAME.json``.
 
 ``bouquet run --link`` writes a new one; from then on only the link changes it. A file ``jobs/NAME.stop`` asks
 the link to end a job. `waiting` is the queue: it says which jobs may run.
@@ -32,7 +32,7 @@ class Job:
 
     name: str  # of the result folder
     keys: Mapping[str, Value]  # run-config keys, without runs-dir
-    id: str  # differs between jobs that had one name after the other
+    id: str  # distinguishes successive jobs of one name
     state: str = QUEUED  # "queued", "running", "finished", "failed" or "stopped"
     reason: str = ""  # why the last attempt ended; of a failed job, why there will be no other
     runs: tuple[int, ...] = ()  # numbers of Flower's runs so far, one for each attempt
@@ -63,7 +63,7 @@ class Job:
 
 
 def waiting(jobs: Iterable[Job], most: int) -> dict[str, str]:
-    """Return by id what each queued job waits for; those that are left out may run.
+    """Return, by id, what each queued job waits for; jobs that are not listed may run.
 
     A job has its nodes to itself, and gets them in the order of submission: it waits for each job that shares
     a node with it and runs or was submitted before it. So no younger job overtakes it on a node, and none
@@ -111,7 +111,7 @@ class Jobs:
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """Let no other submission look for a free name during the block.
+        """Hold the lock for submissions during the block, so that names stay free.
 
         Raises:
             BouquetError: Another one takes too long.
@@ -147,7 +147,7 @@ class Jobs:
         return job is not None and not job.ended
 
     def check_over(self, name: str) -> None:
-        """Refuse a name whose job is not over.
+        """Refuse a name whose job has not ended.
 
         Raises:
             ConfigError: One of this name is queued or running.

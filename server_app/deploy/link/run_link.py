@@ -58,15 +58,15 @@ class Keeper:
         self._wrong: list[str] = []  # about the kit's keys
 
     def run(self, over: threading.Event) -> None:
-        """Look until the event is set."""
+        """Check repeatedly until the event is set."""
         while not over.wait(timing.LINK_LOOK_S):
             try:
                 self.look()
-            except Exception as err:  # of any kind: this thread must go on
+            except Exception as err:  # any error: this thread must continue
                 self.seen.trouble = f"{type(err).__name__}: {err}"
 
     def look(self) -> None:
-        """Check the SuperLink and the nodes if that is due, then bring the jobs a step further."""
+        """Check the SuperLink and the nodes if that is due, then advance the jobs."""
         try:
             if self._is_due():
                 check_database(self.kit.database)
@@ -216,14 +216,14 @@ class StatusWriter:
             seen.certificates = kit_findings(self._kit.path)
             write_status(self._kit, seen, list(self._supervisor.children.values()), self._keeper.jobs)
             self._failed = ""
-        except (OSError, BouquetError) as err:  # such as a full disk; readers see that the file is old
+        except (OSError, BouquetError) as err:  # such as a full disk; readers notice that the file is old
             if str(err) != self._failed:
                 say(f"cannot write the status: {err}")
             self._failed = str(err)
 
 
 def _full(folder: Path) -> str:
-    """Return what is wrong with the disk of a folder, "" if nothing is."""
+    """Return the problem of a folder's disk, "" if there is none."""
     free = shutil.disk_usage(folder).free
     if free >= SMALLEST_DISK:
         return ""

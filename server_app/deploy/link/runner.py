@@ -71,7 +71,7 @@ class Runner:
         self._writer = threading.Thread()  # writes one of them
 
     def look(self, nodes: list[NodeState]) -> None:
-        """Bring every job whose turn it is a step further.
+        """Advance every job whose turn it is.
 
         Raises:
             LinkError: The SuperLink does not answer; call again later.
@@ -88,7 +88,7 @@ class Runner:
                     self._step(job, nodes)
             except (LinkError, OSError) as err:
                 if isinstance(err, LinkError) and not err.answered:
-                    raise  # nor will it answer for another
+                    raise  # another one would not be answered either
                 failed = failed or err
         for job in list(self._left):
             self._leave(job)
@@ -201,7 +201,9 @@ class Runner:
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:
         """Submit again, once the pause is over and the run's nodes were online."""
         now = self._clock()
-        attempt.seen |= {node.id for node in nodes if node.online}  # the run waits for one that fails again
+        attempt.seen |= {
+            node.id for node in nodes if node.online
+        }  # the run waits for a node that fails again
         if now < attempt.due:
             return
         wanted = self._participants(job)
@@ -225,7 +227,7 @@ class Runner:
         self.jobs.stopped(job.name)
 
     def _leave(self, job: Job) -> None:
-        """Have written what a stopped run has, once its ServerApp is gone; nothing else waits for it."""
+        """Have a stopped run's results written once its ServerApp is gone, without blocking."""
         folder = self.jobs.runs / job.name
         if is_held(folder) or self._writer.is_alive():
             return

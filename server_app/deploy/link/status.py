@@ -34,21 +34,21 @@ if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs 
 SHOWN_RUNS = 20
 GREEN, YELLOW, RED = "green", "yellow", "red"
 Column = Mapping[str, Any]  # how rich shows one
-NAME: Column = {"overflow": "fold"}  # goes on in a second line
+NAME: Column = {"overflow": "fold"}  # continues in a second line
 WORD: Column = {"no_wrap": True}
 NUMBER: Column = {"justify": "right", "no_wrap": True}
-SHOWN_CLIENTS = 5  # that a round went on without
+SHOWN_CLIENTS = 5  # that a round continued without
 
 
 @dataclass
 class Seen:
     """What the link knows of its SuperLink."""
 
-    answered: float = 0.0  # when its last good answer came, `time.monotonic()`; 0 = never
+    answered: float = 0.0  # time of its last valid answer, `time.monotonic()`; 0 = never
     trouble: str = ""  # its last error since then
     nodes: list[NodeState] = field(default_factory=list)  # the registered nodes
     warnings: list[str] = field(default_factory=list)  # for the operator
-    disk: str = ""  # what is wrong with the disk, "" if nothing is
+    disk: str = ""  # problem of the disk, "" if there is none
     certificates: tuple[Finding, ...] = ()  # those that have expired or soon will
     app: App | None = None  # that the link's runs are of
     apps: dict[str, App] = field(default_factory=dict)  # that the nodes run, by id, as they last said
@@ -106,7 +106,7 @@ def level(faults: Sequence[str], warnings: Sequence[str]) -> str:
 
 
 def node_lines(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each node of a status that the federation goes on without."""
+    """Return a line for each node that the federation continues without."""
     return [f"node {node['name']} {node['problem']}" for node in nodes if node.get("problem")]
 
 
@@ -285,7 +285,7 @@ def _registrations(kit: LinkKit, jobs: Sequence[Job]) -> dict[str, Row]:
 
 
 def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> dict[str, str]:
-    """Return by id the nodes that the newest run on them went on without, and why."""
+    """Return, by id, the nodes that the newest run on them continued without, and why."""
     found, names = dict[str, str](), {str(node.id): node.name for node in nodes}
     for job in reversed(jobs):
         mine = [node for node, name in names.items() if job.attempts and job.runs_on(name)]
@@ -299,7 +299,7 @@ def _left_out(kit: LinkKit, jobs: Sequence[Job], nodes: Sequence[NodeState]) -> 
 
 
 def left_out_of(kit: LinkKit, job: Job) -> dict[str, str]:
-    """Return by id the nodes that a run went on without, and why."""
+    """Return, by id, the nodes that a run continued without, and why."""
     with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
         rows = RunFolder(kit.runs / job.name).left_out()
         return {str(row["node"]): f"{row['reason']}: run {job.name} continues without it" for row in rows}

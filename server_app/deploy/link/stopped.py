@@ -21,7 +21,7 @@ WAIT_S = 300.0
 
 
 def finish_stopped(jobs: Jobs, job: Job) -> None:
-    """Write what a run has that its user stopped, see `server_app.run.stopped`; wait for the end of that.
+    """Write the results of a stopped run, see `server_app.run.stopped`, and wait for them.
 
     Nothing is written once the job was submitted again: its result would count as that of the new one.
 

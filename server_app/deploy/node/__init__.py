@@ -1,1 +1,1 @@
-"""A node's machine: its processes, its data, what its owner allows."""
+"""A node's machine: its processes, its data, its owner's policy."""

@@ -21,7 +21,9 @@ def connection(kit: NodeKit, options: Options) -> tuple[FleetClient, Probe]:
     transport = "http" if options.http else "grpc"
     app = " ".join(own_app()) if kit.policy.apps == "installed" else ""
     client = FleetClient(address, kit.ca_certificate, kit.key, place_of(kit.path), name, transport, app)
-    direct = options.http or options.bandwidth  # the one has no use for proxies, the other is loopback
+    direct = (
+        options.http or options.bandwidth
+    )  # neither needs a proxy: one cannot use it, the other is loopback
     proxy = None if direct else proxy_for(link[0])
     if proxy:
         say(f"connecting through the proxy {proxy} of the environment")

@@ -1,4 +1,4 @@
-"""By what a node's tasks prove, in secure aggregation, which node they are of (`task.secagg.identity`).
+"""Identities of a node's tasks in secure aggregation (`task.secagg.identity`).
 
 A task gets a key of its run alone: the node's long-term key stays in the process that keeps the connection.
 """

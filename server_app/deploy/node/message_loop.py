@@ -1,7 +1,7 @@
 """A node's exchange with its SuperLink: fetch a message, have it served, send the answer; and the heartbeats.
 
-A message that this node has fetched and not answered when it ends is handed out again by a SuperLink of
-ours, so nothing of it is written to the disk here.
+A message that this node has fetched but not answered when it ends is redelivered by a Bouquet link, so
+nothing of it is written to the disk here.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from task.storage.files import write_json
 from task.wire.registration import REGISTER
 
 REGISTRATION = f"query.{REGISTER}"  # type of the message that asks what data a node has
-RUNS = 4  # whose apps, and what they keep, are held in memory
+RUNS = 4  # whose apps and states are kept in memory
 SHARE = 0.05  # a pause between polls is at most this share of the silence before it
 
 
@@ -74,8 +74,8 @@ class MessageLoop:
         self._by_kernels = tasks
         self._tasks = tasks[False]  # those that serve, or served last
         self.refused = ""  # why the SuperLink does not let this node in, "" if it does
-        self.lacks_memory = ""  # what the node cannot take part for; "" = nothing
-        self.held = False  # whether that may be because it holds an earlier process for online
+        self.lacks_memory = ""  # why the node cannot take part; "" = it can
+        self.held = False  # whether that may be because it believes that an earlier process is online
         self._settings: dict[str, Any] = {
             "site": asdict(site),
             "node-config": dict(node_config),
@@ -114,7 +114,7 @@ class MessageLoop:
                 self.refused, self.held = str(err), err.held
             except RefusedMessageError:
                 pass  # it ends
-            except Exception as err:  # of any kind: this thread must go on
+            except Exception as err:  # any error: this thread must continue
                 say(f"node: {type(err).__name__}: {err}")
             self._active.clear()
             self._over.wait(pause_s)
@@ -133,9 +133,9 @@ class MessageLoop:
                         say(f"node: heartbeat: {err}")
 
     def _end_needless(self) -> None:
-        """End the task of a run that has ended: the next one's message need not wait for it."""
+        """End the task of a run that has ended, so that the next message does not wait for it."""
         tasks = self._tasks
-        task = tasks.number  # first: if another began since, this one is over
+        task = tasks.number  # first: if another run began since, this one is over
         if task and self.client.has_ended(self._serving):
             tasks.end(task, "its run has ended")
 
@@ -157,7 +157,7 @@ class MessageLoop:
             if found is not None:
                 self._answer(*found)
                 silent_since = time.monotonic()
-            elif (now := time.monotonic()) - asked < timing.HOLD_S / 2:  # the SuperLink does not hold calls
+            elif (now := time.monotonic()) - asked < timing.HOLD_S / 2:  # the SuperLink has no long polls
                 pause_s = SHARE * (now - silent_since)
                 self._over.wait(min(max(pause_s, timing.PULL_FIRST_S), timing.PULL_LATER_S))
 
@@ -215,7 +215,7 @@ class MessageLoop:
                 self.lacks_memory = f"{why}. Give the node more memory, or the run less data"
 
     def _keep(self, series: int, state: bytes) -> None:
-        """Keep what an app keeps for the next message of a series of runs."""
+        """Store an app's state for the next message of a series of runs."""
         self._kept[series] = state
         self._kept.move_to_end(series)
         while len(self._kept) > RUNS:

@@ -1,4 +1,4 @@
-"""How a node runs on its machine: its options, and what its app and its processes get to know of them."""
+"""Options of a node on its machine, and how they reach its app and its processes."""
 
 import os
 import re
@@ -128,5 +128,5 @@ def environment(kit: NodeKit, options: Options) -> dict[str, str]:
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)
         )
     if options.max_memory:
-        env["MALLOC_ARENA_MAX"] = "2"  # each arena keeps what was freed in it
+        env["MALLOC_ARENA_MAX"] = "2"  # each arena keeps its freed memory
     return env

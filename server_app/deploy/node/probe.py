@@ -1,7 +1,7 @@
-"""Why a SuperLink cannot be reached: one connection and TLS handshake at a time, in a thread of its own.
+"""Diagnose why a SuperLink cannot be reached: connections and TLS handshakes in a separate thread.
 
-It goes the way of gRPC, through the proxy that the environment names, which is then part of what is said.
-gRPC and Flower retry without saying why.
+It connects as gRPC does, through the proxy that the environment names; the proxy is then part of the
+diagnosis. gRPC and Flower retry without saying why.
 """
 
 import socket
@@ -29,7 +29,7 @@ EXPIRED, TOO_EARLY, WRONG_NAME, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL
 
 @dataclass(frozen=True)
 class Found:
-    """What a look found.
+    """The result of a probe.
 
     Attributes:
         answers: Whether the port answers at all.
@@ -61,7 +61,7 @@ class Probe:
         self._thread: threading.Thread | None = None
 
     def look(self) -> None:
-        """Begin to look, unless a look is under way."""
+        """Start a probe, unless one is running."""
         if self._thread is None or not self._thread.is_alive():
             self._began = time.monotonic()
             self._thread = threading.Thread(target=self._look, name="probe", daemon=True)
@@ -69,7 +69,7 @@ class Probe:
 
     @property
     def found(self) -> Found | None:
-        """What the last look found; None while the first is under way."""
+        """The last probe's result; None while the first is running."""
         looking = self._thread is not None and self._thread.is_alive()
         if looking and time.monotonic() - self._began > timing.PROBE_SLOW_S:
             return Found(False, f"{_through(self.proxy, self.address[0])}{SILENT}")
@@ -168,7 +168,7 @@ def _tls(plain: socket.socket, address: tuple[str, int], authority: Path, protoc
 
 
 def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], authority: Path) -> str:
-    """Say why a certificate is no good."""
+    """Return why a certificate is invalid."""
     whose, cure = "the link's certificate", "ask the operator of the link to run bouquet provision --renew"
     if err.verify_code == EXPIRED:
         try:

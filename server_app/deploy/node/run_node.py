@@ -1,4 +1,4 @@
-"""``bouquet node``: the exchange with the SuperLink, and the warm parent of the tasks, kept up.
+"""``bouquet node``: runs the exchange with the SuperLink and the warm parent of the tasks.
 
 This process keeps the connection; its only child, which must be single-threaded, forks for each message. It
 says in plain words what happens. A connection on which nothing was exchanged for 30 s, although the
@@ -60,7 +60,7 @@ def run_node(kit: NodeKit, options: Options) -> None:
 
 
 class _NodeProcess:
-    """One node: its exchange, its only child, and what was said of them."""
+    """One node: its exchange with the SuperLink, its child process, and what was reported of them."""
 
     def __init__(self, kit: NodeKit, options: Options, supervisor: Supervisor) -> None:
         self.kit, self.options, self.supervisor = kit, options, supervisor
@@ -79,7 +79,7 @@ class _NodeProcess:
         self._touched = 0.0  # last exchange noted in the file `alive`
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
-        self._probed = -timing.CERTIFICATE_LOOK_S  # when a look at the port began
+        self._probed = -timing.CERTIFICATE_LOOK_S  # when a probe of the port began
         self._said: set[str] = set()  # since it was connected last
 
     def start(self) -> None:

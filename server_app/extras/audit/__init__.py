@@ -1,1 +1,1 @@
-"""Attacks on what a run gives away, to see whether it keeps its promise."""
+"""Attacks on runs, to measure what they reveal and whether privacy promises hold."""

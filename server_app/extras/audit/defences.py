@@ -1,4 +1,4 @@
-"""One round with a defence, and the attack on what the server hears and on what the round makes of it."""
+"""Run one round with a defence, then attack what the server received and the new model."""
 
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout

@@ -1,7 +1,7 @@
 """Measures the privacy of a run with canaries, in their own run and against a second one of the same keys.
 
-Two runs are made: in the second those canaries send that dropped out in the first. What they show is set
-against what the run promises:
+Two runs are made: in the second, the canaries send that dropped out in the first. The results are compared
+with the run's promises:
 
 ==============  ==========================================================================  =================
 check           what it is                                                                  catches
@@ -149,7 +149,7 @@ def judge(
 def _parameters(
     config: Config, rows: Sequence[Row], along: np.ndarray, apart: float, size: int
 ) -> dict[str, Row]:
-    """Return how much a client counts, and how much noise there is, against what is promised of both."""
+    """Return the measured weight of a client and the noise, with the promised values of both."""
     clips = np.array([row["dp_clip"] for row in rows])
     joins = config.server.fraction_train
     expected = joins * rows[-1]["population"]  # M

@@ -1,4 +1,4 @@
-"""Rebuilds training examples from what a client sends, or from the model that follows: gradient inversion.
+"""Gradient inversion: reconstruct training examples from a client's upload or from the new model.
 
 *Analytic* (for a model whose first layer is linear with a bias): of a unit i that one example alone moved,
 ``Delta W_i / Delta b_i = (dL/dW_i) / (dL/db_i) = x``, exactly; of a unit that several moved it is a mixture
@@ -26,8 +26,8 @@ from task.datasets import Dataset
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 
-SHARE = 1e-9  # of the largest change of a bias, below which a unit counts as not moved
-MOST_DB = 150.0  # what equality to the bit counts as
+SHARE = 1e-9  # share of the largest change of a bias below which a unit counts as unmoved
+MOST_DB = 150.0  # the value for exact equality
 LR, TV, BETA1, BETA2 = 0.1, 1e-2, 0.9, 0.999  # of the optimised attack
 
 Images = torch.Tensor  # [n, C, H, W]
@@ -35,7 +35,7 @@ Images = torch.Tensor  # [n, C, H, W]
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What an attack made of a change of the model, given the originals."""
+    """What an attack reconstructed from a change of the model, with the originals."""
 
     images: Images  # for each original the most similar candidate, in pixels of 0 to 1
     psnr: tuple[float, ...]  # of each, in dB

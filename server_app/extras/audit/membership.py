@@ -1,4 +1,4 @@
-"""Tells the examples that a model was trained on from others, by their loss: membership inference.
+"""Membership inference: separate a model's training examples from others by their loss.
 
 The attacker has an example, its label and the final model, and says "member" where the loss is below a
 threshold (Yeom et al. 2018, arXiv 1709.01604). How well that works over all thresholds is the area under the
@@ -48,7 +48,7 @@ class Told:
 
 
 def told(members: Losses, others: Losses) -> Told:
-    """Return how well a threshold on the loss tells members from others.
+    """Return how well a threshold on the loss separates members from others.
 
     At a rate of false positives the threshold is the largest loss that this share of the others stay below.
     """

@@ -1,4 +1,4 @@
-"""What canaries' scores say about epsilon: an estimate, and lower bounds that hold with 95 % confidence.
+"""Estimate epsilon from canaries' scores, with lower bounds that hold with 95 % confidence.
 
 A canary's score is ``sqrt(d) cos(w_T - w_0, u_i)``. Of a canary that took no part it follows N(0, 1) for
 d >= 1000 numbers, whatever the run did, since its direction was drawn apart from it: the null hypothesis
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Scores = NDArray[np.float64]
 LEVEL = 0.05  # of all bounds: that they do not hold
-RANKS = (10, 0.1, 0.5)  # the thresholds: the tenth highest score, or such a share of them
+RANKS = (10, 0.1, 0.5)  # the thresholds: the tenth highest score, or that share of them
 
 
 def two_gaussians(mean: float, std: float, delta: float) -> float:

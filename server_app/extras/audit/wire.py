@@ -1,4 +1,4 @@
-"""Listens at the server's end of the wire, and reads what it hears as the server could."""
+"""Record all messages at the server's end of the wire, and decode them as the server could."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the monitor shows: the runs, jobs and status of a folder, as plain objects.
+"""The monitor's data: runs, jobs and status of a folder, as plain objects.
 
 Nothing is written, locked or kept open. A missing, damaged or deleted file is no error: "problems" says what
 is wrong.

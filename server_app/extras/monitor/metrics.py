@@ -12,7 +12,7 @@ from server_app.extras.monitor.data import GoneError, Watched
 from server_app.results.lines import Row
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LATEST = 8  # runs, so that neither labels nor the files to read grow for ever
+LATEST = 8  # runs, to bound the labels and the files to read
 
 Labels = Mapping[str, object]
 Value = float | int | bool | None

@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a request."""
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # what follows is no request of its own
+            self.close_connection = True  # what follows is not a separate request
         if not _names_us(self.headers.get_all("Host") or [], self.server.names):
             missing = "Host" not in self.headers
             self.send_error(400 if missing else 421, "expected the name or address of this machine as Host")

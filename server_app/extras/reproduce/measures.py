@@ -1,4 +1,4 @@
-"""What a cell of a table counts: a number of a run's result.json, and which of two is the better one."""
+"""Measures of a table's cells: a number of a run's result.json, and which of two is better."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from server_app.results.lines import number
 
 PERCENT = 100
-DIGITS = 6  # that are kept behind the point
+DIGITS = 6  # decimals
 CONVERGED, DIVERGED, WINDOW = (
     1e-4,
     1.0,

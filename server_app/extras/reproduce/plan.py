@@ -1,4 +1,4 @@
-"""What a cell still needs: the learning-rate grid on the first seed, then the other seeds at the best rate.
+"""Plan the runs that a cell needs: learning-rate grid on the first seed, then other seeds at the best rate.
 
 The rate is chosen on the first seed alone, and all seeds count in the mean, so that no seed is chosen by its
 result. A run of the grid ends once it has done as many rounds as the best one so far needed: it can no longer
@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a cell is."""
+    """Progress of a cell."""
 
     cell: Cell
     tried: Mapping[float, RunRecord]  # by learning rate, on the first seed
@@ -98,7 +98,7 @@ def standing(cell: Cell, runs: Runs) -> Standing:
     found = {rate: runs.get(run_id(cell.keys_of(rate, first))) for rate in cell.rates}
     known = {rate: record for rate, record in found.items() if record is not None}
     limit = _limit(cell, known.values())
-    # A record under a lower limit than today's says nothing about the rounds after it.
+    # A record with a lower limit than today's says nothing about later rounds.
     tried = {rate: record for rate, record in known.items() if enough(cell, record, limit)}
     best = min(tried, key=lambda rate: _rank(cell, tried[rate]), default=None)
     seconds = _round_seconds(cell, known.values())

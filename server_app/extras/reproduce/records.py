@@ -33,7 +33,7 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is kept of one finished run."""
+    """The record of one finished run."""
 
     run: str  # `run_id`
     table: str  # the table and cell that asked for it first; further cells with the same keys share it
@@ -88,7 +88,7 @@ def folder_name(keys: Mapping[str, Value]) -> str:
 
 
 def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> RunRecord:
-    """Return what is kept of a finished run.
+    """Return the record of a finished run.
 
     Raises:
         StateError: Its result.json is damaged.

@@ -2,7 +2,7 @@
 
 Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` are added to those of the
 table's that its algorithm reads, as with a recipe. A table that ``extends`` another one of its folder has all
-that stands there, but for what it sets itself, at its top for every cell. Measured values are in
+of that table, except what it sets itself at its top for every cell. Measured values are in
 `server_app.extras.reproduce.records`: results are never typed by hand.
 """
 
@@ -82,8 +82,8 @@ class Cell:
     published: float | None
     published_sd: float | None
     unquoted: str  # why there is no published value
-    fraction: str  # what is less than published; "" = nothing
-    needs: str  # what must be there to run it and is not; "" = nothing
+    fraction: str  # in what it is less than published; "" = in nothing
+    needs: str  # what is missing to run it; "" = nothing
     grid: str  # WALK or FULL
     rates: tuple[float, ...]  # learning rates, ascending
     start: float  # the rate that is tried first
@@ -180,7 +180,7 @@ def _extended(own: Mapping[str, Any], path: Path) -> dict[str, Any]:
             f'{path}: key "extends": expected a table of the same folder that extends none itself; got '
             f'"{name}"'
         )
-    read_table(str(file))  # what is wrong in it is not reported as of `path`
+    read_table(str(file))  # errors in it are not reported as errors in `path`
     for_all = {key: value for key, value in own.items() if key in OF_A_CELL and key != "keys"}
     keys = flatten(own.get("keys", {}))
     cells = {cell: {**its, **for_all} for cell, its in _tables(base, "cells", file)}

@@ -40,7 +40,7 @@ class Remaining:
 class _CellRun:
     table: PublishedTable
     run: Wanted
-    claim: ExitStack  # holds the lock that keeps other processes off the run
+    claim: ExitStack  # holds the lock of the run
 
 
 class TableQueue:

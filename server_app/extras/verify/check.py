@@ -1,4 +1,4 @@
-"""The whole check of a run, and what it proves and does not."""
+"""The complete check of a run by its transcript, and what it proves."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a check of a transcript found."""
+"""Findings of a transcript's check."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class Fault:
 
 @dataclass
 class Findings:
-    """All that was checked, what contradicts, and what is to be known besides."""
+    """What was checked, contradictions, and notes."""
 
     counts: dict[str, int] = field(default_factory=dict)  # by what was checked
     faults: list[Fault] = field(default_factory=list)
@@ -35,6 +35,6 @@ class Findings:
         self.faults.append(Fault(server_round, node, text))
 
     def note(self, text: str) -> None:
-        """Add something to be known, once."""
+        """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)

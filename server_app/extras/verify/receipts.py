@@ -1,4 +1,4 @@
-"""A node's own receipts against the transcript: each upload was counted once, and no other is in its name."""
+"""Check a node's own receipts: each of its uploads was counted once, and no other is in its name."""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The rounds again, from the published sums: the rule's own code, with a transcript in place of nodes."""
+"""Recompute the rounds from the published sums: the rule's own code, with a transcript instead of nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -53,14 +53,14 @@ class ReplayEngine(PhaseEngine):
         self._lines: Iterator[Row] = iter(())
 
     def begin_line(self, line: Row, model: Arrays) -> None:
-        """Take the phases of a line in the place of nodes."""
+        """Use the phases of a line instead of nodes."""
         self.begin(int(line["round"]), float(line["lr"]))
         self.model, self._lines = model, iter(line["phases"])
         given = [phase["replies"]["names"] for phase in line["phases"] if phase["replies"]]
         asked = {*line.get("cohort", ()), *(c for phase in line["phases"] for c in phase.get("asked", ()))}
         names = self.registry.names = tuple(next(iter(given), ()) or sorted(asked))
         counts = [phase["replies"].get("population", 0) for phase in line["phases"] if phase["replies"]]
-        # Who the others are changes nothing.
+        # The other clients don't change the result.
         self.registry.known.names = names if given and given[0] else ("",) * max(counts, default=0)
         self._spent: Row = line.get("spent", {})
 
@@ -103,7 +103,7 @@ class ReplayEngine(PhaseEngine):
         return [str(line["phase"]) for line in self._lines]
 
     def spent(self, reduced: Any, asked: int) -> Any:
-        """Return the replies with what the round has cost, as the transcript says."""
+        """Return the replies with the round's cost, as the transcript says."""
         return replace(reduced, **self._spent)
 
     def note_used(self, *, used: bool) -> None:
@@ -111,7 +111,7 @@ class ReplayEngine(PhaseEngine):
 
 
 def replay(chain: Chain, findings: Findings) -> Arrays | None:
-    """Do all rounds again; return the last model, None if a contradiction ends it before.
+    """Recompute all rounds; return the last model, None if a contradiction ends it before.
 
     Raises:
         DataError: A file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Who committed to which upload, and that each client is counted once."""
+"""Check the commitments: who signed which upload, and that each client is counted once."""
 
 from collections import Counter
 from collections.abc import Iterator

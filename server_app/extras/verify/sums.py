@@ -1,4 +1,4 @@
-"""What a rule was given, from a transcript's sums; and the sums, from the uploads where they were kept."""
+"""Restore a rule's inputs from a transcript's sums, and recompute the sums if uploads were stored."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -128,7 +128,7 @@ def _replies(said: Row, arrays: dict[str, Arrays], **more: Any) -> AggregatedRep
 
 
 def _of_vector(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> AggregatedReplies:
-    """Return what the sum of masked uploads comes to."""
+    """Return the unmasked sum of masked uploads."""
     contract = secure.as_summed(phase.phase.contract)
     like = phase.like(contract)
     found, totals = secure.partials_of(contract, like, secure.vector_in(sums))
@@ -140,7 +140,7 @@ def _of_vector(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> Ag
 
 
 def _folded(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> AggregatedReplies:
-    """Return what the kept uploads come to, and compare that with what was published."""
+    """Return the sum of the stored uploads, and compare it with the published one."""
     contract, uploads = phase.phase.contract, phase.uploads(findings)
     asked = {name: tuple(upload["clients"]) for name, (upload, _) in uploads.items()}
     fold = Fold(contract, phase.like(contract), asked, phase.round, coder=phase.coder)
