@@ -34,13 +34,13 @@ def run(
     code: str | Iterable[str] = (),
     **keys: Any,
 ) -> "RunResult":
-    """Run a federation in Flower's simulation engine, in this process and workers of it; return its result.
+    """Run a federation in Flower's simulation engine, in this process and its workers; return the result.
 
-    `keys` are run-config keys with underscores for hyphens; those of a section are a dictionary:
-    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They go on top of a `recipe` or of a run to `repeat`, a
-    folder. Code that such a file names, ``net:Small``, runs only if its package is in `code`, or if `keys`
-    name it themselves. It may be called as often as you like. In a notebook Ctrl-C (the stop button) ends the
-    run, and the rounds so far are returned; elsewhere `load` reads them.
+    `keys` are run-config keys with underscores instead of hyphens. The keys of a section are a dictionary:
+    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They override those of a `recipe` or of a run to `repeat` (a
+    result folder). Code that such a file names, ``net:Small``, runs only if its package is in `code` or if
+    `keys` name it, too. You may call this function as often as you like. In a notebook, Ctrl-C (the stop
+    button) ends the run and returns the rounds so far; elsewhere `load` reads them.
 
     Raises:
         BouquetError: A key is wrong, or the run cannot start or go on.
@@ -57,7 +57,7 @@ def run(
 
 
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult":
-    """Return the result of a run: of a result folder, finished or not, or of a run's name below runs/.
+    """Return the result of a run, finished or not, given its result folder or its name below runs/.
 
     `code` names the packages of the user's own code that the folder may name, ``"net"`` for ``net:Small``.
 
@@ -71,7 +71,7 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
 
 
 def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
-    """Run the app with run-config keys as they are in files, on `nodes` virtual nodes; 0 = one per CPU.
+    """Run the app on `nodes` virtual nodes (0 = one per CPU), with run-config keys as files spell them.
 
     Raises:
         BouquetError: As `run`.

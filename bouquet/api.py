@@ -1,4 +1,4 @@
-"""What the functions of `bouquet` do; imports all that a run needs, torch included."""
+"""The functions of `bouquet`; importing this module imports all that a run needs, torch included."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -37,11 +37,11 @@ def run(
     check_origin({**base, **own}, recipe or str(repeat))
     merged, unread = fuse(base, own)
     for key, why in unread.items():
-        print(f"left out {key}, which is for {why}", file=sys.stderr)
+        print(f"ignored {key}, which is for {why}", file=sys.stderr)
     config = read_config(merged)
     if overwrite:
         if not merged.get("run-name") or config.output.resume:
-            raise ConfigError("overwrite=True: expected run_name and no resume with it")
+            raise ConfigError("overwrite=True: expected run_name with it, and no resume")
         remove_run(Path(config.output.runs_dir).expanduser(), config.run_name)
     path = folder_of_run(config)
     try:
@@ -49,12 +49,12 @@ def run(
     except KeyboardInterrupt:
         if not in_notebook() or not (path / CONFIG).exists():
             raise
-        print(f"stopped; {path} has the rounds so far", file=sys.stderr)
+        print(f"stopped; the rounds so far are in {path}", file=sys.stderr)
         return RunResult(path)
 
 
 def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return run-config keys as they are in files: hyphens for underscores, a dot after a section."""
+    """Return run-config keys as files spell them: hyphens for underscores, a dot after a section."""
     flat: dict[str, Any] = {}
     for name, value in keys.items():
         key = name.replace("_", "-")

@@ -1,10 +1,9 @@
 """Lets Bouquet's packages live next to a user's own ``task.py`` or ``client_app.py``.
 
 The app's packages, ``task`` and its like, are top-level names, as Flower's components are, and a script's own
-folder comes first on Python's path. So a user's file of such a name would be found in the place of ours.
-`claim` puts ours in its place, and lets ours hand out what only the user's module has:
-``from task import Net`` goes on to work. A name that both have is ours; submodules of a user's package are
-found after ours.
+folder comes first on Python's path. A user's file of such a name would therefore hide ours. `claim` makes
+Python import ours, and ours then offers what only the user's module has: ``from task import Net`` still
+works. If both define a name, ours is used; submodules of a user's package are found after ours.
 """
 
 import importlib
@@ -20,7 +19,7 @@ PACKAGES = ("task", "strategies", "client_app", "server_app")
 
 
 def claim(*names: str) -> None:
-    """Import packages of ours by their top-level names, whatever else is called so.
+    """Import our packages by their top-level names, even if a user's module has the same name.
 
     Raises:
         ImportError: A package of ours is not installed.
@@ -45,7 +44,7 @@ def _ours(file: str | None) -> bool:
 
 
 def _shadowing(name: str) -> ModuleSpec | None:
-    """Return the module of a user that Python would import in the place of ours."""
+    """Return the user's module that Python would import instead of ours."""
     places = []
     for entry in sys.path:
         if Path(entry or ".").resolve() == ROOT:
@@ -56,7 +55,7 @@ def _shadowing(name: str) -> ModuleSpec | None:
 
 
 def _hand_out(ours: ModuleType, theirs: ModuleType | ModuleSpec) -> None:
-    """Let a package of ours give what only the user's module of its name has, which runs when first asked."""
+    """Let our package offer what only the user's module of that name has; it runs when first needed."""
     loaded = [theirs] if isinstance(theirs, ModuleType) else []
     below = theirs.__dict__.get("__path__") if loaded else theirs.submodule_search_locations
     ours.__path__ = [*ours.__path__, *(below or ())]

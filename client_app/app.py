@@ -105,7 +105,7 @@ def make_app(
             contract = {**own, **entry.phases}.get(name)
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training go by the verb
-                raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} under this run config")
+                raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} with this run config")
             kind, run = message.metadata.message_type, str(wire.entry_of(message.content, "run") or "")
             if not node.owner.simulation:
                 check_room(state_root(node.config), node.config.run_name, run)

@@ -14,7 +14,7 @@ from client_app.memory.memory import Memory, store_of
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
-from client_app.stages.stage import Outcome, measured
+from client_app.stages.stage import Outcome, each
 from client_app.training.augment import augmentation
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
@@ -78,7 +78,7 @@ def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
     if isinstance(clients, OneClient):
         raise DataError(
             f'client {client}: run-config key "algorithm": {entry.name} trains on the data of all clients, '
-            "which no node has where each brings its own; run it in the simulation, on pooled data"
+            "but here each node has only its own; run it in the simulation, on pooled data"
         )
     return np.unique(np.concatenate([clients.train(i) for i in range(len(clients.names))]))
 
@@ -156,8 +156,9 @@ class Training:
             if len(cohort) == 1:
                 return [(cohort[0], err)]
             logger.warning(
-                "round %d: %d clients that train as one program (run-config key \"stack\") failed, and train "
-                "again in two halves, which is slower: %s: %s",
+                "round %d: training %d clients as one program (run-config key \"stack\") failed; "
+                "retrying in two "
+                "halves, which is slower: %s: %s",
                 self.order.round, len(cohort), type(err).__name__, err,
             )  # fmt: skip
         half = len(cohort) // 2  # out here, where what the failure held is free
@@ -232,7 +233,9 @@ class Training:
             stats = solver.run(task) if solver.trains else []
             finished = solver.finish(task, stats)
             measured = entry.personal and node.config.server.clients_evaluate(order.round)
-            if measured and entry.pooled != "once":  # who trains on everybody's data has no model of its own
+            if (
+                measured and entry.pooled != "once"
+            ):  # a client that trains on all data has no model of its own
                 uploads = [upload for upload, _ in finished]
                 _add_tests(node, cohort, solver, task, uploads)
             for stage in self.stages:
@@ -295,16 +298,16 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     if not (own or entry.parted):
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
-    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+    def of(client: str) -> wire.ClientUpdate:
         nonlocal model
         x, y = _test_data(node, client)
         if entry.parted:
             model = node.local_model(client)
             Single(model).load(order.received(client)[wire.ARRAYS], 1)
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
-        return found, {SUMS.name: sums} if entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if entry.metrics else {}, found)
 
-    return measured(order.clients, of)
+    return each(order.clients, of)
 
 
 def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -318,7 +321,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     """Measure, on its own test data, each client's own model after a round of training; nothing is kept."""
     training = Training(node, entry, order)
 
-    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+    def of(client: str) -> wire.ClientUpdate:
         x, y = _test_data(node, client)
         rows = _rows(node, entry, client)
         with training.alone(client, rows, order.round + 1) as (model, task, solver):
@@ -327,9 +330,10 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
                 solver.run(task)
         (own,) = solver.own_models(task)
         Single(model).load(own, 1)
-        return measure(solver.predictor(model, task, 0), x, y, task=node.task)[0], {}
+        found, _ = measure(solver.predictor(model, task, 0), x, y, task=node.task)
+        return wire.ClientUpdate({}, found)
 
-    return measured(order.clients, of)
+    return each(order.clients, of)
 
 
 def _own(
@@ -350,7 +354,7 @@ def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
         kept = store_of(node).path(client, order.run)
         if not kept.exists():
             raise StateError(
-                f"client {client}: expected its kept state in {kept}; there is none. It never trained in "
+                f"client {client}: expected its state in {kept}; there is none. It never trained in "
                 "this run, its state was deleted, or it trained on another machine"
             )
     return _own_model(node, entry, order, client)[0]

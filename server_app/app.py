@@ -62,10 +62,10 @@ def run(
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
-    `rounds_over` is called when no message will be sent any more, before the results are written. With
+    `rounds_over` is called after the last message, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
     folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
-    without it, whoever started this goes on with the run. `order` is that in which updates arrived, of a run
+    without it, the caller continues the run. `order` is that in which updates arrived, of a run
     that is done again.
 
     Raises:
@@ -150,7 +150,7 @@ def _run(
     summary = write_results(folder, opened, wire.read_arrays(result.arrays))
     if trackers:
         trackers.finish(summary, path)
-    if order is None:  # whoever replays a run says what came of it
+    if order is None:  # the caller of a replay reports its outcome
         closing_table(summary, path.resolve())
     if line := finish(config, run_id):
         Terminal().print(line, soft_wrap=True)

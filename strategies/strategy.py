@@ -173,7 +173,7 @@ class Strategy(FlowerStrategy):
         folded = self.engine.close(opened, replies) if opened else None
         _, why = attempt(lambda: self.cohorts.observe(folded.metrics if folded else {}))
         if why:
-            logger.warning("round %d: the selection does not learn from these replies: %s", server_round, why)
+            logger.warning("round %d: the selection cannot use these replies: %s", server_round, why)
         self._round.finish(folded)
         asked, came, self.last_metrics = self._plan.asked, self._round.trained(), {}
         if self._goes_back(server_round):
@@ -197,8 +197,8 @@ class Strategy(FlowerStrategy):
         if kept is None:
             return False
         logger.warning(
-            "round %d: most clients diverge from the model of round %d; the run goes back to the model after "
-            "round %d",
+            "round %d: most clients diverge from the model of round %d; rolling back to the model "
+            "after round %d",
             server_round, server_round - 1, kept.round,
         )  # fmt: skip
         self.rolled_back = kept.round
@@ -232,7 +232,7 @@ class Strategy(FlowerStrategy):
         return self._opened.requests if self._opened else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average each metric over the clients that sent it, by their examples; None if nobody answered."""
+        """Average each metric over the clients that sent it, by their examples; None without answers."""
         opened, self._opened = self._opened, None
         reduced = self.engine.close(opened, replies).reduced if opened else None
         self.client_counts, self.client_metrics = {}, {}

@@ -138,8 +138,8 @@ def public(err: BaseException) -> str:
     return f"{what}{''.join(where)}; the node's own log says more"
 
 
-# Kinds of failure. Those of `LASTING` stay until somebody acts, so that another try fails as well: the reason
-# of one begins with its word. The others may pass by themselves.
+# Kinds of failure. Those of `LASTING` last until someone acts, so a retry fails, too: a reason begins with
+# the kind. The others are transient.
 LASTING: dict[str, type[BouquetError]] = {
     "config": ConfigError,  # a key, or a node's options
     "data": DataError,
@@ -150,7 +150,7 @@ LASTING: dict[str, type[BouquetError]] = {
     "memory": TooLittleMemoryError,  # a second time
 }
 PASSING_KIND, ABSENT, NODES = "passing", "absent", "nodes"  # the system; nodes that are away; anything else
-_WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have gone through several hands
+_WORD = re.compile(rf"(?:^|: |<')({'|'.join(LASTING)}): ")  # a reason may have been passed on several times
 # Unforeseen errors that are mistakes of a program, unless they come from the packages after them.
 _MISTAKES = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,

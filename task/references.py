@@ -134,8 +134,8 @@ def load_reference(key: str, reference: str) -> Any:
         reference: Such as ``net:Small`` or ``my_package.models:make``.
 
     Raises:
-        ConfigError: It is not of this form, nobody who may has named it, the module is not found or fails,
-            or it lacks the name.
+        ConfigError: It is not of this form, it was not allowed, the module is not found or fails, or it lacks
+        the name.
     """
     check_reference(key, reference)
     packages = trust.packages_for(key, reference, package_of(reference))

@@ -7,8 +7,8 @@ run's keys at a node. Of those, a reference is imported only if the user allows 
 PACKAGE``, ``code=`` in Python) or the node's owner does (``packages`` in ``[policy]``). It then has to lie in
 such a package: it never leads through a module to what that module imports.
 
-So `task.references.load_reference` is closed until somebody opens it. Only what takes the user's words calls
-`user_named` and `allow`; what reads a file calls neither.
+So `task.references.load_reference` refuses everything until packages are allowed. Only what takes the user's
+words calls `user_named` and `allow`; what reads a file calls neither.
 """
 
 import functools
@@ -33,7 +33,7 @@ def user_named(references: Iterable[str]) -> None:
 
 
 def allow(packages: Iterable[str], option: str = "--code") -> None:
-    """Let references to these packages be imported, whoever names them.
+    """Allow references to these packages to be imported, wherever they are named.
 
     `option` is where they stand, for errors.
 

@@ -74,6 +74,15 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, shared_cache: Path, tmp_path: 
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
 
 
+@pytest.fixture
+def owners(tmp_path: Path) -> Path:
+    """A file of five owners with rows of their own, in the test's folder."""
+    from tests.support.federation import write_owners
+
+    write_owners(tmp_path / "owners.npz")
+    return tmp_path / "owners.npz"
+
+
 def real_data() -> Path | None:
     """Return the folder with real data sets, if there is one on this machine."""
     for place in (os.environ.get("BOUQUET_DATA"), str(ROOT.parent / "shared" / "data")):

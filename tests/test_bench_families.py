@@ -68,7 +68,7 @@ def test_a_table_of_attacks_says_how_far_a_backdoor_came(monkeypatch: pytest.Mon
             "krum": {"none": 0.5, "label flip": 0.84},
         },
         {"fedavg": {"backdoor": 0.996}},
-        {"bulyan": 'run-config key "robust.byzantine": bulyan needs 27; with so many f is at most 4'},
+        {"bulyan": 'run-config key "robust.byzantine": bulyan needs 27; with that number f is at most 4'},
     )
     assert robustness.as_markdown(found).splitlines() == [
         "| rule | none | label flip | backdoor |",

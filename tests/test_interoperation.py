@@ -217,7 +217,9 @@ def test_an_algorithm_with_a_client_half_refuses_clients_that_have_none(name: st
 def test_so_do_keys_that_need_one(keys: dict[str, Any]) -> None:
     config = read_config(keys)
     strategy = STRATEGIES[contract_of(config).rule](config)
-    with pytest.raises(ConfigError, match="expected Bouquet's ClientApp; got another, which cannot"):
+    with pytest.raises(
+        ConfigError, match=r"expected Bouquet's ClientApp; got another, which (cannot|does not)"
+    ):
         strategy.start(quickstart_grid(), ArrayRecord(quickstart.Net().state_dict()), num_rounds=1)
 
 
@@ -255,7 +257,7 @@ def test_a_client_that_is_not_ours_is_named_once_where_it_can_take_part(
 ) -> None:
     with caplog.at_level("WARNING", "flwr"):
         FedAvg().start(quickstart_grid(), ArrayRecord(quickstart.Net().state_dict()), num_rounds=2)
-    assert caplog.text.count("do not reach it") == 1  # a warning for all three nodes
+    assert caplog.text.count("ignores run-config keys") == 1  # a warning for all three nodes
 
 
 def test_strategies_can_be_imported_after_pip_install(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Node:
 
     @property
     def bounds(self) -> Owner:
-        """The owner as far as bounds go: a data set that everybody can have, such as MNIST, has none."""
+        """The owner, for limits: a data set that anyone can have, such as MNIST, has none."""
         return self.owner if spec_of(self.config.data.dataset).own else SIMULATION
 
     @property
@@ -155,8 +155,9 @@ class Node:
             return read_key(simulated_key(state_root(self.config)))
         if not self.owner.key:
             raise ConfigError(
-                f'run-config key "he": expected a key on this node, {KEY_FILE} in its kit; got none. Whoever '
-                "made the kits makes it: bouquet provision --he"
+                f'run-config key "he": expected a key on this node, {KEY_FILE} in its kit; got '
+                "none. The maker of "
+                "the kits adds it: bouquet provision --he"
             )
         return read_key(Path(self.owner.key))
 

@@ -37,7 +37,7 @@ def note_own_data(node: Node, context: Context) -> bool:
     if isinstance(before, ConfigRecord) and before["form"] != form:
         raise ConfigError(
             f"client {client}: its data have other columns, inputs or classes than when it registered for "
-            "this run; expected rows to be added only. Put the columns back, or begin a new run"
+            "this run; expected rows to be added only. Restore the columns, or start a new run"
         )
     examples = len(node.clients.train(0))
     context.state[KEPT] = ConfigRecord(
@@ -59,13 +59,13 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
     if noted["fingerprint"] != node.dataset.fingerprint:
         grows = node.config.stream.own_data
         todo = (
-            "It is asked again before the next round"
+            "It is retried before the next round"
             if grows
-            else "Put the file back, or let it grow with the run-config key stream.own-data = true"
+            else "Restore the file, or set the run-config key stream.own-data = true so that it may grow"
         )
         raise DataError(
             f"client {client}: expected the {noted['examples']!r} training examples that its node "
-            f"registered; got a file that changed since, with {examples}. {todo}"
+            f"registered; got a file that has changed, with {examples}. {todo}"
         )
     if node.config.stream.own_data:
         number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")

@@ -70,7 +70,7 @@ class Owner:
     keep_models: str = ""  # folder of the newest global models, see `client_app.stages.kept_model`; "" = none
     names: bool = False  # whether names of columns, categories and classes go to the server
 
-    ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = nobody limits
+    ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
 
     # By what its node proves what it sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
@@ -95,7 +95,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
         if type(value) is not int or value < 0:
-            raise ConfigError(f'node config: key "{key}": expected a whole number from 0 on; got {value!r}')
+            raise ConfigError(f'node config: key "{key}": expected a whole number >= 0; got {value!r}')
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
@@ -140,8 +140,10 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
     for key in asked:
         if keys.get(key) and not permitted:
             raise ConfigError(
-                f'run-config key "{key}": expected none, since on a node its owner says where files lie; got '
-                f"{keys[key]!r}. Leave the key out, or let the node's owner permit it: run-paths = true in "
+                f'run-config key "{key}": expected none, since its owner decides where a node\'s '
+                "files are; got "
+                f"{keys[key]!r}. Leave the key out, or ask the node's owner to permit it: run-paths "
+                "= true in "
                 "[policy] of its kit.toml, or in its --node-config"
             )
     return keys | {key: str(node_config[key]) for key in (DATA, *FOLDERS) if node_config.get(key)}
@@ -157,9 +159,9 @@ def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> 
         raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
     for reference in references_in(keys):
         if (package := package_of(reference)) not in listed(allowed):
-            of, then = f' of "{reference}"', "brings the code: nothing is fetched"
+            of, then = f' of "{reference}"', "provides the code: nothing is downloaded"
             if is_hub(reference):
-                of, then = "", "with it that this machine downloads the set, unless it has it"
+                of, then = "", "also permits this machine to download the data set"
             raise ConfigError(
                 f"policy: packages: expected one that this node's owner allows ({allowed or 'none'}); "
                 f'got "{package}"{of}. The owner allows it with packages = ["{package}"] in '
@@ -227,7 +229,7 @@ def check_spending(owner: Owner, config: Config, entry: Algorithm) -> None:
     if config.dp.distributed:
         if not entry.noised:
             raise RefusedError(f"{limit}; the sums of {entry.name!r} ({entry.work}) have no noise")
-        ledger.check(multiplier(config.dp, contract_of(config)))  # before a training that would be in vain
+        ledger.check(multiplier(config.dp, contract_of(config)))  # before a useless training
     elif entry.work != "train":
         raise RefusedError(f"{limit}; the answers to {entry.name!r} ({entry.work}) have no noise")
 

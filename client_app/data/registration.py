@@ -50,7 +50,7 @@ def _try_work(node: Node) -> None:
     """Refuse a model, task, loss, solver or level that cannot be trained on the data of a node."""
     config, task, entry = node.config, node.task, contract_of(node.config)
     shape, classes = node.dataset.input_shape, node.dataset.num_classes
-    # Nobody else has examples to try a user's model on; a party's is made for what it sends.
+    # Only this node has examples to try a user's model on; a party's model is made for what it sends.
     if isinstance(node.clients, OneClient) and not entry.vertical:
         check_model(config, shape, classes, task.name, node.dataset)
     if not task.plain or task.measures.own or is_reference(config.model):

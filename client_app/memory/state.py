@@ -165,7 +165,8 @@ class StateStore:
                     held.enter_context(locked(lock, words, optional=True))
                 except HeldError as err:
                     raise StateError(
-                        f"client {client}: expected no other process at it; got its lock {local(lock)} "
+                        f"client {client}: expected no other process to use its state; got its lock "
+                        f"{local(lock)} "
                         f"held by {local(err.holder or 'another process')}. Let that process end, or stop it."
                     ) from None
             yield
@@ -184,8 +185,8 @@ class StateStore:
         """Replace a client's state, made in round t of the run, atomically.
 
         Earlier versions stay that a resume from the end of round `resumable` or of a later one could ask
-        for; None leaves none. `void` is as of `load`. `names` is what `listed` says of the folder, from
-        whoever saves the state of many clients.
+        for; None leaves none. `void` is as of `load`. `names` is the folder's content by `listed`, from a
+        caller that saves the state of many clients.
 
         Raises:
             StateError: It cannot be written, or the file there is damaged or belongs to something else. All
@@ -196,7 +197,7 @@ class StateStore:
         present = found[0] if found else None
 
         def enough(r: int) -> bool:
-            """Return whether nobody can ask for a version before that of round r."""
+            """Return whether no version before that of round r can be needed."""
             return r < server_round and r not in void and (resumable is None or r <= resumable)
 
         chain, lost = chain_of(path, present, enough)
@@ -235,8 +236,8 @@ class StateStore:
         and dtypes for fields whose form the model sets.
 
         Raises:
-            StateError: The file is damaged, and was moved aside; or it was in an earlier round, and nobody
-                has repaired it since; or it is another client's, algorithm's, run's or model's, or a newer
+            StateError: The file is damaged, and was moved aside; or it was in an earlier round and has not
+            been repaired; or it is another client's, algorithm's, run's or model's, or a newer
                 Bouquet's; or it cannot be read; or the version that `before` asks for is gone.
         """
         path = self.path(client, run)
@@ -283,8 +284,8 @@ def _read(
     ):
         if expected != got:
             what = (
-                f": expected {expected}; got {got}. The file was left as it is. Put the right one in its "
-                "place, or move it away to let this client start over."
+                f": expected {expected}; got {got}. The file was left as it is. Restore the right one, "
+                "or move it away to let this client start over."
             )
             raise _error(path, client, what)
     return header, fields
@@ -306,7 +307,7 @@ def _check_form(
                 expected, got = _form(want), _form(have)
                 what = (
                     f": {field}/{name}: expected {expected}; got {got}: state of another model. The file was "
-                    "left as it is. Give the run-config keys that it was made under, or start a new run."
+                    "left as it is. Use the run-config keys that it was made with, or start a new run."
                 )
                 raise _error(path, client, what)
 
@@ -321,7 +322,7 @@ def _writing(path: Path, client: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as err:
         what = (
-            f" cannot be written: {reason(err)}. What was kept before is untouched. Free space on that disk, "
+            f" cannot be written: {reason(err)}. The earlier state is untouched. Free space on that disk, "
             'make it writable, or choose another with the run-config key "state-dir".'
         )
         raise _error(path, client, what) from err
@@ -335,7 +336,7 @@ def _moved_aside(path: Path, client: str, damage: str) -> StateError:
         path.rename(aside)
         then = f"Moved to {local(aside.name)}; put a backup at {local(path)}, or delete {local(aside.name)}"
     except OSError as err:
-        then = f"It cannot be moved aside: {reason(err)}. Put a backup in its place, or delete it"
+        then = f"It cannot be moved aside: {reason(err)}. Restore a backup, or delete it"
     return _error(path, client, f": {local(damage)}. {then} to let this client start over.")
 
 

@@ -43,7 +43,7 @@ class FedMDSolver(Solver, name="fedmd"):
     """SGD towards the consensus on public examples, then on the client's own."""
 
     def run(self, task: LocalTask) -> list[dict[str, float]]:
-        """Pretrain whoever is new, digest, then revisit; what is returned is measured in the last."""
+        """Pretrain new clients, digest, then revisit; the returned measures are those of the revisit."""
         if self.config.fedmd.pretrain_epochs:
             self._pretrain(task)
         consensus = self.arrays["consensus"]

@@ -23,14 +23,14 @@ from client_app.training.loop import LocalTask, Terms, per_client, steps_of
 
 
 def step_weight(steps: int, momentum: float = 0.0, pull: float = 0.0, *, nesterov: bool = False) -> float:
-    """Return |a|_1: how far so many steps go along a constant gradient, in units of eta.
+    """Return |a|_1: the distance covered in this number of steps along a constant gradient, in units of eta.
 
     The recursion of the tau local steps itself, so it holds for momentum rho, also
     Nesterov's, and pull eta mu together too.
     """
     velocity = moved = 0.0
     for _ in range(steps):
-        ahead = 1.0 - pull * moved  # the gradient, of which Nesterov's form takes more
+        ahead = 1.0 - pull * moved  # the gradient, which counts more in Nesterov's form
         velocity = momentum * velocity + 1.0 - pull * moved
         moved += ahead + momentum * velocity if nesterov else velocity
     return moved

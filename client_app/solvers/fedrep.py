@@ -12,13 +12,12 @@ h_k        kept ``personal``          head, the last ``personal.layers`` layers 
            ``personal.epochs``        epochs on the head; 0 = E                   run config
 =========  =========================  ==========================================  ==========
 
-The second phase goes on with the head that the first one found. Each has momentum of its own, and with
-``local-steps`` each takes so many. Running statistics of the body move in both. The training loss that goes
-up is that of the second phase. The server takes the plain mean of the phi_k, as in the paper; the authors'
-code weighs them by n_k.
-A client that is new, or lost its state, begins with the head of the run's initial model.
-Neutral value: without a head, ``personal.layers = 0``, there is no first phase, and it is FedAvg; where all
-layers are the head there is no second one.
+The second phase goes on with the head that the first one found. Each has its own momentum, and with
+``local-steps`` each takes that number of steps. Running statistics of the body move in both. The training
+loss that goes up is that of the second phase. The server takes the plain mean of the phi_k, as in the paper;
+the authors' code weighs them by n_k. A client that is new, or lost its state, begins with the head of the
+run's initial model. Neutral value: without a head, ``personal.layers = 0``, there is no first phase, and it
+is FedAvg; where all layers are the head there is no second one.
 """
 
 from client_app.solvers.sgd import Solver

@@ -1,7 +1,7 @@
 """FedAvg with a fine-tuned model for each client. Wang et al. 2019, arXiv 1910.10252, section 3.
 
-Training is FedAvg's. A client's own model is the received one after local training, of which nothing goes up
-and nothing is kept:
+Training is FedAvg's. A client's own model is the received one after local training, and is neither sent nor
+kept:
 
 theta_k <- theta_k - eta (grad l(theta_k; b) + mu (theta_k - w^t)) from w^t on, for each batch b
 
@@ -15,7 +15,7 @@ mu         ``fine-tune.mu``           weight of FedProx's term, in training too;
 =========  =========================  =====================================================  ==========
 
 These are the rows FedAvg-C and FedProx-C of FedALA's tables. Fine-tuning after round t is as round t + 1
-would train the client: with its learning rate, its batches and, under ``local-steps``, so many steps.
+would train the client: with its learning rate, its batches and, with ``local-steps``, its number of steps.
 Neutral value: with mu = 0 the global model is FedAvg's.
 """
 

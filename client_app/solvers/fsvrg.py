@@ -94,7 +94,7 @@ class FSVRGSolver(Solver, name="fsvrg", training=False):
             for direction, w in zip(step, task.params, strict=True):
                 by_client = share.view(-1, *[1] * (w.dim() - 1))
                 direction.mul_(by_client)
-                if decay:  # the loop adds decay * w, of which b / n_k is this step's
+                if decay:  # the loop adds decay * w; this step's share of it is b / n_k
                     direction.add_((by_client - 1.0) * w, alpha=decay)
         return loss, Dense(step)
 

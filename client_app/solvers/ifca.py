@@ -12,7 +12,7 @@ w_k      task.params           theta_j after local training                     
 =======  ====================  ===================================================  ==========
 
 Losses are those of evaluation, without dropout. A client's own model is the theta_j of the least training
-loss, and after local training w_k. Nothing is kept: a client that is new chooses like everybody.
+loss, and after local training w_k. Nothing is kept: a new client chooses like all others.
 """
 
 from client_app.solvers.sgd import Finished, Solver

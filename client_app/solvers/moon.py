@@ -21,9 +21,9 @@ evaluation mode (no dropout, normalisation by their own running statistics), so 
 the example: they are computed once for all the client's examples, before the first step, and not in each.
 That is one pass over them for each of these models, also where ``local-steps`` is less than a pass.
 
-A client without w_j, as in its first round, trains as in FedAvg, to the last bit, whoever trains with it;
-so do all with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``train-loss`` is l, so it rises by
-mu l_con in a client's second round; compare accuracies with FedAvg's, not losses.
+A client without w_j, as in its first round, trains as in FedAvg, to the last bit, in any cohort; so do all
+with mu = 0. Where z_glob = z_1 the term is the constant log 2. ``train-loss`` is l, so it rises by mu l_con
+in a client's second round; compare accuracies with FedAvg's, not losses.
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ class MoonSolver(Solver, name="moon"):
         return torch.cat([loss for loss, _ in made])[grouped.order()], grouped
 
     def _by_count(self, k: int, device: torch.device) -> list[tuple[int, torch.Tensor]]:
-        """Return the first k clients in groups: number of w_j, and which clients have so many."""
+        """Return the first k clients grouped by their number of w_j: the number, and the clients."""
         if k not in self._groups:
             counts = self._counts[:k]
             rows = {n: [i for i, count in enumerate(counts) if count == n] for n in sorted(set(counts))}

@@ -11,7 +11,7 @@ sigma_U    ``sigma-up``    standard deviation of the noise on each parameter    
 w~_k       ``arrays``      what goes up; buffers are neither clipped nor noised    up
 =========  ==============  ======================================================  ==========
 
-The noise follows from seed, round and name. It protects nobody, see `strategies.rules.nbafl`.
+The noise follows from seed, round and name. It does not protect anyone, see `strategies.rules.nbafl`.
 """
 
 import math

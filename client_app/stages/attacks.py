@@ -12,7 +12,7 @@ gaussian              w^t + ``attack.std`` N(0, 1), drawn by seed, round and nam
 label-flip            w_k after training on labels C - 1 - y; what it sends is honest
 little-is-enough      mean_j - z std_j of the benign clients, for each coordinate j       z_max
 inner-product         w^t - s mean of the benign clients' Delta_j                         0.1
-min-max, min-sum      their mean less z deviations, which nobody's distance shows         the largest
+min-max, min-sum      their mean less z deviations, which no distance shows         the largest
 mimic                 what the first benign client by name sends
 backdoor              w_k after training on examples with a trigger
 distributed-backdoor  w^t + s Delta_k of a training on examples with a part of it         1
@@ -71,6 +71,8 @@ DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "distributed-backdoor": 1.0}
 
 class Attack(Stage):
     """Lets the malicious among a node's clients train or send what the run config says."""
+
+    names = ("attack",)
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
@@ -134,7 +136,7 @@ class Attack(Stage):
         vectors = [vectors_of(known[c].arrays, parameters) for c in sorted(known)]
         for client, upload in waiting:
             if count < least:
-                wanted = f"{least} benign on the node, or more, to know what passes for benign"
+                wanted = f"{least} or more benign clients on the node, to imitate them"
                 yield client, FieldError("", wanted, str(count))
             elif kind != "little-is-enough":
                 yield client, self.remeasured(client, self._crafted(client, upload, vectors))
@@ -165,7 +167,7 @@ class Attack(Stage):
         return {field: base for field, base in found.items() if base}
 
     def _alone(self, client: str, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        """Return the upload of a malicious client that needs to know nobody else's."""
+        """Return the upload of a malicious client that needs no other client's."""
         config, parameters = self.node.config, self.node.parts().trainable
         kind, rng = config.attack.kind, rng_for(config.seeds.train, ATTACK, self.order.round, client)
         out: dict[str, Arrays] = {}
@@ -202,7 +204,7 @@ def drawn(node: Node, clients: Collection[str]) -> bool:
 
 @lru_cache(maxsize=4)
 def malicious(config: Config, names: tuple[str, ...]) -> frozenset[str]:
-    """Return which of all clients that a node knows are malicious; nobody if there is no attack."""
+    """Return the malicious ones among all clients that a node knows; none if there is no attack."""
     attack = config.attack
     if attack.kind == "none":
         return frozenset()
@@ -220,7 +222,7 @@ def flip_labels(y: torch.Tensor, classes: int) -> torch.Tensor:
 def z_max(n: int, m: int) -> float:
     """Return the largest z that passes for benign, of n clients with m malicious; at least 0.
 
-    If the malicious are the majority nobody has to side with them; the limit is that of one more client.
+    If the malicious clients are the majority, they need no supporters; the limit is that of one more client.
     """
     h = max(math.floor(n / 2 + 1) - m, 1)
     share = (n - m - h) / (n - m)

@@ -13,8 +13,8 @@ A_k              ``residual-*``      what the client's codes have left out so fa
                  ``last-code``       entries and values of its last code, and the round           kept
 ===============  ==================  ===========================================================  ========
 
-A reply that the server did not use, as it came late or its round was skipped, gives its mass back: the
-order names the rounds of which that holds, and A_k += C(A_k) of the last code before anything else.
+A reply that the server did not use, because it was late or its round was skipped, returns its mass: the order
+names those rounds, and A_k += C(A_k) of the last code before anything else.
 
 With a bound on updates (``max-update-norm``), C(s A_k) goes up in the place of a C(A_k) beyond it, with s < 1
 such that it keeps the bound; A_k -= C(s A_k) as ever, so what is held back goes up later. Refused, it would
@@ -54,6 +54,8 @@ MARGIN = 0.99  # of the bound, for a code that is scaled down to it: what roundi
 
 class Coding(Stage):
     """Codes what clients send; what is folded is what the codes decode to."""
+
+    names = ("codec", "codec-with-feedback")
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
@@ -142,7 +144,7 @@ class Coding(Stage):
         return code, held, rest
 
     def _excess(self, client: str, record: Record, upload: wire.ClientUpdate, code: bytes) -> float:
-        """Return the norm of a code's update, with the parameters beside it, in units of the bound."""
+        """Return the norm of a code's update together with the uncoded parameters, in units of the bound."""
         if not self.bound.most:
             return 0.0
         sent = self.coder.on_wire(record, replace(upload, codes={record.name: code}))

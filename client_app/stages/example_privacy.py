@@ -36,6 +36,8 @@ from task.references import code_of, references_in
 class PrivateExamples(Stage):
     """Lets a client train by DP-SGD, with a ledger of its steps."""
 
+    names = ("example-dp",)
+
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:
@@ -58,7 +60,7 @@ class PrivateExamples(Stage):
         if before.get(tag, steps) != steps:
             raise StateError(
                 f"{local(present)}: the client's ledger says {before[tag]} steps of an order of round "
-                f"{server_round} that has {steps}. Put the file back"
+                f"{server_round} that has {steps}. Restore the file"
             )
         taken = {**before, tag: steps}
         self.numbers = {DP_STEPS.name: sum(taken.values()), DP_SAMPLING.name: min(1.0, expected / n)}

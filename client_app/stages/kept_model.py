@@ -23,4 +23,4 @@ def keep_model(node: Node, order: wire.TrainOrder) -> None:
     try:
         write_kept_model(Path(node.owner.keep_models), config.run_name, arrays, card, kept)
     except OSError as err:
-        logger.error("keep-models: the model of round %d is not kept: %s", order.round, err)
+        logger.error("keep-models: the model of round %d was not stored: %s", order.round, err)

@@ -62,8 +62,8 @@ class Masking:
         order = secure.record_in(content)
         if order is None:
             raise WireError(
-                f"{kind}: expected the record {secure.SECAGG!r}: under this run config (secagg = true) no "
-                "node sends its numbers unmasked; got none"
+                f"{kind}: expected the record {secure.SECAGG!r}: with this run config (secagg = true) no "
+                "node sends unmasked numbers; got none"
             )
         self.rules, self.context, self.config = rules_of(config), context, config
         self.ledger = ledger
@@ -91,7 +91,7 @@ class Masking:
             if named != got:
                 raise SecureAggregationError(
                     f"expected the {what} {named} that the session names to all nodes; got {got}: a node "
-                    "that was asked for something else than the others would give their sum away"
+                    "that answers a different request than the others would reveal their sum"
                 )
         most = self.config.train.local_epochs
         if odd := [epochs for epochs in order.epochs if not 0 <= epochs <= most]:

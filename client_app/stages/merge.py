@@ -110,7 +110,7 @@ class Merge:
         """
         if not self.clients:
             raise WireError(
-                "a message that names no clients is for the node's share of them, which is empty: "
+                "the message names no clients, and this node's share of them is empty: there are "
                 "more nodes than clients"
             )
         if len(self.clients) == 1:

@@ -45,7 +45,7 @@ def with_model(node: Node, content: RecordDict) -> RecordDict:
         try:
             _keep(store, name, run, model)
         except (OSError, SafetensorError, StateError) as err:
-            what = "the model is not kept, and the next one has to come whole"
+            what = "the model is not stored, so the next one must be sent whole"
             logger.error("codec.down: node %s, round %s: %s: %s", name, config.get("server-round"), what, err)
     return RecordDict({**content, wire.ARRAYS: wire.pack_arrays(model)})
 

@@ -38,8 +38,8 @@ def _check_roster(context: Context, session: Session, roster: Roster, *, simulat
     authority = str(config.get(AUTHORITY, ""))
     if not authority:
         raise SecureAggregationError(
-            "expected the certificate of the federation's authority, to tell nodes from ones that a server "
-            "invents; got none. Run the node from a kit (bouquet node KIT), or let its owner do without: "
+            "expected the certificate of the federation's authority, to detect nodes that a server "
+            "invents; got none. Run the node from a kit (bouquet node KIT), or let its owner allow it: "
             f"{UNVERIFIED} = true in its --node-config"
         )
     check_proofs(authority.encode(), context.run_id, session, roster)
@@ -131,7 +131,8 @@ class SecureAggregationNode(NodeStage):
         node = self.asked.node
         if not node.owner.simulation and drawn(node, merged.clients):
             raise SecureAggregationError(
-                "expected a client whose upload follows from its data; got canaries and random attackers "
-                "only, whose uploads the run's seed gives away: they would hide no other node's"
+                "expected a client whose upload follows from its data; got only canaries and random "
+                "attackers, whose uploads anyone can compute from the run's seed: they would not "
+                "hide another node's"
             )
         return self.masking.content(merged.entry, *merged.sums(), merged.failed)

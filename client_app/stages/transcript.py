@@ -43,7 +43,7 @@ def commit(asked: Asked, context: Context, answer: RecordDict) -> None:
     if not attempt:
         raise WireError(
             f"{kind}: expected {commitments.ATTEMPT!r}: under this run config (transcript = "
-            f'"{node.config.server.transcript}") no node sends what it has not signed; got none'
+            f'"{node.config.server.transcript}") nodes send only what they have signed; got none'
         )
     number = int(str(wire.entry_of(order, "server-round") or 0))
     statement = Statement(

@@ -1,4 +1,4 @@
-"""Tensors that a solver trains beside the model's parameters, in the same steps."""
+"""Tensors that a solver trains in addition to the model's parameters, in the same steps."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _refused(expected_and_got: str) -> ConfigError:
 def norms_of(grads: Tensors) -> torch.Tensor:
     """Return each client's norm over all its tensors together, [K].
 
-    A sum over a client's slice alone is the same whoever trains with it; one over an axis of [K, ...] is not,
+    A sum over a client's slice alone is the same in any cohort; one over an axis of [K, ...] is not,
     in its last bits.
     """
     clients = len(grads[0])

@@ -216,7 +216,7 @@ def train(
 ) -> list[dict[str, float]]:
     """Run the local steps; ``task.params`` are w_k afterwards.
 
-    ``local-steps`` > 0 runs so many steps, over as many passes as that takes; else ``epochs`` passes.
+    ``local-steps`` > 0 is the number of steps, over as many passes as needed; else ``epochs`` passes.
     Each pass takes the examples in a new order and ends with a short batch if B does not divide n_k.
     B = 0 (infinity) makes each pass one step on all examples.
 

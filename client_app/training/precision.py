@@ -32,8 +32,8 @@ def check_precision(precision: str, device: torch.device) -> None:
     """
     if precision in DTYPES and device.type != "cuda":
         raise ConfigError(
-            f'run-config key "precision": expected a CUDA GPU on this node for {precision}, which a CPU '
-            'computes more slowly than float32; got none (or device = "cpu"). Leave the key out'
+            f'run-config key "precision": expected a CUDA GPU on this node for {precision}, which is '
+            'slower than float32 on a CPU; got none (or device = "cpu"). Leave the key out'
         )
 
 

@@ -5,9 +5,9 @@ tensor has the clients as its leading axis. What a solver does with them is ther
 client that trains alone (K = 1) and for the cohort that trains as one program. `Single` takes any module,
 `Layers` and the faster `Perceptron` take chains of known layers.
 
-On one CPU thread a perceptron's client gets the same bytes whatever K is and whoever else is in the stack; a
-test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: of others each client but the
-first lies at an address that MKL's kernels round otherwise for, so these train one by one.
+On one CPU thread a perceptron's client gets the same bytes whatever K is and whichever clients are in the
+stack; a test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: of others each client
+but the first lies at an address that MKL's kernels round otherwise for, so these train one by one.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""The commands ``audit ...``: attacks on what a run gives away."""
+"""The commands ``audit ...``: attack runs, to measure what they reveal about the data."""
 
 import re
 import shlex
@@ -34,7 +34,7 @@ AUDIT = "audit.json"
 app = typer.Typer(
     name="audit",
     no_args_is_help=True,
-    help="Attack what a run gives away, to see what its settings protect (docs/privacy.md).",
+    help="Attack a run to measure what it reveals and what its settings protect (docs/privacy.md).",
 )
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Bundled recipe or TOML file.")]
 Name = Annotated[str, typer.Option(help="Name of the audit: its folder below --runs-dir.")]
@@ -51,18 +51,19 @@ def epsilon(
         typer.Option("--config", "-c", help="Run-config keys as in `bouquet sweep`, e.g. -c 'dp.noise=1,2'."),
     ] = None,
     canaries: Annotated[
-        int, typer.Option(min=1, help="Canary clients; half of them take part, the others drop out.")
+        int, typer.Option(min=1, help="Canary clients: half of them take part, the others drop out.")
     ] = 1000,
     name: Name = "audit-epsilon",
     runs_dir: RunsDir = "runs",
     jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0 = one for each core.")] = 0,
     code: Code = None,
 ) -> None:
-    """Measure the epsilon of runs with dp.noise by canary clients, and set it against what they promise.
+    """Measure the epsilon of runs with dp.noise by canary clients, and compare it with the promised one.
 
-    Two runs are made of each configuration, with canary clients among the real ones, whose updates are random
-    directions. How well the models tell the canaries that took part from others bounds epsilon from below.
-    The same command goes on after an interruption. It ends with exit code 1 if a promise does not hold.
+    Each configuration runs twice, with canary clients among the real ones, whose updates are random
+    directions. The better the models distinguish canaries that took part from the others, the higher the
+    lower bound on epsilon. After an interruption the same command continues. Exit code 1: a promise does not
+    hold.
     """
     from server_app.cli.sweep import work
     from server_app.extras.audit.epsilon import audit, check_audited
@@ -89,8 +90,8 @@ def epsilon(
             work(queue, jobs)
         if failed := [entry for entry in queue.entries if not queue.run(entry).finished()]:
             raise BouquetError(
-                f"audit: {len(failed)} of {len(queue.entries)} runs failed: {failed[0].error}. What they "
-                f"printed is in {folder / 'logs'}; the same command tries them again"
+                f"audit: {len(failed)} of {len(queue.entries)} runs failed: {failed[0].error}. "
+                f"Their output is in {folder / 'logs'}; the same command retries them"
             )
         found: list[dict[str, Any]] = []
         for first in (entry for entry in queue.entries if not entry.keys["audit.swap"]):
@@ -136,7 +137,7 @@ def _epsilon_line(name: str, check: dict[str, Any]) -> tuple[str, str, str]:
     who = {
         "released": "epsilon, by the last model",
         "repeated": "epsilon, by an attacker who repeats the run",
-        "one-run": "epsilon, by guessing who is in",
+        "one-run": "epsilon, by guessing members",
     }[name]
     more = (
         f"estimate {check['estimate']:.2f}"
@@ -167,7 +168,7 @@ def _write(folder: Path, report: dict[str, Any]) -> Path:
     return (folder / AUDIT).resolve()
 
 
-# Further keys of each defence, and how many examples the attacked client has.
+# Additional keys of each defence, and the number of examples of the attacked client.
 DEFENCES: dict[str, tuple[int, dict[str, Any]]] = {
     "none": (1, {}),
     "8 examples": (8, {}),
@@ -194,20 +195,25 @@ FIXED = {
 )
 def inversion(
     config: Set = None,
-    only: Annotated[str, typer.Option(help="Only defences whose names begin so, such as none,dp.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Only defences whose names begin with one of these, such as none,dp.")
+    ] = "",
     steps: Annotated[
-        int, typer.Option(min=1, help="Steps of the attack on models that do not begin with a linear layer.")
+        int,
+        typer.Option(
+            min=1, help="Steps of the gradient-matching attack, for models whose first layer is not linear."
+        ),
     ] = 2000,
     name: Name = "audit-inversion",
     runs_dir: RunsDir = "runs",
     overwrite: Overwrite = False,
     code: Code = None,
 ) -> None:
-    """Rebuild a client's training images from what it sends in one round, under each defence.
+    """Reconstruct a client's training images from its upload in one round, under each defence.
 
-    Three clients train for a round, one on each node. The attack reads their uploads at the server's end of
-    the wire, and the model that the round makes of them. Models whose first layer is linear are solved for
-    the images; others are attacked by matching gradients. A picture shows what came out.
+    Three clients train for a round, one on each node. The attacker sees what the server receives and the new
+    model. If the first layer is linear, the images are solved for in closed form; otherwise the attack
+    matches gradients. A picture shows the results.
     """
     with importing():
         from server_app.extras.audit.defences import attack_run
@@ -252,8 +258,8 @@ def inversion(
 
 
 def _inversion_table(found: Sequence[dict[str, Any]]) -> Table:
-    title = "PSNR in dB: above 30 a copy, some 15 a likeness, below 12 nothing"
-    table = Table("defence", "examples", "server", "label", "reader of the model", title=title)
+    title = "PSNR in dB: above 30 a copy, about 15 a likeness, below 12 nothing"
+    table = Table("defence", "examples", "server", "label", "from the model alone", title=title)
     table.title_justify = "left"
 
     def said(attacked: dict[str, Any]) -> str:
@@ -277,21 +283,24 @@ def membership(
         list[Path], typer.Argument(help="Result folders, or names of runs below runs/.", metavar="RUN...")
     ],
     shadows: Annotated[
-        int, typer.Option(help="Also train so many runs of the same keys on other examples, for LiRA.", min=0)
+        int,
+        typer.Option(
+            help="For LiRA: also train this number of runs with the same keys on other examples.", min=0
+        ),
     ] = 0,
     code: Code = None,
 ) -> None:
-    """Tell the clients' training examples from test examples by the loss of a finished run's model.
+    """Membership inference: separate training from test examples by the loss of a finished run's model.
 
-    AUC 0.5 is guessing. With --shadows also by LiRA, the stronger attack. Each run's folder gets an
-    audit.json with the same for each client.
+    AUC 0.5 is guessing. --shadows adds LiRA, the stronger attack. The results per client are written to
+    audit.json in each run's folder.
     """
     allow(code)
     with importing():
         from server_app.engines.simulate import simulate
         from server_app.extras.audit.membership import attack, shadow_keys
     if shadows == 1:
-        raise ConfigError("--shadows: expected at least 2, whose spread says what is usual; got 1")
+        raise ConfigError("--shadows: expected at least 2, whose spread is the reference; got 1")
     table = Table("run", "AUC", "found at 1 % false alarms", "at 0.1 %", "worst client", "loss", "test loss")
     for run in runs:
         with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""``bouquet app``: a folder with a user's own code as an app that ``flwr run`` takes."""
+"""``bouquet app``: make a folder of a user's own code an app for ``flwr run``."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def write_app(
     config: Set = None,
     code: Code = None,
 ) -> None:
-    """Make a folder with your own code an app that `flwr run` ships and runs: write its pyproject.toml."""
+    """Make a folder of your own code an app for `flwr run`: write its pyproject.toml."""
     from task.config.read import as_run_config
     from task.references import is_hub, package_of, references_in
 
@@ -66,12 +66,12 @@ def write_app(
     target.write_text(_HEAD.format(mark=MARK, name=name) + _tables(keys), encoding="utf-8")
     typer.echo(f"wrote {target}; results will lie in {keys['runs-dir']}")
     for package in missing:
-        typer.echo(f'not in this folder, so it must be installed where the app runs: "{package}"', err=True)
+        typer.echo(f'not in this folder, so install it where the app runs: "{package}"', err=True)
     typer.echo(f"run it: FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} --stream")
 
 
 def _tables(keys: dict[str, bool | int | float | str]) -> str:
-    """Return every run-config key in Flower's tables: ``-c`` takes those only that stand there."""
+    """Return every run-config key in Flower's tables: Flower's ``-c`` accepts only keys listed there."""
     tables: dict[str, list[str]] = {"": []}
     for key, value in keys.items():
         section, _, name = key.rpartition(".")

@@ -1,4 +1,4 @@
-"""Tables of the catalogue and the run-config keys, for the documents (`tests.pages`) and the terminal."""
+"""Tables of the algorithms and the run-config keys, for the documents (`tests.pages`) and the terminal."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def _fields(records: tuple[Record, ...], scalars: tuple[Scalar, ...]) -> str:
 
 
 def _up(entry: Algorithm) -> str:
-    """Return all that leaves a client in a round, by phase if there are several."""
+    """Return everything that leaves a client in a round, by phase if there are several."""
     before = "".join(f"{name} phase: {_up(phase)}; then: " for name, phase in entry.phases.items())
     return before + _fields(entry.up, entry.up_scalars)
 
@@ -51,16 +51,17 @@ PRIVATE = {
 
 
 def groups() -> dict[str, list[Algorithm]]:
-    """Return the algorithms by what a user wants of them: by the headings of `GROUPS`."""
+    """Return the algorithms grouped by purpose: under the headings of `GROUPS`."""
     return {title: [a for a in ALGORITHMS.values() if a.group == group] for group, title in GROUPS.items()}
 
 
 def contracts(algorithms: list[Algorithm]) -> list[list[str]]:
-    """Return what each of the algorithms sends, as rows of a table.
+    """Return the table rows that say what each algorithm sends.
 
     Returns:
-        Title, name, down, up, reduction, kept by the client; then at which values it is FedAvg, or, of those
-        for personal models, which part never leaves the client and what a new client begins with.
+        Title, name, down, up, reduction, client state. Then the key values at which it equals FedAvg; for
+        algorithms with personal models, the part that never leaves the client and what a new client starts
+        with.
     """
     out = []
     for a in algorithms:
@@ -85,7 +86,7 @@ def terminal_table() -> Group:
 
 
 def card(name: str) -> Group:
-    """Return what a user of one algorithm wants to know: what it does, paper, knobs, what leaves a client.
+    """Return the description of an algorithm: what it does, paper, knobs, what leaves a client.
 
     Raises:
         ConfigError: There is no such algorithm.
@@ -131,7 +132,7 @@ def card(name: str) -> Group:
 def example(a: Algorithm) -> str:
     """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data."""
     own = [k for k in knobs() if reads_only(k.key, a.name)]
-    model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default one has no normalisation
+    model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default model has no normalisation
     return " ".join([f'algorithm="{a.name}"', *model, *(f"{k.key}={json.dumps(k.default)}" for k in own[:2])])
 
 

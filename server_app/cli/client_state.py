@@ -1,4 +1,4 @@
-"""What the clients of this machine keep from round to round, run by run, for `bouquet state`."""
+"""The state that clients on this machine keep between rounds, by run, for `bouquet state`."""
 
 import shutil
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ class KeptRun:
     folder: Path
     algorithms: tuple[str, ...]
     clients: int
-    refused: int  # files that are damaged, or of a newer Bouquet
+    refused: int  # files that are damaged or from a newer Bouquet
     newest: int
     size: int  # bytes of all its files, earlier versions included
-    copies: int = 0  # of the global model, each of a node
+    copies: int = 0  # of the global model, one for each node
 
     @property
     def name(self) -> str:
@@ -34,12 +34,12 @@ class KeptRun:
 
     @property
     def id(self) -> str:
-        """Begin of the run's id; "-" if the run had none."""
+        """First characters of the run's id; "-" if the run had none."""
         return "-" if self.folder.name == NO_RUN else unquote(self.folder.name)
 
 
 def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
-    """Return the runs with kept state, by name and id; of one `run`, a name or ``name/id``, or of all.
+    """Return the runs with kept state, sorted by name and id: those of `run`, a name or ``name/id``, or all.
 
     Raises:
         ConfigError: There is no such run.
@@ -59,12 +59,12 @@ def kept_runs(state_dir: str, run: str = "") -> list[KeptRun]:
 
 
 def _kept_run(folder: Path) -> KeptRun | None:
-    """Return what lies in a folder, or None if nothing in it is kept state."""
+    """Return the kept state in a folder, or None if it has none."""
     headers: list[Header] = []
     refused = size = 0
     copies = len([*folder.glob(f"{REPLICA}/*{SUFFIX}")])
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a save that goes on has renamed it
+        with suppress(FileNotFoundError):  # a save in progress has renamed it
             size += path.stat().st_size if path.is_file() else 0
             if path.parent != folder:
                 continue
@@ -83,10 +83,10 @@ def _kept_run(folder: Path) -> KeptRun | None:
 
 
 def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
-    """Delete the kept state of the one run that was chosen.
+    """Delete the kept state of the chosen run.
 
     Raises:
-        ConfigError: It is not one run, or `yes` is missing.
+        ConfigError: Not exactly one run was chosen, or `yes` is missing.
         StateError: It cannot be deleted.
     """
     if not run or len(runs) != 1:
@@ -95,20 +95,20 @@ def delete(run: str, runs: Sequence[KeptRun], yes: bool) -> KeptRun:
     (chosen,) = runs
     if not yes:
         raise ConfigError(
-            f"state --delete: nothing was deleted. Add --yes to delete what {chosen.clients} clients keep of "
-            f"{chosen.name}/{chosen.id}; if that run is resumed, they start over."
+            "state --delete: nothing was deleted. Add --yes to delete the state of "
+            f"{chosen.clients} clients of {chosen.name}/{chosen.id}; if that run is resumed, they start over."
         )
     try:
         shutil.rmtree(chosen.folder)
     except OSError as err:
         raise StateError(f"state --delete: {chosen.folder} cannot be deleted: {err}") from err
-    with suppress(OSError):  # other runs of the name
+    with suppress(OSError):  # other runs of that name
         chosen.folder.parent.rmdir()
     return chosen
 
 
 def table(runs: Sequence[KeptRun]) -> Table:
-    """Return two lines for each run: its name as `bouquet state` takes it, whole, and what is kept of it."""
+    """Return two lines for each run: its name, as `bouquet state` takes it, and its kept state."""
     made = Table(show_header=False, box=None, padding=(0, 0, 1, 0))
     made.add_column(overflow="fold")
     for r in runs:

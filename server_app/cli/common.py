@@ -1,4 +1,4 @@
-"""What the commands share: options, reading of keys, and how a command ends."""
+"""Shared by all commands: options, reading keys, and how a command ends."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ KeepState = Annotated[
     bool | None,
     typer.Option(
         "--keep-state/--no-keep-state",
-        help="Whether what clients kept, such as personal models, stays after the run; it does by default.",
+        help="Whether to keep the clients' state, such as personal models, after the run (default: keep).",
     ),
 ]
 Code = Annotated[
     list[str] | None,
     typer.Option(
         "--code",
-        help="Package or module whose code a file may name, such as net for net:Small; may be given often.",
+        help="Package or module of your own whose code a file may name, such as net for net:Small; "
+        "may be repeated.",
     ),
 ]
 
 
 def allow(code: list[str] | None) -> None:
-    """Let files of this command name code of the packages that the user names."""
+    """Allow the files that this command reads to name code of these packages of the user."""
     from task import trust
 
     trust.allow(code or ())
@@ -71,10 +72,10 @@ def read_keys(
     repeat: Path | None = None,
     code: list[str] | None = None,
 ) -> dict[str, object]:
-    """Return the run-config keys of a recipe or repeated run, of ``-c`` and of the options, in this order.
+    """Return the run-config keys: those of a recipe or repeated run, then ``-c``, then the options.
 
-    Code that ``-c`` names is the user's word. That of a recipe, a TOML file or a repeated run is not: its
-    package has to be among those of `code`.
+    Code that ``-c`` names is trusted: the user typed it. Code that a recipe, a TOML file or a repeated run
+    names is not: its package must be among those of `code`.
     """
     with importing():
         from task import trust
@@ -94,7 +95,7 @@ def read_keys(
     if unread:
         listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
         place = f"{recipe and 'recipe '}{recipe or repeat}"
-        typer.echo(plain(f"{place}: left out what this run does not read: {listed}"), err=True)
+        typer.echo(plain(f"{place}: ignored keys that this run does not read: {listed}"), err=True)
     if run_name:
         keys["run-name"] = run_name
     if runs_dir:
@@ -112,7 +113,7 @@ def _repeated(run: Path, recipe: str, resume: bool) -> dict[str, Value]:
     from server_app.run.repeat import keys_of_run
 
     if recipe or resume:
-        other = "--recipe" if recipe else "--resume, which goes on with a run"
+        other = "--recipe" if recipe else "--resume, which continues a run"
         raise ConfigError(f"--from: expected it alone, perhaps with -c and --run-name; got {other}")
     keys, lines = keys_of_run(run)
     for line in lines:
@@ -121,7 +122,7 @@ def _repeated(run: Path, recipe: str, resume: bool) -> dict[str, Value]:
 
 
 def check(keys: Mapping[str, object]) -> Config:
-    """Read the keys; a bad one ends here, before anything is started."""
+    """Read the keys; a bad one ends the command here, before anything starts."""
     from task.resolve.read import read_config
 
     return read_config(keys)
@@ -143,10 +144,10 @@ def console() -> Console:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let no garbage collection run while modules are imported.
+    """Pause garbage collection while modules are imported.
 
-    Imports make many objects that stay; to traverse them again and again takes a quarter of the time.
-    Afterwards they are set aside, so that forked processes go on sharing them.
+    Imports create many long-lived objects; traversing them repeatedly would take a quarter of the time.
+    Afterwards they are frozen, so that forked processes keep sharing their pages.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a data set is, where it comes from and who owns which part of it, for `bouquet data`."""
+"""Tables and plots of `bouquet data`: the data sets, their sources, and which client owns what."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
 def plot_label_counts(counts: np.ndarray, names: list[str], path: Path, title: str) -> None:
     """Write a heat map of label counts, shape [K clients, C classes].
 
-    Beyond 60 clients the labels of the axis are thinned out; beyond 2,000 only the first are drawn.
+    With more than 60 clients only some axis labels are drawn; with more than 2,000 only the first clients.
     """
     from matplotlib.figure import Figure
 

@@ -26,12 +26,12 @@ def run_link(
 @app.command(epilog="Examples: [bold]bouquet status kits/link[/bold]  ·  [bold]... --json[/bold]")
 def status(
     kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The status as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show a link's nodes and runs, and whether it is green, yellow or red.
 
-    Yellow: the link works, but without some nodes or clients, which it names with the reason. Red exits with
-    code 1, or with 69 if the link is not running.
+    Yellow: the link works, but some nodes or clients are missing; it names them and the reasons. Red exits
+    with code 1, or with 69 if the link is not running.
     """
     from server_app.deploy.kits.kit import read_link_kit
     from server_app.deploy.link import status as statuses
@@ -50,31 +50,32 @@ def status(
     "  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]"
 )
 def provision(
-    out: Annotated[str, typer.Option("--out", help="Folder of all kits; keep it to yourself.")],
+    out: Annotated[str, typer.Option("--out", help="Folder of all kits; keep it private.")],
     link: Annotated[
-        str, typer.Option("--link", help="HOST:PORT where nodes reach the SuperLink; none = as before.")
+        str, typer.Option("--link", help="HOST:PORT where nodes reach the SuperLink; none = unchanged.")
     ] = "",
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
     revoke: Annotated[
         list[str] | None, typer.Option("--revoke", help="Node whose key becomes invalid; may be repeated.")
     ] = None,
     days: Annotated[
-        int, typer.Option("--days", help="Days for which a new certificate of the SuperLink is valid.")
+        int, typer.Option("--days", help="Validity of a new certificate of the SuperLink, in days.")
     ] = 365,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Make a new certificate of the SuperLink, for the same key.")
+        bool, typer.Option("--renew", help="Renew the SuperLink's certificate, for the same key.")
     ] = False,
     he: Annotated[
-        bool, typer.Option("--he", help="Make a key that nodes encrypt with, for runs with he = true.")
+        bool,
+        typer.Option("--he", help="Make the key that nodes share for homomorphic encryption (he = true)."),
     ] = False,
     rotate_he: Annotated[
-        bool, typer.Option("--rotate-he", help="Make a new one in its place; --revoke does so, too.")
+        bool, typer.Option("--rotate-he", help="Replace that key by a new one; --revoke does so, too.")
     ] = False,
 ) -> None:
     """Make the start kits of a real deployment: certificates, keys, one folder per machine.
 
-    Run it again to add nodes: no key is ever overwritten. A new --link is written into the kits, and a new
-    host gets a new certificate. A revoked name that is given as --node gets a new key.
+    Run it again to add nodes: no key is ever overwritten. A new --link is written into the kits; a new host
+    gets a new certificate. A revoked name gets a new key if it is given as --node.
     """
     from server_app.deploy.kits import provision_report as handout
     from server_app.deploy.kits.provision import provision as bring
@@ -91,7 +92,7 @@ def provision(
 def monitor(
     folder: Annotated[Path, typer.Argument(help="The kit of a link, or a folder of result folders.")],
     host: Annotated[str, typer.Option(help="Address to listen on. The page has no password.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8100,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8100,
 ) -> None:
     """Serve a local web page about runs and nodes; it only reads files."""
     with sigterm_is_ctrl_c():
@@ -107,21 +108,25 @@ def monitor(
 def node(
     kit: Annotated[Path, typer.Argument(help="The node's folder that `bouquet provision` made.")],
     data: Annotated[
-        Path | None, typer.Option(help="This node's own data, a file or folder; it is checked first.")
+        Path | None,
+        typer.Option(help="This node's own data, a file or folder; checked before the node starts."),
     ] = None,
     partition: Annotated[
         str,
         typer.Option(
-            help="I/N, I from 0 to N - 1: without --data, this node's share of the run's clients, e.g. 0/3."
+            help="Without --data: this node's share of the run's clients, I/N with I from 0 to N - "
+            "1, e.g. 0/3."
         ),
     ] = "",
     max_memory: Annotated[
         str,
-        typer.Option(help="Most memory of the node, e.g. 800M; if it needs more, it ends and says how much."),
+        typer.Option(
+            help="Memory limit of the node, e.g. 800M; a node that needs more ends and says how much."
+        ),
     ] = "",
-    threads: Annotated[int, typer.Option(min=0, help="Most threads of a task; 0 = no limit.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Thread limit of a task; 0 = no limit.")] = 0,
     bandwidth: Annotated[
-        str, typer.Option(help="Bandwidth to and from the SuperLink, each way, e.g. 2mbit.")
+        str, typer.Option(help="Bandwidth limit to and from the SuperLink, each way, e.g. 2mbit.")
     ] = "",
     may_train: Annotated[
         str, typer.Option(help="Program to run before each training; exit code 0 allows it.")
@@ -135,10 +140,12 @@ def node(
     ] = False,
     width: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Width of this node's model, a level of width.levels; 0 = dealt."),
+        typer.Option(
+            min=0, max=1, help="Width of this node's model, one of width.levels; 0 = as the run assigns it."
+        ),
     ] = 0.0,
     model: Annotated[
-        str, typer.Option(help="This node's model, one of models.levels; without, as the run deals it.")
+        str, typer.Option(help="This node's model, one of models.levels; none = as the run assigns it.")
     ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it."""

@@ -1,11 +1,11 @@
-"""The exit codes of all commands; the numbers from 64 on are those of sysexits.h, which systemd names too."""
+"""The exit codes of all commands; from 64 on they are those of sysexits.h, which systemd knows by name."""
 
 from task.errors import ConfigError, DataError, UnreachableError
 
 DONE = 0
 NO = 1  # the answer is no: a red status, a contradiction, a broken promise
 USAGE = 2  # an unknown command or option
-DETACHED = 3  # the terminal stopped following a job, which goes on
+DETACHED = 3  # the terminal stopped following a job, which continues
 DATA = 65
 UNREACHABLE = 69
 FAILED = 70
@@ -25,10 +25,10 @@ MEANINGS = {
     CONFIG: "configuration: a run-config key, the value of an option, a recipe, a kit, a certificate",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
-LASTING = (USAGE, DATA, CONFIG)  # that another start does not change: services do not restart after them
+LASTING = (USAGE, DATA, CONFIG)  # a restart would not help: services do not restart after these
 
 
 def code_of(err: Exception) -> int:
-    """Return the exit code of a command that an error ended."""
+    """Return the exit code of a command that ended with this error."""
     kinds = {ConfigError: CONFIG, DataError: DATA, UnreachableError: UNREACHABLE, OSError: FILES}
     return next((code for kind, code in kinds.items() if isinstance(err, kind)), FAILED)

@@ -50,18 +50,18 @@ def options(
 
 
 def main() -> None:
-    """Entry point: errors that were raised on purpose are one line, not a traceback."""
-    # What Flower and other libraries write, here and in all that is started here, is private too.
+    """Entry point: print expected errors as one line, without a traceback."""
+    # Files that Flower and other libraries write, here and in child processes, are private, too.
     os.umask(0o077)
     code = exits.DONE
     try:
-        # Without standalone mode typer returns the code of an exit; `INTERRUPTED` is its word for Ctrl-C.
+        # Without standalone mode typer returns the exit code; `INTERRUPTED` means Ctrl-C.
         code = app(standalone_mode=False) or exits.DONE
     except BouquetError as err:
         typer.secho(f"error: {plain(str(err))}", fg="red", err=True)
         code = exits.code_of(err)
     except OSError as err:
-        if err.filename is None:  # not about a file: a mistake of the program
+        if err.filename is None:  # not about a file: a bug
             traceback.print_exc()
         else:
             typer.secho(f"error: {plain(str(err.filename))}: {err.strerror}", fg="red", err=True)
@@ -71,11 +71,11 @@ def main() -> None:
         code = exits.USAGE
     except click.Abort:
         code = exits.INTERRUPTED
-    except Exception:  # a mistake of the program
+    except Exception:  # a bug
         traceback.print_exc()
         code = exits.FAILED
     if code == exits.INTERRUPTED:
-        typer.secho("stopped by the user; `--resume` goes on from the last checkpoint", err=True)
+        typer.secho("stopped by the user; `--resume` continues from the last checkpoint", err=True)
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""The models for people: `bouquet models`."""
+"""The table of models that `bouquet models` prints."""
 
 import math
 
@@ -6,7 +6,7 @@ from rich.table import Table
 
 from task.models import MODELS, ModelSpec, build_model
 
-# Examples to count parameters on: the first that a model can read.
+# Data sets to count parameters on: the first one that the model can read.
 SHOWN = {"MNIST": ((1, 28, 28), 10), "CIFAR-10": ((3, 32, 32), 10), "Shakespeare": ((80,), 256)}
 
 

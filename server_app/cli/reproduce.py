@@ -1,4 +1,4 @@
-"""The command ``reproduce``: the cells of published tables, measured and beside what was published."""
+"""The command ``reproduce``: measure the cells of published tables and compare them with the papers."""
 
 from __future__ import annotations
 
@@ -39,29 +39,30 @@ def reproduce(
     table: Annotated[str, typer.Argument(help="Bundled table or TOML file; none = all bundled ones.")] = "",
     cells: Annotated[
         list[str] | None,
-        typer.Option("--cells", help="Names of cells, * and ? allowed; may be given often. None = all."),
+        typer.Option("--cells", help="Names of cells, * and ? allowed; may be repeated. None = all."),
     ] = None,
     budget: Annotated[
         str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = start none.")
     ] = "",
     listing: Annotated[
-        bool, typer.Option("--list", help="List the cells and how far they are; exit.")
+        bool, typer.Option("--list", help="List the cells and their progress, and exit.")
     ] = False,
     seeds: Annotated[
-        str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; see them with --list.")
+        str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; --list shows the table's.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
     nodes: Annotated[
-        int, typer.Option(min=0, help="Worker processes of a run; 0 = as many as there are cores for.")
+        int, typer.Option(min=0, help="Worker processes of a run; 0 = automatic, by the number of cores.")
     ] = 0,
     runs_dir: RunsDir = "runs/reproduce",
     code: Code = None,
 ) -> None:
-    """Measure the cells of a paper's table, and write ours beside what was published.
+    """Measure the cells of a paper's table, and write our values next to the published ones.
 
-    For each cell the learning rates on the first seed, then the other seeds at the best of them. The same
-    command goes on after an interruption and runs nothing twice; several may run at once. Results are
-    written to results.jsonl next to the table, and tables as Markdown and HTML into the runs' folder.
+    For each cell, every learning rate runs on the first seed, then the best one on the other seeds. After an
+    interruption the same command continues and repeats no run; several commands may run at once. Results are
+    appended to results.jsonl next to the table; tables are written as Markdown and HTML into the folder of
+    the runs.
     """
     allow(code)
     chosen = _chosen(table, cells or [], seeds)
@@ -82,7 +83,7 @@ def reproduce(
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Announcements()
-    if jobs > 1:  # alone, a run finds out itself
+    if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
         chosen, folder, nodes, jobs=jobs, began=shown.began, looked=shown.looked, ended=shown.ended
@@ -96,7 +97,7 @@ def reproduce(
         _write(chosen, folder)
     if left is None:
         again = shlex.join(["bouquet", *sys.argv[1:]])
-        typer.echo(f"stopped; go on with: {again}", err=True)
+        typer.echo(f"stopped; continue with: {again}", err=True)
         sys.exit(exits.INTERRUPTED)
     _say_left(left)
 
@@ -129,7 +130,7 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
 
 
 def _seconds(budget: str) -> float:
-    """Return the seconds of a budget; without one there is no limit."""
+    """Return a budget in seconds; without a budget, infinity."""
     if not budget:
         return math.inf
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)", budget) if budget != "0" else None
@@ -148,7 +149,7 @@ def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
 
 
 def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
-    """Write each table, all its cells, as Markdown and as HTML."""
+    """Write each table with all its cells as Markdown and HTML."""
     from server_app.extras.reproduce.pages import as_html, markdown, rows_of
     from task.storage.files import make_folder, write_text
 
@@ -180,7 +181,7 @@ def _say_left(left: Remaining) -> None:
 
 
 class _Announcements:
-    """What a terminal shows: a line when a run starts and one when it ends; between them its rounds."""
+    """Progress on the terminal: a line when a run starts, one when it ends, and the round in between."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -194,7 +195,7 @@ class _Announcements:
 
     def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
         words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running)
-        words = words[: shutil.get_terminal_size().columns - 1]  # of two lines only one could be cleared
+        words = words[: shutil.get_terminal_size().columns - 1]  # only the last line can be cleared
         if self._live and words != self._shown:
             self._shown = words
             typer.echo(f"\r\x1b[K{words}", nl=False, err=True)

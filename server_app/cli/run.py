@@ -41,8 +41,8 @@ def run(
     nodes: Annotated[
         str,
         typer.Option(
-            help="Virtual nodes, 0 = one per CPU; results do not depend on it. With --link: names of the "
-            "nodes to run on, such as ward-1,ward-3; none = all."
+            help="Number of virtual nodes, 0 = one per CPU; it does not change results. With "
+            "--link: names of the nodes to run on, such as ward-1,ward-3; none = all."
         ),
     ] = "",
     run_name: RunName = "",
@@ -54,14 +54,16 @@ def run(
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
     link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="With --link: submit the run and return.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --link: submit the run and return at once.")
+    ] = False,
     attach: Annotated[str, typer.Option("--attach", help="With --link: follow the run of this name.")] = "",
     stop: Annotated[str, typer.Option("--stop", help="With --link: stop the run of this name.")] = "",
     code: Code = None,
 ) -> None:
-    """Run a federation in Flower's simulation engine, on this machine, or on the nodes of a link.
+    """Run a federation: in Flower's simulation engine on this machine, or on the nodes of a link.
 
-    A run on a link does not depend on this command: Ctrl-C only stops following it.
+    A run on a link continues without this command: Ctrl-C only stops following it.
     """
     if help_keys:
         from server_app.cli.catalogue import listing
@@ -72,7 +74,9 @@ def run(
     keys |= {} if keep_state is None else {"keep-state": keep_state}
     if link is not None:
         if nodes and (attach or stop):
-            raise ConfigError("--nodes: expected it where a run is submitted; got it with --attach or --stop")
+            raise ConfigError(
+                "--nodes: expected only when a run is submitted; got it with --attach or --stop"
+            )
         keys |= {"nodes": nodes} if nodes else {}
         _run_at_link(link, keys, detach, attach, stop, overwrite)
         return
@@ -107,8 +111,8 @@ def _run_at_link(
     kit = read_link_kit(folder)
     if stop:
         Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
-        left = f"; what it has so far stays in {kit.runs / stop}" if (kit.runs / stop).exists() else ""
-        typer.echo(f"asked the link to end {stop}{left}")
+        left = f"; its results so far stay in {kit.runs / stop}" if (kit.runs / stop).exists() else ""
+        typer.echo(f"asked the link to stop {stop}{left}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
     if not attach and (note := numbered(check(keys), job.name)):
@@ -121,7 +125,7 @@ def _run_at_link(
         with sigterm_is_ctrl_c():
             follow.follow(kit, job)
     except KeyboardInterrupt:
-        typer.echo(f"detached; job {job.name} goes on. Watch it again: {again}", err=True)
+        typer.echo(f"detached; job {job.name} continues. Watch it again: {again}", err=True)
         raise typer.Exit(exits.DETACHED) from None
 
 
@@ -134,10 +138,13 @@ def federation(
     config: Set = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 3,
     bandwidth: Annotated[
-        str, typer.Option(help="Bandwidth of each node to and from the link, each way, e.g. 256kbit.")
+        str, typer.Option(help="Bandwidth limit of each node to and from the link, each way, e.g. 256kbit.")
     ] = "",
     slow: Annotated[
-        int, typer.Option(min=0, help="How many of the nodes have that bandwidth, the last ones; 0 = all.")
+        int,
+        typer.Option(
+            min=0, help="Apply --bandwidth to this number of nodes only, the last ones; 0 = to all."
+        ),
     ] = 0,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
@@ -145,7 +152,7 @@ def federation(
     overwrite: Overwrite = False,
     code: Code = None,
 ) -> None:
-    """Run a link and nodes with TLS and node keys as processes on this machine, and a run on them."""
+    """Start a link and nodes with TLS and node keys as processes on this machine, and run on them."""
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, code=code)
     checked = check(keys)
     from server_app.deploy.host.resource_limits import read_rate
@@ -154,7 +161,7 @@ def federation(
     from task.references import package_of, references_in
 
     if slow and not bandwidth:
-        raise ConfigError("--slow: expected it with --bandwidth RATE, which those nodes have; got none")
+        raise ConfigError("--slow: expected --bandwidth RATE, the limit of those nodes, with it; got none")
     limit = ["--bandwidth", bandwidth] if bandwidth and read_rate(bandwidth) else []
     first = nodes - min(slow or nodes, nodes)
     keys.pop("runs-dir", None)

@@ -1,4 +1,4 @@
-"""The command ``scene``: a few runs that show one thing, and their comparison."""
+"""The command ``scene``: a few runs for teaching, and their comparison."""
 
 import subprocess
 from pathlib import Path
@@ -24,10 +24,9 @@ def scene(
     link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
     code: Code = None,
 ) -> None:
-    """Run a scene for teaching: some runs one after the other, and their comparison as table and picture.
+    """Run a scene for teaching: several runs in sequence, compared in a table and a plot.
 
-    The runs are named NAME-RUN, and replace those that an earlier call left. docs/teaching.md says what to
-    look at.
+    The runs are named NAME-RUN and replace those of an earlier call. docs/teaching.md says what to look at.
     """
     from task.config.read import scene_runs, scenes
 
@@ -47,7 +46,8 @@ def scene(
     keys += [word for package in code or () for word in ("--code", package)]
     for run in runs:
         typer.echo(f"{label}-{run}", err=True)
-        # A process each: the simulation's workers are forked from one that has not run anything yet.
+        # One process per run: the simulation's workers must be forked from a process that has run nothing
+        # yet.
         command = ["run", "--recipe", f"{name}/{run}", "--run-name", f"{label}-{run}", "--overwrite"]
         line = module_command("server_app.cli.main", *command, *where, *keys)
         done = subprocess.run(line, check=False)

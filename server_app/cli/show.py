@@ -20,12 +20,12 @@ app = typer.Typer()
 )
 def list_algorithms(
     name: Annotated[str, typer.Argument(help="An algorithm; none = list all.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The catalogue as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the catalogue as JSON.")] = False,
 ) -> None:
     """List the algorithms, or describe one: what it does, paper, knobs, what leaves a client, example."""
     from server_app.cli.catalogue import as_dict, card, terminal_table
 
-    shown = card(name) if name else terminal_table()  # refuses a wrong name in either form
+    shown = card(name) if name else terminal_table()  # refuses an unknown name, with --json, too
     if as_json:
         found = as_dict()
         typer.echo(json.dumps(found[name] if name else found, indent=2))
@@ -35,7 +35,7 @@ def list_algorithms(
 
 @app.command("models", epilog="Use one with [bold]bouquet run -c 'model=\"cnn\"'[/bold]")
 def list_models() -> None:
-    """List the models: what each is, what it reads, and how many parameters it has."""
+    """List the models: description, input, number of parameters."""
     from server_app.cli.models import table
 
     console().print(table())
@@ -64,7 +64,9 @@ def list_recipes() -> None:
 def data(
     recipe: Recipe = "",
     config: Set = None,
-    listing: Annotated[bool, typer.Option("--list", help="List data sets and partitions.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the data sets and partitions, and exit.")
+    ] = False,
     plot: Annotated[
         str, typer.Option(help="Where to write the plot of label counts per client.")
     ] = "label-counts.png",
@@ -105,7 +107,7 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Result folders, or folders of sweeps; runs that differ in their seed alone are one row."
+            help="Result folders, or folders of sweeps; runs that differ only in the seed form one row."
         ),
     ],
     on: Annotated[
@@ -116,40 +118,48 @@ def compare(
         ),
     ] = None,
     target: Annotated[
-        float, typer.Option(min=0, max=1, help="Accuracy to which rounds, bytes and seconds are counted.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Target accuracy: count the rounds, bytes and seconds until it is reached."
+        ),
     ] = 0.9,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     plot: Annotated[
-        str, typer.Option(help="Where to write accuracy and loss over --x, and the clients' accuracies.")
+        str,
+        typer.Option(
+            help="Where to write the plot of accuracy and loss over --x, and of the clients' accuracies."
+        ),
     ] = "",
     x: Annotated[
         str,
         typer.Option(
             click_type=click.Choice(["rounds", "bytes", "bytes-up", "seconds", "simulated-seconds"]),
-            help="The x axis of --plot: bytes of both directions, or of those from clients; seconds that "
-            "were measured, or those of simulated devices.",
+            help="The x axis of --plot: bytes in both directions, or from clients only; measured "
+            "seconds, or those of simulated devices.",
         ),
     ] = "rounds",
     names: Annotated[
         bool,
         typer.Option(
-            "--names", help="Label by the runs' names; those that differ in a last -number are seeds of one."
+            "--names",
+            help="Label rows by the runs' names; names that differ only in a final "
+            "-number count as seeds of one row.",
         ),
     ] = False,
     last_round: Annotated[
-        int | None, typer.Option(min=0, help="Leave out later rounds, to compare runs of unequal lengths.")
+        int | None, typer.Option(min=0, help="Ignore later rounds, to compare runs of different lengths.")
     ] = None,
 ) -> None:
-    """Compare runs in a table, with mean and deviation over seeds, and plot their curves.
+    """Compare runs in a table, with mean and standard deviation over seeds, and plot their curves.
 
-    RUNS are result folders, or folders of sweeps. Runs whose configurations differ only in the seed are one
-    row; rows are labelled by the keys in which they differ.
+    RUNS are result folders, or folders of sweeps. Runs whose configurations differ only in the seed form one
+    row. Rows are labelled by the keys in which they differ.
     """
     from server_app.results import compare as side_by_side
     from server_app.results.groups import groups
 
     if x != "rounds" and not plot:
-        raise ConfigError(f"compare --x {x}: expected --plot FILE, whose axis it is; got none")
+        raise ConfigError(f"compare --x {x}: expected --plot FILE with it; got none")
     curves = groups(runs, names=names, last_round=last_round)
     on, remarks = side_by_side.choose(curves, on)
     header, lines, more = side_by_side.table(curves, on, target)
@@ -174,7 +184,7 @@ def state(
         str, typer.Argument(help="A run's name, or name/id where runs share a name; none = all runs.")
     ] = "",
     state_dir: Annotated[
-        str, typer.Option("--state-dir", help="Folder of the kept state, as the run-config key state-dir.")
+        str, typer.Option("--state-dir", help="Folder of the kept state, like the run-config key state-dir.")
     ] = "",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the kept state of one run.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm --delete.")] = False,
@@ -188,6 +198,6 @@ def state(
     runs = statecard.kept_runs(state_dir, run)
     if delete:
         gone = statecard.delete(run, runs, yes)
-        typer.echo(plain(f"deleted what {gone.clients} clients kept of {gone.name}/{gone.id}"))
+        typer.echo(plain(f"deleted the state of {gone.clients} clients of {gone.name}/{gone.id}"))
     else:
         console().print(statecard.table(runs) if runs else "no run has kept state")

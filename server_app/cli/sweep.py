@@ -34,7 +34,7 @@ app = typer.Typer()
 )
 def sweep(
     recipe: Annotated[
-        str, typer.Argument(help="Bundled recipe or TOML file, in which an array is several values.")
+        str, typer.Argument(help="Bundled recipe or TOML file; an array in it means several values.")
     ] = "",
     config: Annotated[
         list[str] | None,
@@ -47,7 +47,11 @@ def sweep(
     ] = "",
     draw: Annotated[
         int,
-        typer.Option("--random", min=0, help="Draw so many configurations, each with all seeds; 0 = all."),
+        typer.Option(
+            "--random",
+            min=0,
+            help="Draw this number of configurations at random, each with all seeds; 0 = all.",
+        ),
     ] = 0,
     draw_seed: Annotated[int, typer.Option("--random-seed", help="Seed of --random.")] = 1,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0 = one for each core.")] = 0,
@@ -56,7 +60,7 @@ def sweep(
         bool,
         typer.Option(
             "--median-stop",
-            help="Stop a run whose best accuracy is below the median of the runs of its seed before it.",
+            help="Stop a run whose best accuracy is below the median of the earlier runs with its seed.",
         ),
     ] = False,
     warm_up: Annotated[int, typer.Option(min=1, help="First round at which --median-stop compares.")] = 5,
@@ -65,16 +69,19 @@ def sweep(
         typer.Option(click_type=click.Choice(["server", "clients"]), help="As in `bouquet compare`."),
     ] = None,
     target: Annotated[
-        float, typer.Option(min=0, max=1, help="Accuracy to which rounds, bytes and seconds are counted.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Target accuracy: count the rounds, bytes and seconds until it is reached."
+        ),
     ] = 0.9,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The table as Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     code: Code = None,
 ) -> None:
     """Run every combination of run-config keys, and compare the configurations over their seeds.
 
-    -c 'a=1,2 seed=1..5' gives keys several values, and so does an array in RECIPE, a bundled recipe or a TOML
-    file. The queue is on disk: the same command, or --name alone, goes on after an interruption and runs
-    nothing twice.
+    -c 'a=1,2 seed=1..5' gives keys several values; so does an array in RECIPE, a bundled recipe or a TOML
+    file. The queue is on disk: after an interruption, the same command or --name alone continues and repeats
+    no run.
     """
     from server_app.sweep.points import plan, read_axes
 
@@ -106,7 +113,7 @@ def sweep(
             done = sum(queue.run(entry).finished() for entry in queue.entries)
             again = shlex.join(["bouquet", "sweep", "--name", name, "--runs-dir", runs_dir])
             typer.echo(
-                f"stopped with {done} of {len(queue.entries)} runs finished; go on with: {again}", err=True
+                f"stopped with {done} of {len(queue.entries)} runs finished; continue with: {again}", err=True
             )
             sys.exit(exits.INTERRUPTED)
         _results(queue, on, target, markdown)
@@ -123,7 +130,7 @@ def _list(planned: Plan | None, folder: Path) -> None:
 
 
 def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
-    """Run what waits; the imports, which take seconds, only if something does."""
+    """Run the waiting runs; if there are none, skip the imports, which take seconds."""
     from server_app.sweep.queue import WAITING
 
     waiting = queue.count(WAITING)
@@ -196,6 +203,6 @@ def _results(queue: SweepQueue, on: str | None, target: float, markdown: bool) -
         counted = Counter(entry.error for entry in failed).most_common(3)
         reasons = "; ".join(f"{error} ({n})" for error, n in counted)
         raise BouquetError(
-            f"sweep: {len(failed)} of {len(queue.entries)} runs failed: {reasons}. What they printed is in "
-            f"{queue.folder / 'logs'}; the same command tries them again"
+            f"sweep: {len(failed)} of {len(queue.entries)} runs failed: {reasons}. Their output is in "
+            f"{queue.folder / 'logs'}; the same command retries them"
         )

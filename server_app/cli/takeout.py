@@ -1,4 +1,4 @@
-"""Commands that take a model out of a run, or what it draws: ``predict``, ``samples``, ``export``."""
+"""Commands that use the model of a finished run: ``predict``, ``samples``, ``export``, ``decrypt``."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ app = typer.Typer()
 RUN = "A result folder, a run's name below runs/, or a model.safetensors."
 Run = Annotated[Path, typer.Argument(help=RUN)]
 Client = Annotated[
-    str, typer.Option("--client", help="Take the own model of this client; none = the global model.")
+    str, typer.Option("--client", help="Use the personal model of this client; none = the global model.")
 ]
 Data = Annotated[
     Path | None,
@@ -38,7 +38,8 @@ NodeKit = Annotated[
     Path | None,
     typer.Option(
         "--kit",
-        help="This node's start kit: take the model that it has kept (keep-models = true in its policy).",
+        help="This node's start kit: use the model that the node has stored (keep-models = true in "
+        "its policy).",
     ),
 ]
 
@@ -56,13 +57,13 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write the csv; none = standard output.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Examples at a time.")] = 250,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 250,
     global_test: Annotated[
-        bool, typer.Option("--global-test", help="The global test set in place of the client's own.")
+        bool, typer.Option("--global-test", help="Use the global test set instead of the client's own.")
     ] = False,
     code: Code = None,
 ) -> None:
-    """Predict classes, labels or numbers with the model of a run.
+    """Predict classes, labels or numbers with a run's model.
 
     Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
     labels, loss and accuracy are printed.
@@ -98,9 +99,9 @@ def predict(
 def samples(
     run: Run,
     client: Client = "",
-    seed: Annotated[int, typer.Option(min=0, help="Of the new images.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the new images.")] = 0,
     classifier_seed: Annotated[
-        int, typer.Option(min=0, help="Of the classifier whose features are compared.")
+        int, typer.Option(min=0, help="Epochs of the classifier whose features are compared.")
     ] = 1,
     out: Annotated[
         Path | None,
@@ -108,11 +109,11 @@ def samples(
     ] = None,
     code: Code = None,
 ) -> None:
-    """Draw new images from a run's generative model, and say how near they come to real ones.
+    """Draw new images from a run's generative model, and measure how close they are to real ones.
 
     They are compared with the global test set in the features of a classifier that is trained here: Frechet
-    distance (FCD), density and coverage. Real training images in their place are the floor. The run's folder
-    gets a samples.json with the same.
+    distance (FCD), density and coverage. The same scores of real training images are the reference. The
+    scores are also written to samples.json in the run's folder.
     """
     allow(code)
     with importing():
@@ -135,7 +136,7 @@ def samples(
 
 
 def _taken(run: Path | None, kit: Path | None, client: str) -> tuple["TakenModel", Path]:
-    """Return the model of a run, or the one that a node has kept, and its file.
+    """Return a run's model, or the one that a node has stored, and its file.
 
     Raises:
         ConfigError: There is none, or neither a run nor a kit is named.
@@ -151,10 +152,10 @@ def _taken(run: Path | None, kit: Path | None, client: str) -> tuple["TakenModel
 
 
 def _kept(kit: Path, run: Path | None) -> Path:
-    """Return the file of a model that a node has kept, and let its clients' state be found.
+    """Return the file of a model that a node has stored, and make its clients' state readable.
 
     Raises:
-        ConfigError: It is no node's kit, or there is no such model.
+        ConfigError: The kit is not a node's, or the model does not exist.
     """
     from server_app.deploy.kits.kit import NodeKit, read_kit
     from task.resolve.kept_model import find_kept_model
@@ -162,7 +163,7 @@ def _kept(kit: Path, run: Path | None) -> Path:
     found = read_kit(kit)
     if not isinstance(found, NodeKit):
         raise ConfigError(f"--kit {kit}: expected the kit of a node; got that of a link")
-    allow([*found.policy.packages])  # the owner's word, under which the run came here
+    allow([*found.policy.packages])  # as the owner allowed when the run came to this node
     os.environ.update({name: found.environment()[name] for name in ("BOUQUET_CACHE", MODULES)})
     return find_kept_model(found.models, str(run or ""))
 
@@ -191,19 +192,21 @@ def export(
         bool,
         typer.Option(
             "--int8",
-            help="Weights in 8 bits: of linear layers (torchscript, onnx), of matrices and kernels "
-            "(safetensors). Prints loss and accuracy before and after, where there are labels.",
+            help="Quantise weights to 8 bits: of linear layers (torchscript, onnx), of matrices and "
+            "kernels (safetensors). With labels, loss and accuracy before and after are printed.",
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] here.")
+        Path | None,
+        typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] in the current folder."),
     ] = None,
     code: Code = None,
 ) -> None:
-    """Export the model of a run, and check that the exported one gives the same outputs.
+    """Export a run's model, and check that the exported one gives the same outputs.
 
-    ONNX and TorchScript read examples as they are in files, pixels or columns as float32: the scaling of the
-    training is in them. What they answer is compared on --data, on the run's test set or on random examples.
+    ONNX and TorchScript models read examples as they are in files, pixels or columns as float32: the scaling
+    used in training is built in. The outputs are compared on --data, on the run's test set or on random
+    examples.
     """
     allow(code)
     with importing():
@@ -228,9 +231,9 @@ def decrypt(
     run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
     kit: Annotated[Path, typer.Option("--kit", help="A node's start kit, which has the key.")],
 ) -> None:
-    """Open the model of a run with he = true: write its model.safetensors.
+    """Decrypt the model of a run with he = true: write its model.safetensors.
 
-    Keep that file from whoever runs the link: with it and what the link has, the key can be found out.
+    Don't give that file to anyone who runs the link: together with the link's data it reveals the key.
     """
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.run.encryption import decrypt as open_model

@@ -1,4 +1,4 @@
-"""The commands ``verify`` and ``replay``: whether a run is what it says."""
+"""The commands ``verify`` and ``replay``: check a run by its transcript, or repeat an asynchronous one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,18 +22,20 @@ def verify(
     run: Annotated[Path, typer.Argument(help="A result folder, or a run's name below runs/.")],
     kit: Annotated[
         Path | None,
-        typer.Option("--kit", help="A node's kit, or a state folder: check the node's own receipts, too."),
+        typer.Option("--kit", help="A node's kit or state folder: check that node's receipts, too."),
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option("--ca", help="The federation's ca.crt, for nodes' certificates; default: the kit's."),
+        typer.Option(
+            "--ca", help="The federation's ca.crt, which signs the nodes' certificates; default: the kit's."
+        ),
     ] = None,
     code: Code = None,
 ) -> None:
     """Check a run by its transcript: signatures, sums, and that each model is the rule's result on the sums.
 
     The run needs transcript = "sums" or "full". RUN is a result folder, or the name of a run below runs/.
-    Exit code 1 says that something contradicts.
+    Exit code 1: something does not match.
     """
     from rich.table import Table
 
@@ -46,7 +48,7 @@ def verify(
         try:
             portable.start_again()
         except ConfigError as err:
-            typer.echo(plain(f"note: checked with other kernels than the run's: {err}"))
+            typer.echo(plain(f"note: checked with kernels other than the run's: {err}"))
     from server_app.extras.verify.check import proves
     from server_app.extras.verify.check import verify as check
     from server_app.extras.verify.findings import MOST
@@ -79,11 +81,11 @@ def replay(
     nodes: Annotated[int, typer.Option(min=0, help="Virtual nodes, 0 = one per CPU.")] = 0,
     code: Code = None,
 ) -> None:
-    """Do an asynchronous run of a link again, in the order in which its updates arrived.
+    """Repeat an asynchronous run of a link, with its updates in the order in which they arrived.
 
-    The run has order-of-arrival = "real" and wrote that order down (RUN/arrivals.jsonl). It is done again in
-    the simulation, as far as it got, from its keys, its data and that order, and the model after each
-    round is compared. Exit code 1 says that one differs.
+    The run needs order-of-arrival = "real"; it recorded the order in RUN/arrivals.jsonl. The simulation
+    repeats all its rounds from its keys, its data and that order, and compares the model after each round.
+    Exit code 1: a model differs.
     """
     from server_app.cli.common import importing, sigterm_is_ctrl_c
 
@@ -101,7 +103,7 @@ def replay(
     for note in done.notes:
         typer.echo(plain(f"note: {note}"))
     typer.secho(
-        f"differs: after round {done.differs} the run has model {done.model}; here it is {done.got}",
+        f"differs: after round {done.differs} the run's model is {done.model}; the repetition has {done.got}",
         fg="red",
         err=True,
     )

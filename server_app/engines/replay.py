@@ -52,7 +52,7 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     rows = folder.rounds(unfinished=True)
     last = int(rows[-1]["round"]) if rows else 0
     if not last:
-        raise StateError(f"{run}: expected at least one round to do again; got none")
+        raise StateError(f"{run}: expected at least one round to repeat; got none")
     order = finished_order_of(folder)
     if order.steps() < last:
         raise order.too_short(order.steps() + 1)
@@ -63,12 +63,12 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     if result is None or result.get("stopped"):
         if last < total and read_config(keys).horizon:
             raise ConfigError(
-                f"{run}: expected a run that is over, as its rounds follow from how many there are "
+                f"{run}: expected a finished run, as its rounds depend on their number "
                 f"(num-server-rounds); got {last} of {total} rounds. Resume it first"
             )
         keys["num-server-rounds"] = last
     _check_data(run, record, keys)
-    say(f"doing {last} rounds of {run} again, in the simulation ...")
+    say(f"repeating {last} rounds of {run} in the simulation ...")
     with tempfile.TemporaryDirectory(prefix="bouquet-replay-") as place:
         here = {"runs-dir": place, "state-dir": f"{place}/state", "run-name": "replay", "progress": "none"}
         done = RunFolder(simulate({**keys, **here}, nodes, fresh=True, order=order).path)
@@ -101,15 +101,15 @@ def _check_order(run: Path, keys: Row) -> None:
     entry = ALGORITHMS.get(str(keys["algorithm"]))
     if keys.get("order-of-arrival") == "real":
         return
-    again = f'the same bytes come of "bouquet run --from {run}"'
+    again = f'"bouquet run --from {run}" ends in the same bytes'
     if entry is None or not entry.asynchronous:
         raise ConfigError(
             f'{run}: expected an asynchronous run (order-of-arrival = "real"); got algorithm '
-            f'"{keys["algorithm"]}", in which no order of arrival counts: {again}'
+            f'"{keys["algorithm"]}", whose result does not depend on the order of arrival: {again}'
         )
     raise ConfigError(
-        f'{run}: expected a run with order-of-arrival = "real"; got "virtual", whose order follows from the '
-        f"keys: {again}"
+        f'{run}: expected a run with order-of-arrival = "real"; got "virtual", whose order '
+        f"follows from the keys: {again}"
     )
 
 
@@ -122,14 +122,14 @@ def _check_data(run: Path, record: Row, keys: dict[str, Any]) -> None:
     was = record.get("data") or {}
     if "fingerprint" not in was:
         raise ConfigError(
-            f"{run}: expected a run on data that are here; got one whose data stayed at the nodes "
-            f'(dataset = "{record["run"]["dataset"]}"), which nobody else can train on'
+            f"{run}: expected a run on data of this machine; got one whose data stayed at the nodes "
+            f'(dataset = "{record["run"]["dataset"]}"), so only those nodes can train on them'
         )
     dataset = server_data(read_config(keys))
     got = dataset.fingerprint if dataset else "none"
     if got != was["fingerprint"]:
         raise ConfigError(
             f"{run}: expected the data of the run, SHA-256 {was['fingerprint'][:12]}...; got {got[:12]}... "
-            f"from {dataset.source if dataset else 'nowhere'}. Put the former data back (run-config keys "
+            f"from {dataset.source if dataset else 'nowhere'}. Restore the former data (run-config keys "
             '"data-dir", "data-path")'
         )

@@ -44,11 +44,10 @@ def simulate(
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
     same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
-    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and as many as secure
-    aggregation asks for. `fresh` says that this
-    process has computed nothing in torch yet; otherwise workers of several threads are not forked from it.
-    `watched` returns the grid that the ServerApp uses, around the engine's. `order` is that in which updates
-    arrived in a run on a link that is done again.
+    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and at least the number
+    that secure aggregation needs. `fresh` says that this process has computed nothing in torch yet; otherwise
+    workers of several threads are not forked from it. `watched` returns the grid that the ServerApp uses,
+    around the engine's. `order` is that in which updates arrived in a run on a link that is done again.
 
     Raises:
         ConfigError: They are too few for secure aggregation.
@@ -60,7 +59,7 @@ def simulate(
     server = read_config(run_config).server
     least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
     if 0 < nodes < least:
-        raise ConfigError(f"--nodes: expected at least {least}, as secagg = true asks for; got {nodes}")
+        raise ConfigError(f"--nodes: expected at least {least}, which secagg = true needs; got {nodes}")
     nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
     logger = logging.getLogger("flwr")

@@ -1,6 +1,6 @@
 """The processes that train in a simulation: a backend of Flower's simulation engine.
 
-Flower's own backend keeps the ClientApps in Ray actors, each of which imports torch for itself. These workers
+Flower's own backend keeps the ClientApps in Ray actors, and each imports torch for itself. These workers
 are forked from the driver, which has imported everything, and share its pages until one of them writes.
 Measured on two cores, 100 clients and `2nn`: 1.9 s instead of 7-13 s to the end of round 1, 0.87 GB
 (proportional set size) instead of 2.1 GB. Engine, messages and node contexts stay Flower's.
@@ -57,7 +57,7 @@ class Workers(Backend):
     """Worker processes, one message each at a time.
 
     Make it before the driver has threads, runs anything parallel in torch or touches a GPU: a forked
-    process would inherit locks that nobody holds and a GPU context that it cannot use. A worker that
+    process would inherit locks without a holder and a GPU context that it cannot use. A worker that
     replaces a dead one is spawned, since by then all of this has happened; so are all of them where a fork is
     unsafe (not `fork`, see `may_fork`). `make_app` makes the ClientApp and prepares the worker for its first
     message.
@@ -194,7 +194,7 @@ def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
         except Exception as err:  # it goes to the driver with its traceback
             answer = _Failure(str(err), traceback.format_exc())
         pipe.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
-        free()  # while nobody waits for this process
+        free()  # while no one waits for this process
 
 
 def _end_with_the_driver() -> None:

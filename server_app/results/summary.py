@@ -152,7 +152,7 @@ def summarise(
 
 
 def privacy_of(rounds: Sequence[Row], config: Mapping[str, Any]) -> Row:
-    """Return under "privacy" what a run promises, if it promises anything: (epsilon, delta), and of whom."""
+    """Return under "privacy" what a run promises, if it promises anything: (epsilon, delta), and its unit."""
     spent = number(_last(rounds, "epsilon").get("epsilon"))
     if spent is None:
         return {}

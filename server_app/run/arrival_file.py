@@ -1,8 +1,8 @@
-"""``RUN/arrivals.jsonl``: in which order updates arrived in a run that goes by it, durable before they count.
+"""``RUN/arrivals.jsonl``: the order in which updates arrived, written to disk before they count.
 
-Its first line names the run, the others are those of `strategies.engine.arrival_log`. The file only grows: a
-resumed run follows what is there and goes on after it. A last line that is not whole is of an event
-that nothing followed from yet; a resume cuts it off.
+Its first line names the run; the others are those of `strategies.engine.arrival_log`. The file only grows: a
+resumed run follows the recorded order and then appends to it. An incomplete last line is an event without
+consequences; a resume removes it.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ FILE = "arrivals.jsonl"
 
 
 def check_deployed(config: Config) -> None:
-    """Refuse a simulation in which nobody really arrives.
+    """Refuse real arrivals in a simulation.
 
     Raises:
         ConfigError: Saying what to do.
     """
     if config.server.order_of_arrival == "real":
         raise ConfigError(
-            'run-config key "order-of-arrival": expected "virtual" in a simulation, whose clients have no '
-            'times of arrival but those of the simulated devices; got "real". Run it on a link (bouquet run '
-            '--link KIT, bouquet federation); "bouquet replay RUN" does such a run again here'
+            'run-config key "order-of-arrival": expected "virtual" in a simulation, where only simulated '
+            'devices have arrival times; got "real". Run it on a link (bouquet run --link KIT, bouquet '
+            'federation); "bouquet replay RUN" then repeats it in the simulation'
         )
 
 
@@ -61,8 +61,8 @@ def finished_order_of(folder: RunFolder) -> ArrivalLog:
         raise StateError(f"{path}: expected the order in which updates arrived; got none. Put the file back")
     if not data.endswith(b"\n"):
         raise StateError(
-            f"{path}: expected whole lines; got {len(data)} bytes, the last cut short. If the run's server "
-            "was killed, resume the run, which cuts the line off; else put the file back"
+            f"{path}: expected whole lines; got {len(data)} bytes, the last incomplete. If the run's "
+            "server was killed, resume the run, which removes that line; else restore the file"
         )
     return ArrivalLog(_events(path, Releases(path).lines(), str(folder.config()["id"])), None, str(path))
 

@@ -113,6 +113,6 @@ def _whole(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, expected: str, got: str) -> StateError:
     return StateError(
-        f"{path}: expected {expected}; got {got}. Nothing was changed. Put a backup in its place, or start "
-        "the run again under another --run-name."
+        f"{path}: expected {expected}; got {got}. Nothing was changed. Restore a backup, or start "
+        "the run again with another --run-name."
     )

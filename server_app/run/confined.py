@@ -41,7 +41,7 @@ def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:
             if not path.is_relative_to(kit):
                 raise ConfigError(
                     f'run-config key "{key}": expected a path below {kit}, the kit of the link that runs '
-                    f"this; got {given!r}. Put the file there, or a symbolic link to it"
+                    f"it; got {given!r}. Put the file there, or a symbolic link to it"
                 )
             flat[key] = str(path)
     return flat

@@ -1,7 +1,8 @@
-"""The server's side of homomorphic encryption (run-config key ``he``): it knows what the key is called.
+"""The server's side of homomorphic encryption (run-config key ``he``): it knows only the key's digest.
 
 On a link its kit says so. In a simulation the driver is server and key holder in one: it makes the key, below
-``state-dir``, and opens the final model with it. Of a deployed run whoever has a node's kit opens the model.
+``state-dir``, and decrypts the final model with it. The model of a deployed run can be decrypted with a
+node's kit.
 """
 
 import json
@@ -40,7 +41,7 @@ def _of_kit(path: Path) -> str:
         known, parameters = str(found["id"]), found["parameters"]
     except FileNotFoundError:
         raise ConfigError(
-            f'run-config key "he": expected {path}, what the nodes\' key is known by; got none. '
+            f'run-config key "he": expected {path}, the public parameters of the nodes\' key; got none. '
             "`bouquet provision --he` makes it; copy it to the link's kit"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as err:

@@ -65,7 +65,7 @@ def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:
     except OSError:
         raise  # the disk is at fault, and a resume can do it again
     except Exception as err:  # logged with its traceback: the model is there and must not be lost
-        logger.exception("%s: the run is finished, but its summary could not be made", folder.path)
+        logger.exception("%s: the run has finished, but its summary could not be written", folder.path)
         known = {k: keys[k] for k in ("algorithm", "dataset", "model", "selection", "seed")}
         return {**known, "summary_error": f"{type(err).__name__}: {err}"}
 
@@ -79,4 +79,4 @@ def _report(folder: RunFolder, model: ServerModel, arrays: Arrays) -> None:
     except OSError:
         raise
     except Exception:  # logged with its traceback: the model is there and must not be lost
-        logger.exception("%s: the run is finished, but its report could not be made", folder.path)
+        logger.exception("%s: the run has finished, but its report could not be written", folder.path)

@@ -77,8 +77,8 @@ def initial_model(
     arrays, loaded = load(config.initial_model, shared, private, strict=config.initial_model_strict)
     if before and before["sha256"] != loaded.sha256:
         raise ConfigError(
-            f"{KEY}: {loaded.file}: expected the file that the run began with, SHA-256 "
-            f"{before['sha256'][:12]}; got {loaded.sha256[:12]}. Put it back, or start a new run"
+            f"{KEY}: {loaded.file}: expected the file that the run started with, SHA-256 "
+            f"{before['sha256'][:12]}; got {loaded.sha256[:12]}. Restore it, or start a new run"
         )
     return arrays, loaded
 
@@ -115,7 +115,7 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
     loaded.private = [name for name in private if name in given]
     loaded.unexpected = [name for name in given if name not in shared and name not in private]
     if not loaded.tensors or (strict and loaded.misfits()):
-        more = "" if not loaded.tensors else ", or initial-model-strict = false to take what fits"
+        more = "" if not loaded.tensors else ", or initial-model-strict = false to load what fits"
         raise ConfigError(
             f"{KEY}: {file} does not fit the model: {'; '.join(loaded.misfits())}; expected a file of the "
             f'same "model" on data of the same shape and classes{more}'
@@ -164,5 +164,5 @@ def _whole(file: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as err:
         raise ConfigError(f"{KEY}: {file} cannot be read: {err}") from None
     except Exception as err:  # whatever a file that is none leads torch.load to
-        what = "a state dict without objects of other kinds"
+        what = "a state dict that has only tensors"
         raise ConfigError(f"{KEY}: {file}: expected {what}; got {type(err).__name__}") from None

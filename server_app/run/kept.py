@@ -85,4 +85,6 @@ def finish(config: Config, run: str) -> str:
         shutil.rmtree(folder)
     except OSError as err:
         raise StateError(f"--no-keep-state: {folder} cannot be deleted: {err}") from None
-    return f"Kept state: {size / 2**20:,.1f} MiB deleted (--no-keep-state); a resume would begin without it"
+    return (
+        f"Kept state: {size / 2**20:,.1f} MiB deleted (--no-keep-state); a resumed run would start without it"
+    )

@@ -1,4 +1,4 @@
-"""What a run's data must mean, as far as it is known before nodes register, and what config.json keeps."""
+"""The meaning of a run's data (columns, categories, classes): known before nodes register, and recorded."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from task.resolve.contract import contract_of
 from task.resolve.model_card import ModelCard, card_in, read_arrays
 
 KEY = "meaning"  # in config.json: that of all clients' data, or by party
-_MODEL = 'those of the initial model (run-config key "initial-model-strict" = false takes it all the same)'
+_MODEL = 'those of the initial model (run-config key "initial-model-strict" = false loads it anyway)'
 
 
 def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, Any] | None) -> Agreement:
@@ -39,7 +39,7 @@ def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, A
     if begun is not None and KEY in begun:
         before = _from_dict(begun[KEY], apart=apart)
         _check_begun(mine, before.of(COMMON))
-        return replace(before, whose="those with which the run was begun")
+        return replace(before, whose="those with which the run was started")
     known = Agreement(apart=apart)
     if dataset is not None:
         known = replace(known, by_client={COMMON: mine}, whose="the server's")
@@ -52,7 +52,7 @@ def known_meaning(config: Config, dataset: Dataset | None, begun: Mapping[str, A
                 raise ConfigError(
                     f'run-config key "initial-model": {config.initial_model} differs from the data of this '
                     f"run in {PARTS[part]}. Name a model of the same data, or set initial-model-strict = "
-                    "false to take its numbers all the same"
+                    "false to load it anyway"
                 )
     if not model.parts:
         return known
@@ -75,8 +75,8 @@ def _check_begun(mine: Meaning, before: Meaning) -> None:
         words = ["the order of columns, values of a category or classes"]
     if words:
         raise ConfigError(
-            f"--resume: the data differ from those with which the run was begun in {' and '.join(words)}. "
-            "Put the former data back, or start a new run"
+            f"--resume: the data differ from those at the start of the run in {' and '.join(words)}. "
+            "Restore the former data, or start a new run"
         )
 
 
@@ -132,7 +132,7 @@ def _from_dict(said: Mapping[str, Any], *, apart: bool) -> Agreement:
 
 
 def _of_model(file: Path) -> Meaning:
-    """Return what the data of a model mean, as far as its file says; whoever loads it says what is wrong."""
+    """Return what the data of a model mean, as far as its file says; errors are left to its loader."""
     try:
         return meaning_of_card(card_in(read_arrays(file)[0], file))
     except BouquetError:

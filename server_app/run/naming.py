@@ -96,7 +96,7 @@ def check_free(path: Path) -> None:
         kind = "a stopped" if (folder.result() or {}).get("stopped") else kind
         raise ConfigError(
             f'run-config key "run-name": expected a name that no run has; got "{path.name}", and {path} '
-            f"holds {kind} run. Go on with it with --resume (resume=true), choose another --run-name, or "
+            f"holds {kind} run. Continue it with --resume (resume=true), choose another --run-name, or "
             "delete the folder (--overwrite does)"
         )
 

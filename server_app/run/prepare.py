@@ -25,14 +25,14 @@ from task.tasks import task_of
 
 
 def read_submitted(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of a run that Flower starts, whose keys somebody submitted.
+    """Return the config of a run that Flower starts, from its submitted keys.
 
     Raises:
         ConfigError: A key is wrong, names a file outside the link's kit, or cannot be simulated.
     """
     kit = os.environ.get(KIT)
     keys = confined(run_config, Path(kit)) if kit else run_config
-    trust.user_named(references_in(keys))  # whoever submits a run has typed its keys
+    trust.user_named(references_in(keys))  # the user who submits a run has typed its keys
     config = read_config(keys)
     if in_simulation():
         check_deployed(config)
@@ -73,11 +73,11 @@ def check_measured(config: Config) -> None:
         return
     if config.server.he and config.server.fraction_evaluate == 0:
         raise ConfigError(
-            'run-config key "fraction-evaluate": the server cannot open the model (he = true), so that '
-            "clients measure it; expected > 0, such as 1.0, or the key left out; got 0"
+            'run-config key "fraction-evaluate": the server cannot decrypt the model (he = true), so '
+            "clients must evaluate it; expected > 0, such as 1.0, or no value; got 0"
         )
     if contract_of(config).personal and config.server.fraction_evaluate == 0:
         raise ConfigError(
             f'run-config key "fraction-evaluate": the models of "{config.algorithm}" are the clients\' own '
-            "and are measured on their own test data; expected > 0, such as 1.0, or the key left out; got 0"
+            "and are evaluated on their test data; expected > 0, such as 1.0, or no value; got 0"
         )

@@ -1,8 +1,8 @@
 """The secret and the ledger of a run with differential privacy, below ``RUN/privacy/``.
 
-``secret`` has 32 bytes of the operating system's, from which the cohorts and the noise follow: whoever has it
-and the sums could take the noise away again. ``ledger.jsonl`` has a line for each release, whole and on the
-disk before the release is made. ``released/`` holds, with their noise, the sums of the rounds after the last
+``secret`` has 32 bytes of the operating system's, from which the cohorts and the noise are derived: with it
+and the sums, the noise could be removed. ``ledger.jsonl`` has a line for each release, whole and on the disk
+before the release is made. ``released/`` holds, with their noise, the sums of the rounds after the last
 checkpoint, so that a resumed run releases the same again. All are readable by their owner only, and a resumed
 run needs them.
 """
@@ -57,8 +57,8 @@ class Ledger:
         except (SafetensorError, ValueError) as err:
             raise StateError(
                 f"{path}: expected the sums that were released in round {server_round}; got {err}. Put the "
-                "file back, or delete it: the round is then released again, and paid for if its clients' sum "
-                "is another one"
+                "file back, or delete it: the round is then released again, which costs epsilon if "
+                "its clients' sum is different"
             ) from None
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:

@@ -35,7 +35,7 @@ def distiller(
     x = public_examples(config, dataset).x
     if tuple(x.shape[1:]) != shape:
         raise ConfigError(
-            f'run-config key "public.data": expected examples of shape {shape}, as those of the nodes; got '
+            f'run-config key "public.data": expected examples of shape {shape}, the shape on the nodes; got '
             f'{tuple(x.shape[1:])} of "{config.public.data}"'
         )
     return Distiller(model.kinds() if isinstance(model, SideBySide) else {"": model}, x)

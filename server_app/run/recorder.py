@@ -99,13 +99,13 @@ class Recorder(Journal):
             and (steps := self.arrivals().steps()) < snapshot.round
         ):
             raise StateError(
-                f"{self.folder.path / FILE}: expected the order of arrival up to round {snapshot.round}, of "
-                f"which the checkpoint is; got it up to round {steps}. Restore both from one backup."
+                f"{self.folder.path / FILE}: expected the order of arrival up to the checkpoint's "
+                f"round {snapshot.round}; got it up to round {steps}. Restore both from one backup."
             )
         self.central = any(row["loss"] is not None for row in rounds)
         self.best = max(map(self._score, rounds))
         self.snapshot = snapshot
-        self.progress.message(f"going on after round {snapshot.round} of {self.folder.path}")
+        self.progress.message(f"continuing after round {snapshot.round} of {self.folder.path}")
         self.progress.round_done(rounds[-1])
         return snapshot
 
@@ -130,7 +130,7 @@ class Recorder(Journal):
         return self.ledger.made(server_round, question)
 
     def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Put what is released beside the ledger, on the disk."""
+        """Store what is released next to the ledger, on the disk."""
         self.ledger.make(server_round, question, arrays)
 
     def arrivals(self) -> ArrivalLog:

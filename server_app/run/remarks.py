@@ -29,7 +29,7 @@ def remarks(
         yield note
     yield from loaded
     if config.server.transcript == "full" and not config.server.secagg:
-        yield 'transcript = "full" without secagg: the result folder will hold what each node sends, plain'
+        yield 'transcript = "full" without secagg: the result folder holds what nodes send, unmasked'
     if dataset is not None and not config.output.resume:
         yield from (f"warning: {warning}" for warning in _warnings(config, dataset) if warning)
 
@@ -42,7 +42,8 @@ def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:
     yield rearranged(dataset, config.data)
     if dataset.frozen:
         yield (
-            f'run-config key "dataset": "{config.data.dataset}": two readings of an example differ, and '
-            "examples are read once and kept: what its transforms draw stays the same in all rounds. "
-            'Take them out of the data set and set the run-config key "augment", which draws in each epoch'
+            f'run-config key "dataset": "{config.data.dataset}": reading an example twice gives '
+            "different data, but examples are read once and cached: its random transforms stay the same in "
+            'all rounds. Remove them from the data set and set the run-config key "augment", which draws in '
+            "each epoch"
         )

@@ -33,16 +33,16 @@ def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
         now = environment()
         different = [f"{k} {then[k]} -> {now[k]}" for k in VERSIONS if k in then and then[k] != now[k]]
         if different:
-            lines = [f"{place} was made with other versions, so figures may differ: {', '.join(different)}"]
+            lines = [f"{place} was made with other versions, so results may differ: {', '.join(different)}"]
     else:
         card = read_model(place)[0]
         keys = dict(card.run)
         if "initial-model" in card.left_out:
-            lines.append(f'{place}: left out "initial-model", since paths of a model file are not followed')
+            lines.append(f'{place}: ignored "initial-model", since paths in a model file are not followed')
     default = defaults()
     if gone := sorted(keys.keys() - default.keys()):
         raise ConfigError(f"--from {run}: expected run-config keys of this version; got {', '.join(gone)}")
     if keys.get("dp.noise"):
-        lines.append(f"{place} drew its noise from a secret, so that this run will have another model")
+        lines.append(f"{place} drew its noise from a secret, so this run will end in a different model")
     kept = {k: v for k, v in keys.items() if v != default[k] and k not in AGAIN_OTHERWISE}
     return kept, lines

@@ -25,15 +25,15 @@ def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) ->
     """
 
     def waiting(holder: str) -> None:
-        tell(f"{folder}: process {holder or '?'} writes into it; waiting up to {wait_s:g} s for its end")
+        tell(f"{folder}: process {holder or '?'} writes to it; waiting up to {wait_s:g} s until it ends")
 
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder / LOCK, f"{os.getpid()}\n", wait_s=wait_s, waiting=waiting))
         except HeldError as err:
             raise BouquetError(
-                f"{folder}: expected a result folder that no run writes into; got one that process "
-                f"{err.holder or '?'} holds. Wait for its end, or choose another --run-name"
+                f"{folder}: expected a result folder that no run writes to; got one that process "
+                f"{err.holder or '?'} holds. Wait until it ends, or choose another --run-name"
             ) from None
         except OSError as err:
             raise ConfigError(

@@ -33,11 +33,11 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
             if package == KEY_FILE:
                 raise ConfigError(
                     f"--resume: {folder.path}: its checkpoint is under the key {was[:12]}...; got "
-                    f"{digest[:12]}.... Put the former key back, or start a new run."
+                    f"{digest[:12]}.... Restore the former key, or start a new run."
                 )
             if package == KERNELS:
                 raise ConfigError(
-                    f"--resume: {folder.path} was begun with kernels {was[:22]}...; this machine's are "
+                    f"--resume: {folder.path} was started with kernels {was[:22]}...; this machine's are "
                     f"{digest[:22]}.... Resume it with the same torch and NumPy, or start a new run."
                 )
             raise ConfigError(
@@ -55,7 +55,7 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
     before = folder.config()["run"]
     for key, value in keys.items():
         if key not in free and key in before and before[key] != value:
-            why = ", as its rounds follow from how many there are" if key in FREE_ON_RESUME else ""
+            why = ", as its rounds depend on their number" if key in FREE_ON_RESUME else ""
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
                 f"was started{why}; got {value!r}. Give the same keys, or another --run-name for a new run."

@@ -53,8 +53,8 @@ class ServerModel:
             found = central_evaluation(self.module, self.dataset, device, self.task, target, attack.parts)
         if found is None and config.contribution.measure != "none":
             raise ConfigError(
-                'run-config key "contribution.measure": expected a test set on the server to measure '
-                f"models on; got a data set without one ({config.data.dataset}). Leave the key out"
+                'run-config key "contribution.measure": expected a test set on the server; got a '
+                f"data set without one ({config.data.dataset}). Leave the key out"
             )
         return found
 

@@ -1,4 +1,4 @@
-"""What a run leaves that was stopped: the model so far, result.json and the report."""
+"""Write the results of a stopped run: the model so far, result.json and the report."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,8 +18,8 @@ def finish_stopped(
 ) -> Row | None:
     """Write model, result and report of a run that ended after some rounds; a resume goes on all the same.
 
-    They are of its last checkpoint. The caller holds the folder's lock, or knows that nobody writes there;
-    all is written within `writing`, which says whether it still may be.
+    They are of its last checkpoint. The caller holds the folder's lock, or knows that no process writes
+    there; all is written within `writing`, which says whether it still may be.
 
     Returns:
         The result, with `why` as "stopped"; None for a run without a checkpoint, or one that has a result.

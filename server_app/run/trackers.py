@@ -267,7 +267,7 @@ class Trackers:
         except Exception as err:  # of another's library: the run is worth more than its record there
             failed = self._live.pop(name, None)
             logger.error(
-                "tracker %s failed, the run goes on without it: %s: %s", name, type(err).__name__, err
+                "tracker %s failed, the run continues without it: %s: %s", name, type(err).__name__, err
             )
             if failed is not None:
                 with suppress(Exception):  # it may be whole enough to end its record

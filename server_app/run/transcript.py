@@ -5,8 +5,8 @@ before it, that of round 0 the SHA-256 of the run's keys, which it holds. ``init
 initial model; ``ROUND-PHASE.safetensors`` the sums of a round's phase, where noise was added with it; and
 ``uploads/SHA256.safetensors`` the uploads, where the run keeps them. A line comes after its files, and a
 resumed run cuts lines back to its checkpoint, like those of the result folder's own ``rounds.jsonl``. The
-next line names those that were cut off, so that a transcript that was copied before can be told to be of
-this run.
+next line names those that were cut off, so that an earlier copy of the transcript can be recognised as this
+run's.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Transcript:
         """
         if self.offset() < length:
             raise StateError(
-                f"{self.path}: expected at least the {length} bytes that the checkpoint counts on; got "
+                f"{self.path}: expected at least the {length} bytes that the checkpoint refers to; got "
                 f"{self.offset()}. Put the file back, or start again under another --run-name"
             )
         for rest in self.folder.glob(".*"):  # of a write that was killed

@@ -122,7 +122,8 @@ def plan(
         axes: As from `read_axes`.
         own: Keys that some point must read: the user's, not the recipe's.
         listed: A scene, or a TOML file with a table ``[runs.NAME]`` for each run; "" = none.
-        draw: So many configurations, drawn from all of them by `draw_seed`, each with all its seeds; 0 = all.
+        draw: Number of configurations, drawn from all of them by `draw_seed`, each with all its seeds; 0 =
+        all.
         draw_seed: Seed of that draw.
 
     Raises:
@@ -191,15 +192,15 @@ def _checked(
         if times == len(combined) and key in own:  # nothing reads it: the error says what would
             read_config(combined[0][1])
     remarks = [
-        f"{key} is left out of {times} of {len(combined)} combinations: it is for {reasons[key]}"
+        f"{key} is ignored in {times} of {len(combined)} combinations: it is for {reasons[key]}"
         for key, times in dropped.items()
     ]
     if len(points) < len(combined):
         remarks.append(f"{len(combined)} combinations are {len(points)} different runs")
     if len(places) > 1 and unmeasured:
         remarks.append(
-            "some runs are measured on the clients and others on the server only, so no table can compare "
-            "them: set fraction-evaluate=1.0 for all"
+            "some runs are evaluated only by the clients and others only by the server, so no table "
+            "can compare them: set fraction-evaluate=1.0 for all"
         )
     return Plan(_named_apart(points), swept, remarks)
 

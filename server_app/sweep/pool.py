@@ -1,7 +1,7 @@
 """A pool of runs: each is forked from this process, which has imported everything once.
 
 Measured on two cores, MNIST and `2nn`, five rounds: a run forked from here takes 1.55 s of CPU time, the
-command `bouquet run` 4.7 s, of which 2.6 s are imports. Two runs with a worker process each take 0.8 of the
+command `bouquet run` 4.7 s (2.6 s of it for imports). Two runs with a worker process each take 0.8 of the
 time of one run after the other with two workers each, since start, evaluation and report keep one core busy.
 """
 
@@ -53,7 +53,7 @@ class RunPool(Generic[T]):
     """
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        """Prepare; `folder` is that of the result folders, each run has so many virtual `nodes`."""
+        """Prepare; `folder` has the result folders; each run has this number of virtual `nodes`."""
         self.folder, self.nodes = folder, nodes
         self._forks = Forks()
         self._running: dict[int, PooledRun[T]] = {}  # by process id
@@ -69,7 +69,7 @@ class RunPool(Generic[T]):
 
     @property
     def running(self) -> list[PooledRun[T]]:
-        """The runs that were started and of which `ended` has said nothing."""
+        """The runs that were started and that `ended` has not reported."""
         return list(self._running.values())
 
     def start(self, of: T, name: str, keys: Mapping[str, Any]) -> PooledRun[T]:

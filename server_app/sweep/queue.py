@@ -1,7 +1,7 @@
 """The queue of a sweep on disk: ``sweep.json`` in the sweep's folder, next to a result folder for each run.
 
-A run that has its ``result.json`` is finished, whatever the queue says: whoever kills the sweep, at whatever
-moment, costs at most the rounds since the last checkpoints.
+A run that has its ``result.json`` is finished, whatever the queue says: killing the sweep, at any moment,
+costs at most the rounds since the last checkpoints.
 """
 
 import datetime
@@ -100,7 +100,7 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
         entries = [Entry(**entry) for entry in record["points"]]
         queue = SweepQueue(folder, entries, record["swept"], record["command"], record["started"])
     except (KeyError, TypeError) as err:
-        raise StateError(f"{folder / SWEEP}: damaged, or of another version: {err!r}") from None
+        raise StateError(f"{folder / SWEEP}: damaged, or from another version: {err!r}") from None
     remarks = _extended(queue, plan, command) if plan is not None else []
     for entry in queue.entries:
         if queue.run(entry).finished():
@@ -110,8 +110,8 @@ def open_queue(folder: Path, plan: Plan | None, command: str) -> tuple[SweepQueu
     done = queue.count(FINISHED) + queue.count(STOPPED)
     begun = sum(queue.run(entry).begun() for entry in queue.entries if entry.state == WAITING)
     remarks.append(
-        f"going on with {folder}: {done} of {len(queue.entries)} runs are done, {begun} go on from a "
-        "checkpoint"
+        f"continuing {folder}: {done} of {len(queue.entries)} runs are done, {begun} continue from "
+        "a checkpoint"
     )
     queue.save()
     return queue, remarks
@@ -126,7 +126,7 @@ def check_there(folder: Path) -> None:
     if not (folder / SWEEP).exists():
         raise ConfigError(
             "sweep: expected keys to sweep, such as -c 'learning-rate=0.05,0.1 seed=1..3', or the --name "
-            f"of a sweep to go on with; got neither, and {folder} holds none"
+            f"of a sweep to continue; got neither, and {folder} holds none"
         )
 
 
@@ -140,7 +140,7 @@ def _extended(queue: SweepQueue, plan: Plan, command: str) -> list[str]:
         got = f"other keys for {name}" if clash else f"a sweep without {name}"
         raise ConfigError(
             f"sweep --name: {queue.folder} holds another sweep: expected its {len(known)} runs, with others "
-            f"or without; got {got}. Choose another --name, or leave out all keys to go on with it"
+            f"or without; got {got}. Choose another --name, or give no keys, to continue it"
         )
     new = [point for point in plan.points if point.name not in known]
     if not new:
@@ -148,7 +148,7 @@ def _extended(queue: SweepQueue, plan: Plan, command: str) -> list[str]:
     entries = {**known, **{point.name: Entry(point.name, point.keys) for point in new}}
     queue.entries = [entries[point.name] for point in plan.points]
     queue.swept, queue.command = plan.swept, command
-    return [f"{len(new)} new runs join the {len(known)} of {queue.folder}"]
+    return [f"{len(new)} new runs are added to the {len(known)} of {queue.folder}"]
 
 
 @contextmanager
@@ -164,6 +164,6 @@ def holding(folder: Path) -> Iterator[None]:
             yield
     except HeldError as err:
         raise BouquetError(
-            f"{folder}: expected a folder that no sweep works on; got one that process {err.holder or '?'} "
-            "holds. Wait for its end, or choose another --name"
+            f"{folder}: expected a folder that no sweep uses; got one that process "
+            f"{err.holder or '?'} holds. Wait until it ends, or choose another --name"
         ) from None

@@ -21,7 +21,7 @@ from task.numerics.metrics import mean_and_std
 from task.storage.files import write_text
 
 PAGE = "sweep.html"
-MOST_CURVES = 28  # looks of a line that differ
+MOST_CURVES = 28  # distinct line styles
 MOST_TABLES = 12  # heat maps
 COLOURS = """
 figcaption { color: var(--soft); font-size: .85rem; }
@@ -102,7 +102,7 @@ def curves(out: Outcome) -> list[Plot]:
     """Return accuracy and loss by round: the mean over seeds, the range of the seeds as a band."""
     accuracy, loss = MEASURED[out.on]
     chosen = list(out.curves.items())[:MOST_CURVES]
-    note = "Mean over seeds at the rounds that all of them measured; the band is their range."
+    note = "Mean over seeds at the rounds that all of them evaluated; the band is their range."
     if len(out.curves) > len(chosen):
         note += f" The first {len(chosen)} of {len(out.curves)} configurations."
     found = []

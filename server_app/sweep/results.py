@@ -86,7 +86,8 @@ def _ended_early(queue: SweepQueue) -> list[str]:
     found = []
     if stopped := queue.count(STOPPED):
         found.append(
-            f"{stopped} runs were stopped by the median rule: their final numbers are of their last round."
+            f"{stopped} runs were stopped by the median rule: their final numbers are those of "
+            "their last round."
         )
     if failed := queue.count(FAILED):
         found.append(f"{failed} runs failed and are not in the table.")
@@ -105,8 +106,8 @@ def best_words(out: Outcome) -> list[str]:
     words += [_difference_words(out, other, difference) for other, difference in rivals]
     if rivals and len(out.curves) > 2:
         words.append(
-            "Each configuration was chosen by the numbers that it is compared by, which flatters the best: "
-            "repeat it with new seeds before you rely on it."
+            "The best configuration was chosen by the same numbers that it is reported with, which "
+            "flatters it: repeat it with new seeds before you rely on it."
         )
     return words
 

@@ -12,7 +12,7 @@ from server_app.sweep.stopping import Curve, verdict
 from task.datasets import load_dataset, spec_of
 from task.resolve.read import read_config
 
-LOOK_S = 0.25  # between looks at the rounds of the running runs
+LOOK_S = 0.25  # between checks of the running runs' rounds
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Scheduler:
         return [run.of.entry for run in self.pool.running]
 
     def work(self) -> None:
-        """Return when nothing waits any more; at an exception, Ctrl-C included, end what runs."""
+        """Return when no run waits; at an exception, Ctrl-C included, stop the running ones."""
         try:
             with self.pool:
                 waiting = [entry for entry in self.queue.entries if entry.state == WAITING]

@@ -52,7 +52,7 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"best {abs(self.value):.4g} by round {self.round}, worse than the median {abs(self.median):.4g} "
-            f"of {self.peers} runs before it"
+            f"of {self.peers} earlier runs"
         )
 
 

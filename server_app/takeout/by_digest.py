@@ -17,7 +17,7 @@ from task.population import some
 from task.resolve.model_card import ModelCard
 
 MOST_TRIED = 500  # sets of columns; each takes some 30 ms
-_NAMES = "The model's file has no names, only a digest of those of the nodes' files"
+_NAMES = "The model's file has no names, only a digest of the names in the nodes' files"
 
 
 def columns_by_digest(
@@ -25,7 +25,7 @@ def columns_by_digest(
 ) -> tuple[list[TypedColumn], tuple[str, ...]]:
     """Return the features in the order that the model reads them, and the names of what is predicted.
 
-    `where` is the place of the header. There are no names where nobody says what is predicted.
+    `where` is the place of the header. There are no names if it is unknown what is predicted.
 
     Raises:
         DataError: The file lacks columns, or has others than the nodes.
@@ -34,7 +34,7 @@ def columns_by_digest(
     usable = [column for column in header if column.feature]
     if _width(usable) < wanted or any(c.type == "category" and not c.values for c in usable):
         raise DataError(
-            f"{where}: expected columns of {wanted} numbers that the model reads, categories with "
+            f"{where}: expected columns that give the model's {wanted} inputs, categories with "
             f"their values; got {_width(usable)}: {some([c.name for c in usable])}. {_NAMES}: give the file "
             "their header"
         )
@@ -62,7 +62,7 @@ def _width(columns: Sequence[TypedColumn]) -> int:
 
 
 def _choices(usable: Sequence[TypedColumn], wanted: int) -> Iterator[tuple[TypedColumn, ...]]:
-    """Yield the sets of columns of so many inputs, those that leave out the fewest first."""
+    """Yield the sets of columns with this number of inputs, those that leave out the fewest first."""
     # What is most probably no feature is left out first.
     ordered = sorted(
         usable, key=lambda column: (column.name not in ("label", "id"), column is not usable[-1])
@@ -77,7 +77,7 @@ def _choices(usable: Sequence[TypedColumn], wanted: int) -> Iterator[tuple[Typed
 def _targets(
     header: Sequence[TypedColumn], features: Sequence[TypedColumn], card: ModelCard
 ) -> tuple[str, ...]:
-    """Return what is predicted: typed, called label, or the columns that the nodes predict; () = nobody says.
+    """Return what is predicted: typed, called label, or the columns that the nodes predict; () = unknown.
 
     Several are in the order of the model's numbers.
     """
@@ -100,7 +100,7 @@ def _targets(
 def classes_by_digest(
     where: str, card: ModelCard, columns: Sequence[TypedColumn], listed: Sequence[str], labels: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names of the classes in the model's order; () = they are numbers, or nobody says.
+    """Return the names of the classes in the model's order; () = they are numbers, or unknown.
 
     Args:
         where: The file, for errors.

@@ -96,7 +96,9 @@ class Exported:
         if self.float_size:
             found[0] += f" from float32, which takes {self.float_size:,} bytes"
             if not self.scores:
-                found.append("what int8 costs was not measured: no examples with labels; --data brings some")
+                found.append(
+                    "the effect of int8 was not measured: no labelled examples; give some with --data"
+                )
         return found + [f"{k}: {a:.4f} in float32, {b:.4f} in int8" for k, (a, b) in self.scores.items()]
 
 
@@ -117,8 +119,8 @@ def export(
     fresh = model_of(taken.card.config, taken.card.input_shape, taken.card.num_classes)
     if own.state_dict().keys() != fresh.state_dict().keys():
         raise ConfigError(
-            f"export: expected a model of the run's form; got {type(own).__name__.lower()}, as a client of "
-            f"{taken.card.config.algorithm} answers with more than one model. bouquet predict does it"
+            f"export: expected a single model; got {type(own).__name__.lower()}: a client of "
+            f"{taken.card.config.algorithm} predicts with several models. Use bouquet predict"
         )
     labelled = examples is not None and examples.labelled and TASKS[taken.card.task].classes
     given, examples = examples, examples or _random(taken.card)
@@ -133,7 +135,7 @@ def export(
         difference = _largest(theirs, ours)
         if not difference <= TOLERANCE:
             raise BouquetError(
-                f"export: expected the answers of the {form} model within {TOLERANCE:g} of ours; got a "
+                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
                 f"difference of {difference:.1e} in a probability. Nothing was written"
             )
         if not int8:
@@ -189,7 +191,7 @@ def _compared(ours: np.ndarray, theirs: np.ndarray, y: np.ndarray) -> dict[str, 
 def _random(card: ModelCard) -> Input:
     if not card.kind or card.moments or card.config.data.missing != "refuse":
         raise ConfigError(
-            "--data: expected examples to compare the answers on, since only the nodes of this run have some"
+            "--data: expected examples to compare the outputs on, since only the nodes of this run have data"
         )
     rng = np.random.default_rng(0)
     size, words = (SAMPLE, *card.input_shape), card.kind == "text" and card.task != "language"

@@ -65,8 +65,8 @@ def _several(entry: Algorithm, held: Arrays, folder: Path) -> dict[str, Arrays]:
     }
     if not all(found.values()):
         raise StateError(
-            f"{folder / CHECKPOINT}: expected the run's {len(found)} global models, of which "
-            f"{entry.name} makes a client's; got none. Run it again, and leave its folder as it is"
+            f"{folder / CHECKPOINT}: expected the run's {len(found)} global models, from which "
+            f"{entry.name} computes a client's; got none. Run it again, and don't change its folder"
         )
     return found
 
@@ -83,8 +83,8 @@ def _of_cluster(held: Arrays, client: str, folder: Path) -> Arrays:
     )
     if not models:
         raise StateError(
-            f"{folder / CHECKPOINT}: expected the run's clusters, of which one has client {client}; got "
-            "none. Run it again, and leave its folder as it is"
+            f"{folder / CHECKPOINT}: expected the run's clusters, to find that of client {client}; "
+            "got none. Run it again, and don't change its folder"
         )
     state = CFLState(arrays, models, members)
     return model_in(state, model_name(home(state, client)))

@@ -68,7 +68,7 @@ def find(run: Path) -> Path:
                 f"{place}: its model is encrypted; on a machine with the kit of a node: "
                 f"bouquet decrypt {place} --kit KIT"
             )
-        state = "has not ended; go on with it with --resume" if (place / CONFIG).exists() else "is no run"
+        state = "has not finished; continue it with --resume" if (place / CONFIG).exists() else "is no run"
         raise ConfigError(f"{place}: expected a folder with {MODEL}; this one {state}")
     return place / MODEL if place.is_dir() else place
 
@@ -87,8 +87,8 @@ def take(run: Path, client: str = "") -> TakenModel:
     check_origin(card.run, path)
     if algorithm_of(card.config.algorithm).vertical:
         raise ConfigError(
-            f"{path}: expected a model that lies in one place; got one of {card.config.algorithm}, which is "
-            f"cut between parties, and the file has {DIGESTS}. The run measures it through the parties: "
+            f"{path}: expected a model that one party holds; got one of {card.config.algorithm}, "
+            f"which is split between parties; the file has {DIGESTS}. The run evaluates it with all parties: "
             "client_accuracy in rounds.jsonl"
         )
     folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
@@ -124,14 +124,14 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
     if not client:
         if not arrays:
             raise ConfigError(
-                f"{path}: expected --client NAME, since {config.algorithm} sends nodes no global model"
+                f"{path}: expected --client NAME, since {config.algorithm} sends no global model to nodes"
             )
         return _global(path, card, arrays, config, kept.round)
     entry = _personal(config, client)
     if entry.models:
         raise ConfigError(
-            f"--client {client}: expected a run with one global model, as a node keeps that; got one of "
-            f"{config.algorithm}, with {len(entry.down)}. Its run folder has them"
+            f"--client {client}: expected a run with one global model, which nodes store; got one "
+            f"of {config.algorithm}, with {len(entry.down)}. Its run folder has them"
         )
     node = _open(config, kept.node, card)
     order = evaluation_order(kept.round, arrays, entry, client, kept.run, kept.void)
@@ -157,7 +157,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
         names = some(sorted(private))
         raise ConfigError(
             f"{path}: expected --client NAME, since the models of {card.config.algorithm} are the clients' "
-            f"own; this file has what they share, without {names}"
+            f"own; this file has only their shared part, without {names}"
         )
     expected = {name: tuple(t.shape) for name, t in state.items()}
     found = {name: a.shape for name, a in arrays.items()}
@@ -165,7 +165,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
         differs = sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n))
         raise StateError(
             f'{path}: expected the arrays of model "{card.model}"; got others: {some(differs)}. '
-            "The model's code has changed since, or the file is another run's."
+            "The model's code has changed, or the file is another run's."
         )
     with torch.no_grad():
         for name, tensor in state.items():
@@ -176,15 +176,16 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
     """Return the own model of a client of a run that was simulated on this machine."""
     if folder is None:
         raise ConfigError(
-            f"--client {client}: expected the folder of a run, whose clients keep models; got {path}"
+            f"--client {client}: expected the folder of a run whose clients keep models; got {path}"
         )
     record = folder.config()
     config = _config(folder)
     entry = _personal(config, client)
     if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError(
-            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are at their "
-            "nodes; there: bouquet predict --kit KIT, if keep-models = true in [policy] of its kit.toml"
+            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are "
+            "stored on their nodes; there: bouquet predict --kit KIT, if keep-models = true in "
+            "[policy] of its kit.toml"
         )
     node = _open(config, {}, card)
     order = last_order(path.parent, _last(folder), arrays, entry, client, str(record["id"]))

@@ -81,8 +81,8 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
             outputs = taken.model(examples.data.inputs(examples.rows[i : i + batch]))
             if not isinstance(outputs, torch.Tensor | Posterior):
                 raise ConfigError(
-                    f'run-config key "model": expected a tensor as outputs of "{taken.card.model}"; got '
-                    f"{type(outputs).__name__}, which only its loss can read"
+                    f'run-config key "model": expected a tensor as output of "{taken.card.model}"; got '
+                    f"{type(outputs).__name__}, which only its loss can interpret"
                 )
             answers.append(answer(outputs, task.name))
             losses += [task.single(outputs, y[i : i + batch])] if labelled else []

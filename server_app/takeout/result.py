@@ -117,7 +117,7 @@ class RunResult:
 
         figure = figure_of_run(self.path)
         if not any(axes.has_data() for axes in figure.axes):
-            raise ConfigError(f"{self.path}: expected a round that was measured; there is none yet")
+            raise ConfigError(f"{self.path}: expected a round with an evaluation; there is none yet")
         figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]  # what a notebook asks for
         return figure
 

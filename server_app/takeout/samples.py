@@ -109,8 +109,8 @@ def judge(taken: TakenModel, seed: int = 0, classifier_seed: int = 1) -> Judged:
     count = min(len(test), len(train), MOST)
     if count <= NEIGHBOURS:
         raise ConfigError(
-            f"samples: expected more than {NEIGHBOURS} images in the global test set, which new ones are "
-            f"compared with; got {len(test)}. With pool-test there are none"
+            f"samples: expected more than {NEIGHBOURS} images in the global test set to compare "
+            f"with; got {len(test)}. With pool-test there are none"
         )
     rng = np.random.default_rng(0)  # real images are the same whatever is drawn or trained
     train_rows, test_rows = (np.sort(rng.choice(rows, count, replace=False)) for rows in (train, test))
@@ -138,13 +138,11 @@ def _dealt(taken: TakenModel) -> tuple[Dataset, Partition]:
     """Return the run's data, or refuse what no classifier can judge."""
     config = taken.config
     if spec_of(config.data.dataset).own and not config.data.data_path:
-        raise ConfigError(
-            "samples: expected data that this machine has; only the nodes of this run have data"
-        )
+        raise ConfigError("samples: expected data on this machine; only the nodes of this run have data")
     data, clients = load_partitioned(config)
     if data.drawn.kind != "image" or data.task != "classification":
         raise ConfigError(
-            "samples: expected images with classes, by whose classifier new ones are judged; got "
+            "samples: expected images with classes, to train the classifier that judges the new ones; got "
             f'"{data.name}", {data.drawn.kind} whose targets are those of {data.task}'
         )
     return data, clients
@@ -153,11 +151,12 @@ def _dealt(taken: TakenModel) -> tuple[Dataset, Partition]:
 def table(judged: Judged) -> Table:
     """Return the measures for people."""
     title = (
-        f"{len(judged.images):,} images against as many of the global test set; features of a classifier of "
+        f"{len(judged.images):,} images against the same number from the global test set; features "
+        "of a classifier of "
         f"seed {judged.classifier_seed}, {judged.accuracy:.1%} right"
     )
     made = Table("images", "FCD", "density", f"coverage, k = {NEIGHBOURS}", title=title, title_justify="left")
-    for name, near in (("new ones of the model", judged.model), ("real training images", judged.floor)):
+    for name, near in (("new images", judged.model), ("real training images", judged.floor)):
         made.add_row(name, f"{near.frechet:.2f}", f"{near.density:.2f}", f"{near.coverage:.1%}")
     return made
 

@@ -1,8 +1,8 @@
-"""A phase under secure aggregation: four stages, of which the server learns one sum over nodes.
+"""A phase with secure aggregation: four stages, from which the server learns one sum over nodes.
 
 It takes the place of one exchange of the engine and ends in the same `Folded`, with sums in the place of the
 clients' numbers. A node that does not answer a stage is out for the rest of the phase; below
-``secagg-min-nodes`` or the threshold the sum stays unknown, nobody's reply counts, and the round is skipped
+``secagg-min-nodes`` or the threshold the sum stays unknown, no reply counts, and the round is skipped
 like any other with too few replies.
 
 Orders go out once: the node that began is the only one that can go on. What nodes are called here are the
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAME = "masked"
-HEAD_BYTES = 1 << 20  # of an answer beside its numbers
+HEAD_BYTES = 1 << 20  # of an answer, without its numbers
 
 
 class MaskedChannel(Channel):
@@ -125,7 +125,7 @@ class SecurePhase:
         return name if name and name not in self._ids else f"node-{node}"
 
     def begin(self) -> list[Message]:
-        """Return the messages of the first stage; none if nobody is asked.
+        """Return the messages of the first stage; none if no client is asked.
 
         Raises:
             ConfigError: The masked numbers are more than the link takes.
@@ -180,7 +180,7 @@ class SecurePhase:
         if (sums.nodes, sums.clients) != (len(alive), clients):
             raise SecureAggregationError(
                 f"expected a sum over {len(alive)} nodes and {clients} clients; got one that says "
-                "otherwise: a node gave wrong shares, or counts wrongly"
+                "otherwise: a node sent wrong shares or a wrong count"
             )
         self._result = found, sums
 
@@ -328,6 +328,6 @@ class SecurePhase:
                 engine.trainable, reduce=ways, sums=sums.scalars, weights=np.array([sums.weight], np.int64),
             )  # fmt: skip
             return self.sum_grid.means(self.phase, made, engine.model) if self.contract.rounded else made
-        except FieldError as err:  # of nobody in particular
+        except FieldError as err:  # of no particular client
             rejected += [RejectedReply(c, engine.round, err.field, err.expected, err.got) for c in clients]
             return None

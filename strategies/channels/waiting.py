@@ -45,7 +45,7 @@ class AtWork:
 
 
 class RealArrivals:
-    """The clients at work, whom a run has asked and whose updates no step has taken yet."""
+    """The clients at work: a run has asked them, and no step has used their updates yet."""
 
     def __init__(self, engine: PhaseEngine, grid: Grid) -> None:
         self.engine, self.grid = engine, grid
@@ -74,7 +74,7 @@ class RealArrivals:
         return self._step
 
     def send(self, starts: Mapping[str, Start], order: Callable[[Mapping[str, Start]], Phase]) -> None:
-        """Ask clients that begin alike, but for those of whom it is known that nothing will come."""
+        """Ask clients that start together, except those that are known not to answer."""
         starts = {c: start for c, start in starts.items() if self.log.lost(c, start.round) is None}
         if not starts:
             return
@@ -126,7 +126,7 @@ class RealArrivals:
         return step.waited(phase) if step else None
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for all clients."""
         if self._exchange:
             self._exchange.close()
 
@@ -209,7 +209,7 @@ class RealOrder:
     def _known(self, line: Line, names: Sequence[str], busy: Collection[str]) -> str:
         client, begins = str(line["client"]), self.begins
         if client in busy or (self.log.closed and not is_in(names, client)):
-            why = "that is at work" if client in busy else "that is not there"
+            why = "that is already at work" if client in busy else "that is not online"
             raise StateError(f"round {self.round}: the order of arrival has a start of {client!r}, {why}")
         if (line["version"], line["lr"]) != (begins.version, begins.lr):
             raise StateError(
@@ -244,7 +244,7 @@ class RealOrder:
             why = wire.one_line(asked.reply.error.reason, f"error code {asked.reply.error.code}")
             if self.log.closed:
                 raise StateError(
-                    f"round {self.round}: the run had an update of {client}; here it fails: {why}"
+                    f"round {self.round}: the run had an update of {client}; the replay failed: {why}"
                 )
             self.log.add({"event": "lost", **entries, "why": why})
             return self._give_up(client, why)
@@ -269,11 +269,11 @@ class RealOrder:
             if (got := line.get(entry)) != value:
                 raise StateError(
                     f"round {self.round}: the order of arrival has {line['event']} of {line['client']!r} "
-                    f"with {entry} {got}; expected {value}, as follows from its start. Put the file back"
+                    f"with {entry} {got}; expected {value}, as follows from its start. Restore the file"
                 )
 
     def _give_up(self, client: str, why: str) -> tuple[str, bool]:
-        logger.warning("round %d: the start of %s is given up: %s", self.round, client, why)
+        logger.warning("round %d: giving up the start of %s: %s", self.round, client, why)
         self.arrivals.drop(client)
         self.lost.append(RejectedReply(client, self.round, "", "a reply", why))
         return client, False

@@ -60,7 +60,7 @@ def _blamed(where: str, what: str) -> Iterator[None]:
 
 
 def _read_only(state: Any) -> Any:
-    """Return the state with arrays that nobody writes into: a model that is changed in place is not sent."""
+    """Return the state with read-only arrays: a model that was changed in place would not be sent."""
     arrays = {name: array.view() for name, array in state.arrays.items()}
     for array in arrays.values():
         array.setflags(write=False)

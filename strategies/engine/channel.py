@@ -14,8 +14,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from strategies.engine.exchange import Exchange, Terms
-from strategies.engine.fold import Fold, Folded, most_bytes
-from strategies.engine.reply_size import check_size, reply_bytes
+from strategies.engine.fold import Fold, Folded
+from strategies.engine.reply_size import check_size, most_bytes, reply_bytes
 from strategies.engine.rule import Phase
 from task import timing
 from task.numerics.arrays import Arrays
@@ -67,7 +67,7 @@ class Channel:
         opened.terms.patience, opened.terms.needs = patience, needs
 
     def terms(self, phase: Phase, clients: int, *, lasting: bool = False) -> Terms:
-        """Return how replies of so many clients each are waited for.
+        """Return how to wait for replies of this number of clients each.
 
         Raises:
             ConfigError: Such a reply is larger than what the link takes.
@@ -133,7 +133,7 @@ class Channel:
         """Take note of what the gate made of the replies."""
 
     def _witness(self, opened: Opened) -> Callable[[Message, Sequence[str]], None]:
-        """Return what hands a reply to the stages, given the clients that were asked."""
+        """Return the function that passes a reply to the stages, given the asked clients."""
 
         def take(reply: Message, clients: Sequence[str]) -> None:
             node = self.engine.registry.membership.present().get(reply.metadata.src_node_id)

@@ -181,7 +181,7 @@ class Cohorts:
     ) -> Times:
         """Return the simulated seconds of clients for a round's training, or for a query.
 
-        `moved` are bytes down and up; None = as many as in the last round, for what is still to come. `often`
+        `moved` are bytes down and up; None = the number of the last round, for later rounds. `often`
         says by client how many times it trained, if not once.
         """
         entry = query or self.entry

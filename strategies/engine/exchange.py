@@ -1,10 +1,10 @@
 """The one place that sends messages to nodes and fetches their replies.
 
 *Orders* belong to a phase, which takes their replies. *Registration queries* ask nodes that are new or back
-for their clients; an answer may come at any time, also while another phase waits. `Membership` says whom to
-ask and takes the answers.
+for their clients; an answer may come at any time, also while another phase waits. `Membership` says which
+nodes to ask and takes the answers.
 
-Flower hands a message out once: what a node had fetched when it died is never handed out again. So an
+Flower delivers a message once: what a node had fetched when it died is never redelivered. So an
 exchange watches who is online, and sends an order again
 
 * each time that its node is back, or when a node of the same pool, or one that brings the same client's data,
@@ -51,12 +51,12 @@ class Terms:
     server_round: int = 0  # round t
     # Seconds to wait for the nodes of lost orders, given the number of clients of those orders.
     patience: Callable[[int], float] = lambda clients: timing.COME_BACK_S
-    # Whether there is no point in going on without so many clients.
+    # Whether the phase is pointless without this number of clients.
     needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
     # Returns an order's content for a node that may lack what the order goes on from.
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
-    # Whether an order goes to its node once: nobody else can answer it, nor the node once it began again.
+    # Whether an order is sent only once: no other node can answer it, nor its node after a restart.
     once: bool = False
     # Whether orders stay open while other exchanges run; each has a time of its own, see `Exchange.wait`.
     lasting: bool = False
@@ -223,7 +223,7 @@ class Exchange:
         return [self._take(message_id, found) for message_id, found in self._puller.get(wait_s)]
 
     def _take(self, message_id: str, found: Message | Exception) -> Message | None:
-        """Take what came; return the reply to hand on."""
+        """Process what came; return the reply to pass on."""
         if message_id in self.membership.queries:
             self.membership.take(message_id, found)
             return None
@@ -236,7 +236,7 @@ class Exchange:
             return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
         if found.has_error():
             code, said = found.error.code, wire.one_line(found.error.reason, f"error code {found.error.code}")
-            why = "it lacks the model that the order goes on from" if NO_BASE in said else LOST.get(code)
+            why = "it lacks the model that the order builds on" if NO_BASE in said else LOST.get(code)
             if why is None:
                 return self._fail(order, node, code, said)
             if code != ErrorCode.NODE_UNAVAILABLE:
@@ -269,12 +269,12 @@ class Exchange:
 
     def _lose(self, order: _Order, node: int, why: str) -> None:
         order.lost, order.lost_at = f"{self._name(node)}: {why}", time.monotonic()
-        logger.warning(
-            "%s, which leaves the order for %s open: %s", self._name(node), some(order.clients), why
-        )
+        logger.warning("%s, so the order for %s stays open: %s", self._name(node), some(order.clients), why)
 
     def _send_again(self) -> None:
-        """Send again what can be sent again.
+        """Send orders of lost nodes to others that have the same clients; works on any SuperLink.
+
+        A node that stays online and loses its order gets it again from Bouquet's link, see `Delivery`.
 
         Raises:
             AbsentError: No node has been online for too long.
@@ -291,7 +291,7 @@ class Exchange:
                 continue
             if self.terms.once:
                 if not order.lost:
-                    self._lose(order, order.request.metadata.dst_node_id, "it began again since")
+                    self._lose(order, order.request.metadata.dst_node_id, "it restarted since then")
                 order.final = True
                 continue
             node = membership.substitute(order.clients, order.pool, order.tried)
@@ -303,9 +303,7 @@ class Exchange:
                     copy = wire.message(content, node, kind, self.terms.server_round, left)
                     copies.append((order, copy))
                     self.terms.again.append(copy)
-                    logger.warning(
-                        "the order for %s goes out again, to %s", some(order.clients), self._name(node)
-                    )
+                    logger.warning("resending the order for %s, to %s", some(order.clients), self._name(node))
             elif order.lost and order.error is not None and membership.works(order.last):
                 order.final = True  # nothing happened to the node, whatever it says
         self._puller.add(self._push(copies))

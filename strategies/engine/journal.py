@@ -92,7 +92,7 @@ class Journal:
         return None
 
     def remark(self, line: str) -> None:
-        """Something happened that whoever watches the run should know."""
+        """Show a remark to the user who watches the run."""
         logger.warning("%s", line)
 
     def secret(self) -> bytes:
@@ -133,7 +133,7 @@ class Journal:
 
     def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
         """The clients held out were measured after the last round; `lines` are as those of `round_done`."""
-        logger.info("round %d: %d measurements of clients held out", server_round, len(lines))
+        logger.info("round %d: %d evaluations of held-out clients", server_round, len(lines))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the restored run so far."""

@@ -121,7 +121,7 @@ class Loop:
             for server_round in range(self._begin, self.num_rounds + 1):
                 if stop:
                     logger.info(
-                        "the run is over before round %d: target or plateau reached, or budget spent",
+                        "the run ends before round %d: target or plateau reached, or budget spent",
                         server_round,
                     )
                     break
@@ -227,7 +227,7 @@ class Loop:
         why = self.rounds.why_kept
         head = (
             f'{rounds}: expected at least {least} usable replies (run-config key "min-replies") in one of '
-            f"them; the model is as before{f' ({why})' if why else ''}"
+            f"them; the model is unchanged{f' ({why})' if why else ''}"
         )
         return too_few_replies(head, self._unused.values(), lasting)
 

@@ -104,7 +104,7 @@ class Parties(Rule):
         if missing := [name for name in named if name not in online]:
             raise AbsentError(
                 f'run-config key "vertical.parties": expected {some(missing)} among the clients that are '
-                f"online; got {some(online)}. Start the nodes of {some(missing)}, and the run again with "
+                f"online; got {some(online)}. Start the nodes of {some(missing)}, then the run again with "
                 "min-nodes for all of them."
             )
         return named or tuple(sorted(online))
@@ -125,16 +125,16 @@ class Parties(Rule):
         self.tests = num_tests(common, self.config)
         self.train = common - self.tests
         lost = ", ".join(f"{party} uses {common} of {n}" for party, n in sorted(examples.items()))
-        context.remark(f"common rows: {common}, of which {self.tests} are for the test; {lost}")
+        context.remark(f"common rows: {common}, {self.tests} of them for the test; {lost}")
         if not self.train or not self.tests:
             raise DataError(
-                "ids: expected at least two rows that all parties have, one of them to be tested on; got "
+                "ids: expected at least two rows that all parties have, one of them for the test; got "
                 f"{common}: {lost}. Compare how the ids are written, and which rows each file has."
             )
 
 
 class Questions:
-    """Puts phases to parties of which none may be missing."""
+    """Runs phases in which every party must answer."""
 
     def __init__(self, context: RoundContext, scalars: Mapping[str, float]) -> None:
         self.context, self.scalars = context, scalars
@@ -180,11 +180,11 @@ class Questions:
             lasting = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
             if "policy" in lasting:
                 raise ConfigError(
-                    f"round {t}: every party is needed, and a site's owner does not allow what leaves it, "
+                    f"round {t}: every party is needed, but a site's owner does not allow it to send "
                     f"numbers of single rows: {why}. The owner allows it with min-examples = 1 in [policy] "
                     "of its kit.toml"
                 ) from None
             raise LASTING.get(lasting[0] if lasting else "", NodesError)(
                 f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
-                "Correct the cause and resume the run; it does the round again."
+                "Correct the cause and resume the run; it repeats the round."
             ) from None

@@ -63,7 +63,7 @@ class LastGood:
         """Return the oldest round whose kept state a client may still need; None before the first round.
 
         It is that to which the run may go back from the state at hand, or from a checkpoint that it is
-        resumed from: the rounds after that need not go as they went, as other clients may be online.
+        resumed from: the rounds after that may differ from the first time, as other clients may be online.
         """
         return min(self._backs.values(), default=None)
 

@@ -12,18 +12,18 @@ ADVICE = {
     "config": "Correct that, and start the run again.",
     "data": "Correct these data, and resume the run.",
     "policy": (
-        "That is the rule of the nodes' owners, in [policy] of their kit.toml: let the run ask for less, or "
-        "ask the owners."
+        "That is a rule of the nodes' owners, in [policy] of their kit.toml: change the run, or ask "
+        "the owners."
     ),
     "state": "Correct that, and resume the run.",
-    "code": "That is a mistake in code: correct it, and start the run again.",
+    "code": "That is a bug: correct the code, and start the run again.",
     "reply": (
         "The same training gives the same replies: change what the run does (if numbers are too large, a "
         "smaller learning-rate), and start it again."
     ),
     "memory": (
-        "It was so at a second try, too: give these nodes more memory, or let the run need less (a smaller "
-        "model or batch-size, stack = 1), and start it again."
+        "A second try failed, too: give these nodes more memory, or make the run need less (a "
+        "smaller model or batch-size, stack = 1), and start it again."
     ),
 }
 REPAIR = "Repair the nodes and resume the run."

@@ -66,7 +66,7 @@ class RegistrationPhase:
                 pause = min(2 * pause, timing.REGISTRATION_LATER_S)
         self.membership.confirm()
         if warned:
-            logger.warning("round %d goes on with %d clients", self.round, len(self.registry.names))
+            logger.warning("round %d continues with %d clients", self.round, len(self.registry.names))
 
     def _collect(self, exchange: Exchange) -> None:
         """Take answers for as long as they come or are waited for."""
@@ -101,12 +101,13 @@ class RegistrationPhase:
         names, online = self.registry.names, len(self.membership.nodes)
         if missing := self.registry.missing():
             return (
-                f"round {self.round} waits up to {self.registry.timeout_s:g} s for {some(missing)}, without "
-                f'which it cannot be done (run-config key "roll-call-timeout"); online: {_listed(names)}'
+                f"round {self.round} waits up to {self.registry.timeout_s:g} s for {some(missing)}, which "
+                f'it needs (run-config key "roll-call-timeout"); online: {_listed(names)}'
             )
         return (
-            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} nodes are online, of "
-            f"{self.nodes} or more, with {len(names)} clients, of {self.clients} or more "
+            f"round {self.round} waits up to {self.registry.timeout_s:g} s: {online} of at least "
+            f"{self.nodes} nodes "
+            f"are online, with {len(names)} of at least {self.clients} clients "
             f'(run-config keys "roll-call-timeout", "min-nodes", "min-replies"): {_listed(names)}'
         )
 
@@ -114,21 +115,21 @@ class RegistrationPhase:
         names, online = self.registry.names, len(self.membership.nodes)
         within, answered = f"within {self.registry.timeout_s:g} s", self.membership.num_answered()
         if answered < self.nodes:
-            registered = "" if online == answered else f", of which {answered} registered"
+            registered = "" if online == answered else f", {answered} of them registered"
             only = self.membership.only
             nodes = f"of the nodes {some(only)}" if only else "nodes"
             silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
             what = "Start more SuperNodes."
             if online >= self.nodes and silent:
-                what = f"Look into the logs of {some(silent)}, or set roll-call-timeout higher."
+                what = f"Read the logs of {some(silent)}, or increase roll-call-timeout."
             return AbsentError(
                 f'expected at least {self.nodes} {nodes} {within} (run-config keys "min-nodes", '
                 f'"roll-call-timeout"); got {online}{registered}. {what}'
             )
         if missing := self.registry.missing():
             return AbsentError(
-                f"round {self.round}: expected {some(missing)} online {within}, without which it cannot be "
-                f'done (run-config key "roll-call-timeout"); got {_listed(names)}. Start the nodes of '
+                f"round {self.round}: expected {some(missing)} online {within}, which it "
+                f'needs (run-config key "roll-call-timeout"); got {_listed(names)}. Start the nodes of '
                 f"{some(missing)} and resume the run."
             )
         return AbsentError(

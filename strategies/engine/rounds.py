@@ -51,7 +51,7 @@ def client_lines(
     phases, lines = (folded, *others), []
     for name in sorted(folded.metrics):
         scalars = dict(folded.metrics[name])
-        examples = scalars.pop(wire.NUM_EXAMPLES, None)  # nobody knows it under secure aggregation
+        examples = scalars.pop(wire.NUM_EXAMPLES, None)  # unknown with secure aggregation
         examples = None if examples is None else int(examples)
         line = {"name": name, "round": server_round, "phase": phase, "examples": examples}
         line["bytes_down"] = round(sum(f.down.get(name, 0) for f in phases))

@@ -38,8 +38,8 @@ if TYPE_CHECKING:  # it imports Flower, which a rule does not know
 Route = Mapping[str, Mapping[str, Mapping[str, Arrays]]]
 # Returns the simulated seconds of clients that get the model, train and send, each alone on its link.
 Seconds = Callable[[Sequence[str]], Sequence[float]]
-# Trains a model towards the mean logits of others, stacked, on public examples (`task.tasks.distil`): by
-# so many steps, at a learning rate, in batches of a size, drawn by a generator.
+# Trains a model towards the mean logits of others, stacked, on public examples (`task.tasks.distil`): given
+# the number of steps, the learning rate, the batch size and a generator.
 Distil = Callable[
     [NamedArrays, NamedArrays, int, float, int, np.random.Generator], tuple[Arrays, dict[str, float]]
 ]
@@ -103,7 +103,7 @@ class RoundContext:
     # Returns the examples that clients registered, of those that did.
     registered: Callable[[Iterable[str]], Mapping[str, int]] = lambda clients: {}
     family: ModelFamily | None = None  # which part of the model each client trains; None = the whole
-    remark: Callable[[str], None] = logger.warning  # shows a line to whoever watches the run
+    remark: Callable[[str], None] = logger.warning  # shows a line to the user who watches the run
     distil: Distil | None = None  # trains models on the run's public examples; None = there are none
     arrivals: "ArrivalSource | None" = (
         None  # where updates really arrive; None = they are asked for in a round
@@ -254,7 +254,7 @@ class Rule:
         return state, metrics | over_models(hops)
 
     def counted(self, state: Any, context: RoundContext) -> Any:
-        """Return the state with which a round begins, given whom the run has known by then.
+        """Return the state with which a round begins, given the clients known by then.
 
         Means over all clients count those, too, that have joined since. It comes after `begin`, and is also
         called where a transcript is checked.

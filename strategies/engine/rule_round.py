@@ -42,7 +42,7 @@ def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def run_until(name: str, phases: Phases, engine: PhaseEngine, grid: Grid) -> Phase | None:
-    """Run phases outside a round's training, each of which needs `Phase.least` good replies.
+    """Run phases outside a round's training; each needs `Phase.least` valid replies.
 
     Returns:
         The first phase of that name, which is still to be run; None if there is none.
@@ -119,7 +119,7 @@ class RuleRound:
         after: ServerState | None
         after, why = attempt(lambda: self.rule.on_round_skipped(state, spent, came))
         if after is None:
-            logger.warning("round %d leaves the rule's state as it was: %s", engine.round, why)
+            logger.warning("round %d keeps the rule's state: %s", engine.round, why)
             return state
         return after
 

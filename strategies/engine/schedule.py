@@ -54,19 +54,19 @@ class ArrivalSchedule(Protocol):
         """Return the clients that are still at work, given those that were and the names online, sorted."""
 
     def begin(self, names: Sequence[str], busy: Collection[str], count: int) -> Mapping[str, Start]:
-        """Let clients begin, so many of those of the sorted `names` that are not busy, or all of these."""
+        """Let a number of clients begin, drawn from the sorted `names` that are not busy, or all of these."""
 
     def next(self, work: Mapping[str, Start]) -> tuple[str, bool]:
         """Return which client at work is done next, and whether its update is there; else it is lost."""
 
     def full(self, arrived: int) -> bool:
-        """Return whether so many updates make a step."""
+        """Return whether this number of updates makes a step."""
 
 
 def next_step(
     flight: Mapping[str, Start], names: Sequence[str], at_once: int, schedule: ArrivalSchedule
 ) -> ServerStep:
-    """Return what happens until the buffer is full, or nobody is at work any more.
+    """Return the events until the buffer is full or no client is at work.
 
     Args:
         flight: The clients that were at work after the last step, by name.
@@ -93,7 +93,7 @@ def next_step(
 
 
 def draw_idle(names: Sequence[str], busy: Collection[str], count: int, rng: np.random.Generator) -> list[str]:
-    """Draw so many of the sorted `names` that are not busy, or return all of these."""
+    """Draw a number of the sorted `names` that are not busy, or return all of these."""
     at = np.array(sorted(bisect_left(names, c) for c in busy if is_in(names, c)), np.int64)
     idle = len(names) - len(at)
     count = min(count, idle)

@@ -133,7 +133,7 @@ class AggregatedReplies:
             return float(found.weighted) / found.weight if found.weight else None
         if way == "sum":
             return float(found.plain)
-        raise ValueError(f"scalar {name}: its {way} over clients is not known under secure aggregation")
+        raise ValueError(f"scalar {name}: its {way} over clients is unknown with secure aggregation")
 
     def _mean(self, name: str, weights: np.ndarray) -> float | None:
         values = self.scalars.get(name, [])
@@ -180,9 +180,9 @@ def load_state(cls: type[S], arrays: NamedArrays, numbers: Mapping[str, Number])
 
 
 def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
-    """Return why a rule cannot keep its promise with so many replies, or "" if it can.
+    """Return why a rule's guarantee does not hold with this number of replies, or "" if it does.
 
-    `replies` are good ones, or before the round those that may come; `asked` are the clients, of which f
+    `replies` are good ones, or before the round those that may come; `asked` are the clients; f of them
     (``robust.byzantine``) are malicious by assumption. `Algorithm.withstands` says what the rule needs.
     """
     if entry.withstands is None:
@@ -193,7 +193,11 @@ def too_few(entry: Algorithm, config: Config, replies: int, asked: int) -> str:
     if seen >= needed:
         return ""
     most = (seen - more) // each
-    hint = f"with so many f is at most {most}" if most >= 0 else f"ask at least {more * size} clients a round"
+    hint = (
+        f"with that number f is at most {most}"
+        if most >= 0
+        else f"select at least {more * size} clients a round"
+    )
     what = "replies" if size == 1 else f"buckets of {size} (robust.bucket)"
     return (
         f'run-config key "robust.byzantine": {entry.name} needs at least {each} f + {more} = {needed} '

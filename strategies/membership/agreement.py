@@ -15,7 +15,7 @@ from task.datasets.description import PARTS, Meaning
 from task.population import some
 
 OTHERS = "those of the others"
-ITS_OWN = "those which it registered first"
+ITS_OWN = "those that it registered first"
 COMMON = ""  # whose meaning is that of all clients' data
 
 
@@ -51,7 +51,7 @@ def agree(voters: Mapping[int, Voter], known: Agreement) -> tuple[Agreement, dic
     """Decide what the data mean, given what is `known`.
 
     Returns:
-        What they mean; by node that is left out, why; and why nobody can decide, "" if that is clear.
+        Their meaning; by excluded node, the reason; and why no decision is possible, "" if it is.
     """
     agreed, refused, unclear = dict(known.by_client), dict[int, str](), ""
     for client in {v.client for v in voters.values()} if known.apart else {COMMON}:

@@ -106,7 +106,7 @@ def admit(
             done.refused[node.id] = differs
         elif data and theirs and theirs != data:
             done.deviating.add(node.id)
-            why = f"has data of {in_words(theirs)}, where the others have {in_words(data)}"
+            why = f"has data of {in_words(theirs)}; the others have {in_words(data)}"
             done.refused[node.id] = known.refuses(claim.own, claim.registration.meaning) or why
         elif not claim.own:
             shared.append(claim)
@@ -135,29 +135,29 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
             if not theirs:  # its data are its own
                 continue
             return (
-                "has a data set that differs from the server's in its rows or in their order. Give both the "
-                "same files, or code that returns the same rows each time: seed whatever it draws"
+                "has a data set that differs from the server's in its rows or in their order. Give "
+                "both the same files, or code that returns the same rows each time: seed its random numbers"
             )
         if package == KEY_FILE:
             return (
-                f"encrypts with another key than the run's, known by {digest[:12]}...: got "
+                f"encrypts with a different key than the run's, {digest[:12]}...: got "
                 f"{theirs[:12] + '...' if theirs else 'none'}; copy {KEY_FILE} to its kit again"
             )
         if package == KERNELS:
             return (
-                f"computes other bits: expected kernels {_short(digest)}, as this run's server has, got "
-                f"{_short(theirs) if theirs else 'none'}; install the same torch and NumPy on both, or leave "
-                '"portable" out: then results are those of these machines'
+                f"computes different bits: expected kernels {_short(digest)}, those of the run's server, got "
+                f"{_short(theirs) if theirs else 'none'}; install the same torch and NumPy on both, or unset "
+                '"portable": results then depend on these machines'
             )
         if package == PUBLIC:
             return (
-                f"has other public examples: expected those of SHA-256 {digest[:12]}..., as this run has, "
+                f"has other public examples: expected those of SHA-256 {digest[:12]}..., the run's, "
                 f"got {theirs[:12] + '...' if theirs else 'none'}; give all parties the same data set, "
                 '"public.data" and seed'
             )
         return (
-            f'has other code as "{package}": expected SHA-256 {digest[:12]}..., as this run has, got '
-            f"{theirs[:12] + '...' if theirs else 'none'}; bring the same files to the node"
+            f'has different code as "{package}": expected SHA-256 {digest[:12]}..., got '
+            f"{theirs[:12] + '...' if theirs else 'none'}; copy the same files to the node"
         )
     return ""
 
@@ -172,7 +172,7 @@ def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:
     enrolled = [c for c in claims if c.node.name]
     for claim in claims:
         if enrolled and not claim.node.name:
-            why = f"says that it is client {client!r}, as {enrolled[0].node} is enrolled"
+            why = f"says that it is client {client!r}, the enrolled name of {enrolled[0].node}"
             done.refused[claim.node.id] = why
     pools: dict[str, list[Claim]] = {}
     for claim in enrolled or claims:
@@ -184,7 +184,7 @@ def _admit_own(client: str, claims: Sequence[Claim], done: Admission) -> None:
         if len(pools) > 1:
             nodes = " and ".join(str(group[-1].node) for _, group in sorted(pools.items()))
             done.ambiguous = (
-                f"{nodes} bring data of their own as client {client!r}; give each its own client-name"
+                f"{nodes} bring their own data as client {client!r}; give each its own client-name"
             )
     done.held[client] = pool
     last = max(pools[pool], key=lambda c: c.sequence)
@@ -209,17 +209,19 @@ def _admit_shared(claims: Sequence[Claim], done: Admission, enrolled: bool) -> N
                 f"{some(n for n in counts if counts[n] == size)}: {size}" for size in sorted(sizes)
             )
             done.ambiguous = done.ambiguous or (
-                f"clients of the partition: expected a number that most nodes count; got {sides}. "
-                "Their data sets or their settings differ"
+                f"clients of the partition: expected the same number on most nodes; got {sides}. "
+                "Their data sets or settings differ"
             )
     for node, names in hosted:
         taken = next((c for c in done.held if c in names), "")
         if enrolled and len(names):
             why = "hosts a partition, but the nodes that are enrolled here bring their own data"
         elif taken:
-            why = f"hosts client {taken!r} of a partition, but a node brings data of its own under that name"
+            why = (
+                f"hosts client {taken!r} of a partition, but another node brings its own data under that name"
+            )
         elif counts.get(node, done.size) != done.size:
-            why = f"counts {len(names)} clients in the partition where others count {done.size}"
+            why = f"has {len(names)} clients in the partition; others have {done.size}"
             done.deviating.add(node.id)
         else:
             done.admitted.add(node.id)

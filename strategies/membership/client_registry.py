@@ -1,4 +1,4 @@
-"""The clients that are online, who is drawn, and which node trains whom.
+"""The registry of online clients: who is drawn, and which node trains which client.
 
 A *node* is a Flower SuperNode with a random id; a *client* is a data owner with a stable name. Each new node
 registers its clients (`strategies.engine.registration_phase`). Everything that decides a result goes by
@@ -160,7 +160,7 @@ class ClientRegistry:
         if size >= len(self.names):
             raise ConfigError(
                 f'run-config key "heldout-clients": {share:g} of {len(self.names)} clients are {size}; '
-                "expected at least one that is left to train"
+                "expected at least one client left to train"
             )
         picked = rng.choice(len(self.names), size=size, replace=False)
         self.held_out = frozenset(self.names[i] for i in picked.tolist())
@@ -193,7 +193,7 @@ class ClientRegistry:
             by_pool.setdefault(self._answers[node].pool, []).append(node)
         if len(by_pool) == 1:
             return claims
-        # Its place among the clients that the node named: whoever else joins does not move it.
+        # Its place among the clients that the node named: others that join do not move it.
         places = {node: group.number(name) for group in self._groups for node in group.nodes}
         for pool in sorted(by_pool):
             for node in self._pools[pool]:
@@ -299,7 +299,7 @@ class ClientRegistry:
         if data is None or 2 * len(sides[data]) <= sum(map(len, sides.values())):
             got = "; ".join(f"{some(names)}: {in_words(side)}" for side, names in sides.items())
             raise ConfigError(
-                "the nodes' own data: expected a shape and a number of classes that most nodes have; "
+                "the nodes' own data: expected most nodes to have the same shape and number of classes; "
                 f'got {got or "none"}. Correct the files, or set "num-classes".'
             )
         self.membership.expect_data(data)
@@ -349,7 +349,7 @@ class ClientRegistry:
 
 
 def registry_of(config: Config, entry: Algorithm) -> ClientRegistry:
-    """Return the registry of a run's clients, which knows whom the run admits."""
+    """Return the registry of a run's clients, which decides who is admitted."""
     server = config.server
     registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
     registry.follow(config)

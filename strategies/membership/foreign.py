@@ -18,59 +18,23 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.resolve.changing import DRIFT, LATE, STREAM
-from task.resolve.refusals import (
-    CODEC_UP,
-    DP_CENTRAL,
-    DP_LOCAL,
-    ENCRYPTED,
-    SECURE,
-    STANDARDISED,
-    STRUCTURED,
-    TRANSCRIPT,
-    Setting,
-    policy_is,
-)
+from task.features import FEATURES
+from task.features.refusals import Setting
+from task.features.settings import BY_LOSS
 from task.wire import messages as wire
 from task.wire.registration import Registration
 
-_COLUMNS = Setting("missing", lambda c: c.data.missing != "refuse")
-_NOISE = (DP_CENTRAL, DP_LOCAL)
-_CODES = (CODEC_UP, STRUCTURED)
-_LOSSES = policy_is(lambda policy: policy.needs_losses)
-
-# What a ClientApp that is not Bouquet's cannot do.
-BEYOND_CLIENTS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((STANDARDISED, _COLUMNS), "cannot fill and standardise columns as the run says"),
-    ((*STREAM, LATE, DRIFT), "has no data that change as stream.*, drift.* or arrive.* say"),
-    (_CODES, 'cannot write the codes that "codec.up" or "structured.kind" asks for'),
-    (_NOISE, "cannot clip and add noise as the run says"),
-    ((SECURE,), "cannot mask its numbers as secagg = true asks for"),
-    ((ENCRYPTED,), "cannot encrypt its model as he = true asks for"),
-    ((TRANSCRIPT,), 'cannot sign what it sends as "transcript" asks for'),
-)
-# What a loop that is not ours does not do.
-BEYOND_LOOPS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((*STREAM, LATE), "of a node's clients each has examples and rounds of its own, by stream.*"),
-    ((SECURE,), "under secagg = true no node sends a model of its own"),
-    ((ENCRYPTED,), "under he = true its nodes send ciphertexts"),
-    ((TRANSCRIPT,), 'it writes none of what "transcript" asks for'),
-    (_CODES, 'its clients send codes, by "codec.up" or "structured.kind"'),
-    (
-        (Setting("order-of-arrival", lambda c: c.server.order_of_arrival == "real"),),
-        'by "order-of-arrival" its orders outlive their round',
-    ),
-    (_NOISE, 'its own server and clients do what "dp.noise" asks for'),
-)
+Limits = Iterable[tuple[tuple[Setting, ...], str]]
 
 
-def _beyond(config: Config, rows: Sequence[tuple[tuple[Setting, ...], str]]) -> str:
+def _beyond(config: Config, limits: Iterable[Limits]) -> str:
+    rows = (row for rows in limits for row in rows)
     return next((why for settings, why in rows if any(s.on(config) for s in settings)), "")
 
 
 def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
-    if why := _beyond(config, BEYOND_CLIENTS):
+    if why := _beyond(config, (feature.stock_clients for feature in FEATURES)):
         return why
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
@@ -78,10 +42,10 @@ def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     if by_client or not models or entry.phases or not entry.traits.plain:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
-    if _LOSSES.on(config):
-        return f'cannot tell the loss that selection = "{config.server.selection}" goes by'
+    if BY_LOSS.on(config):
+        return f'does not report the loss that selection = "{config.server.selection}" goes by'
     if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
-        return "cannot tell the loss by which fedprox.adaptive changes mu"
+        return "does not report the loss that fedprox.adaptive needs to change mu"
     return ""
 
 
@@ -93,10 +57,10 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
-    if why := _beyond(config, BEYOND_LOOPS):
+    if why := _beyond(config, (feature.stock_loops for feature in FEATURES)):
         raise _not_driven(entry, why)
-    if _LOSSES.on(config):
-        asks = f'selection = "{config.server.selection}" asks clients for their losses as well'
+    if BY_LOSS.on(config):
+        asks = f'selection = "{config.server.selection}" also asks clients for their losses'
         raise _not_driven(entry, asks)
 
 
@@ -107,7 +71,9 @@ def check_plain(entry: Algorithm, asked: Iterable[Sequence[str]]) -> None:
         ConfigError: A node is asked for several clients.
     """
     if any(len(clients) > 1 for clients in asked):
-        raise _not_driven(entry, "it needs each client's model, and a node hosts several; give each a node")
+        raise _not_driven(
+            entry, "it needs each client's model, and a node hosts several clients; give each its own node"
+        )
 
 
 def _not_driven(entry: Algorithm, why: str) -> ConfigError:

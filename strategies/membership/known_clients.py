@@ -1,8 +1,8 @@
 """The clients that a run has known, whether they are online or not.
 
-What a rule divides by, and whom it lists, must not depend on who happens to be away in a round: a mean over
-all clients is one over these. A client is known from the first round on for which it registers. One that
-leaves for good stays known, with the examples that it last registered.
+What a rule divides by, and which clients it lists, must not depend on who happens to be away in a round: a
+mean over all clients is one over these. A client is known from the first round on for which it registers. One
+that leaves for good stays known, with the examples that it last registered.
 """
 
 import json
@@ -65,7 +65,7 @@ class KnownClients:
         return {NAMES: np.frombuffer(json.dumps(list(self.names)).encode(), np.uint8).copy(), **counts}
 
     def load(self, arrays: NamedArrays) -> None:
-        """Take up what `dump` returned; a checkpoint without it knows of nobody."""
+        """Restore what `dump` returned; a checkpoint without it has no known clients."""
         names: Sequence[str] = ()
         if COUNT in arrays:
             names = ClientNames(int(arrays[COUNT]))

@@ -59,7 +59,7 @@ class Membership:
         self._code: Mapping[str, str] = {}  # hashes of what the run's user brings, by package
         self._again: set[int] = set()  # nodes that are to register again, though they have
         self._sequence = 0
-        self._stock: set[int] = set()  # nodes of which it was logged that their app is not Bouquet's
+        self._stock: set[int] = set()  # nodes whose app is not Bouquet's, as logged
         self._logged: set[str] = set()
 
     # ------------------------------------------------------------------ what the exchange tells
@@ -301,11 +301,12 @@ class Membership:
             self._stock |= stock
             nodes = some([self.claims[n].node for n in sorted(stock)])
             self.log_once(
-                f"ClientApps that are not Bouquet's: {nodes}. Each counts as one client, and run-config keys "
-                "of the local work (epochs, batch size, stragglers, attacks, ...) do not reach it"
+                f"ClientApps that are not Bouquet's: {nodes}. Each counts as one client, and "
+                "ignores run-config keys "
+                "of the local work (epochs, batch size, stragglers, attacks, ...)"
             )
         for n, (by, client) in sorted(self.admission.replaced.items()):
-            self.log_once(f"node {by} takes the place of node {n} as client {client!r}")
+            self.log_once(f"node {by} replaces node {n} as client {client!r}")
 
     def log_once(self, line: str) -> None:
         """Log a line, unless it was logged before."""

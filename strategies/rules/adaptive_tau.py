@@ -26,7 +26,7 @@ w^f        state.best                the w^t with the smallest F(w^t) so far    
 p_k is the client's share in the mean of the models: n_k / n, or 1/m where the selection draws by n_k. rho and
 beta compare the client's last local model w_k with the model w that it is now given, on one minibatch
 (``client_app/solvers/adaptive_tau.py``); a client that has no w_k yet, or whose w_k is w, sends 0 for both
-and does not count. Until somebody has an estimate, tau stays.
+and does not count. Until a client has an estimate, tau stays.
 
 The end, as the paper has it: once another round of tau* + 1 steps and the check of its model do not fit into
 R, tau is cut to what fits, one last round trains, and one more round of a single step asks for the loss of
@@ -38,7 +38,8 @@ resource = "model": c and b are ``step-cost`` and ``round-cost``, and a round sp
 reproducible. "seconds": c is the slowest client's measured time by step, b the rest of the round's wall
 time; meant for one client on each node. "bytes": c = 0, b = payload of the round both ways.
 
-A round with too few good replies (everybody diverged, say) spends its cost, keeps the model and makes tau 1.
+A round with too few good replies (for example, all diverged) spends its cost, keeps the model and makes tau
+1.
 Deviations: ``fixed-tau`` > 0 takes that tau in every round, with the same budget and the same w^f (the
 paper's baseline). There is no moving average of the estimates (authors' code: hold = 0).
 Neutral value: tau = 1 with a budget that lasts is FedAvg with one local step.
@@ -64,7 +65,7 @@ from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 
 SMALLEST_BETA = 1e-5
-GROWTH = 10  # tau* is searched up to so many times the last tau
+GROWTH = 10  # tau* is searched up to this multiple of the last tau
 
 TRAINING, LAST, CLOSING, OVER = range(4)
 """Phases of a run: rounds go on; the last that trains; the check of its model; the end."""
@@ -87,7 +88,7 @@ class AdaptiveTauState(ServerState):
 class Estimates:
     """What the clients' replies say of the loss."""
 
-    rho: float | None  # Lipschitz constant of F; None if nobody could tell
+    rho: float | None  # Lipschitz constant of F; None if no client could estimate it
     beta: float | None  # smoothness of F; the same
     divergence: float  # delta, how far local gradients are from the global one
 

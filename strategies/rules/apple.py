@@ -1,6 +1,6 @@
 """APPLE, server half. Luo and Wu, IJCAI 2022, arXiv 2110.08394, Algorithm 1.
 
-The server keeps everybody's core models and sends all of them to each client of the round, which mixes them
+The server keeps all clients' core models and sends all of them to each client of the round, which mixes them
 to a model of its own and trains its core model within the mixture.
 
 =======  ======================  ==================  =======================

@@ -1,4 +1,4 @@
-"""Training that waits for nobody in particular: who arrives when, in virtual time, and what its rules share.
+"""Asynchronous training: who arrives when, in virtual time, and what its rules share.
 
 C K clients are at work at any time, each on the version of the model that it was given. A round of the run is
 one *server step*: it takes the updates that arrive first, a buffer of them, and makes the next version.
@@ -119,7 +119,7 @@ class Asynchronous(Rule, state=AsyncState):
     """The base of rules whose clients are at work all the time; see `strategies.rules.asynchronous`."""
 
     def buffer(self, at_once: int) -> int:
-        """Return K, the updates of one step, of which no more count than clients are at work at once."""
+        """Return K, the updates of one step, at most the clients that are at work at the same time."""
         raise NotImplementedError
 
     def weight(self, tau: int) -> float:
@@ -133,7 +133,8 @@ class Asynchronous(Rule, state=AsyncState):
         K = self.buffer(at_once)
         if at_once < K and context.round == 1:
             context.remark(
-                f"a server step takes {at_once} updates and not {K}: no more clients are at work at once "
+                f"a server step takes {at_once} updates instead of {K}: no more clients train at "
+                "the same time "
                 '(run-config key "fraction-train")'
             )
         work, clock, K = _unpacked(state.flight), state.clock, min(K, at_once)

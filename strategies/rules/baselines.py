@@ -26,4 +26,4 @@ class LocalOnly(Rule, algorithm="local-only", update=server_update):
 
 
 class Centralised(Rule, algorithm="centralised", update=fedavg_update):
-    """Rounds in which one client trains on everybody's data."""
+    """Rounds in which one client trains on all clients' data."""

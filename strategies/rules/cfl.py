@@ -19,7 +19,7 @@ epsilon_2  ``cfl.epsilon2``              as delta_k            run config
 
 A run begins with one cluster. As in the authors' code means are plain, a cluster of two clients is not cut,
 and the clients of a cut go on from the model that they had. Here a cluster is cut only in a round in which
-all its clients sent a good update, so that nobody is put into a half unseen, and only while there are less
+all its clients sent a good update, so that no client is put into a half unseen, and only while there are less
 than ``cfl.clusters``; the half with the first client by name keeps the number. A client that is new gets the
 model of the largest cluster, and belongs to it once it has trained. Norms and cosines are over the
 parameters. ``mean-norm-c`` and ``largest-norm-c`` in the round's metrics are what the two epsilons are

@@ -8,11 +8,10 @@ w_j      state.models["j/parameter"]        as the model        server
 =======  =================================  ==================  ======
 
 A client is *known* once a reply of it was good. One that is not selected, is late or is quarantined stays
-with the last model that it sent, whatever it made and kept meanwhile. In FedAMP and FedFomo one that is
-offline is nobody's peer until it is back: a client weighs those that it gets, whoever they are. Its model
-stays.
+with the last model that it sent, whatever it made and kept meanwhile. In FedAMP and FedFomo an offline client
+is no peer until it is back: a client weighs the models that it gets, whoever sent them. Its model stays.
 
-`ServerState.arrays` is the plain mean of the known clients' models, and the initial model while nobody is
+`ServerState.arrays` is the plain mean of the known clients' models, and the initial model while no client is
 known. No rule here trains it: it gives the messages their form, and is what a central evaluation measures.
 """
 

@@ -136,7 +136,7 @@ class Coop(Asynchronous, algorithm="coop", update=server_update, state=CoopState
         return 1
 
     def weight(self, tau: int) -> float:
-        """Return alpha of a client that got its model so many versions ago, if it is merged."""
+        """Return alpha of a client whose model is this number of versions old, if it is merged."""
         return share(tau)
 
     def round(self, state: Any, context: RoundContext) -> Round:

@@ -18,18 +18,18 @@ w_i      state.weights["i"]            float64, > 0, 1 at first   server
 
 The nodes are the clients that have been online, in the order of names. One that is new begins with x-bar,
 which it does not move. If the route has no graph with it (`task.numerics.graphs.why_not`) it gets x-bar and
-nobody mixes what it sends, until the route has one.
+what it sends is not mixed, until the route has one.
 
 Absent is who was not drawn, is offline or sent no good reply. It keeps x_i, and the weights of a round are
 those of the graph among the others, so that x-bar moves by the mean change of those that were there.
 
 On a directed graph rows of W need not sum to one, and w carries what is missing (push-sum; Nedic and
 Olshevsky 2016; Assran et al. 2019): w_i x_i + (y_i - x_i) is sent on and w <- W w, x_i is what came in over
-w_i. All w_i are 1 while everybody is there, as the directed routes are regular. Integers, and buffers, are
-mixed by c_ij alone.
+w_i. All w_i are 1 while all clients are online, as the directed routes are regular. Integers, and buffers,
+are mixed by c_ij alone.
 
-Sums are exact (`task.numerics.reduce.Mean`, weights c_ij). On a complete graph, with everybody there, all x_i
-are FedAvg's model of equal weights, bit for bit. The round's metrics have the consensus distance
+Sums are exact (`task.numerics.reduce.Mean`, weights c_ij). On a complete graph, with all clients online, all
+x_i are FedAvg's model of equal weights, bit for bit. The round's metrics have the consensus distance
 (1/n) sum_i |x_i - x-bar|^2 over the parameters and, where the server has a test set, mean and worst loss and
 accuracy of the nodes' models on it. The row's own loss and accuracy are those of x-bar, which no node has.
 
@@ -74,7 +74,7 @@ def nodes_of(state: PeersState, names: Sequence[str], config: Config) -> list[st
     """Return the nodes of the graph, sorted: those of before, and those of `names` if the route fits them.
 
     Raises:
-        ConfigError: There is no graph yet, and the route has none of so many clients.
+        ConfigError: There is no graph yet, and the route has none for this number of clients.
     """
     knobs, nodes = config.d_psgd, sorted({*state.weights, *names})
     why = why_not(knobs.route, len(nodes), knobs.degree)
@@ -82,11 +82,11 @@ def nodes_of(state: PeersState, names: Sequence[str], config: Config) -> list[st
         return nodes
     if not state.weights:
         raise ConfigError(
-            f'run-config key "d-psgd.route": {len(nodes)} clients are online before round 1, and {why}; wait '
+            f'run-config key "d-psgd.route": {len(nodes)} clients are online before round 1, but {why}; wait '
             f'for more ("min-nodes"), or choose another route; got "{knobs.route}"'
         )
     logger.warning(
-        "new clients %s are no part of the graph: %s", ", ".join(sorted({*names} - {*state.weights})), why
+        "new clients %s are not part of the graph: %s", ", ".join(sorted({*names} - {*state.weights})), why
     )
     return sorted(state.weights)
 

@@ -20,7 +20,7 @@ here, chooses nothing; it adds up what the client made of its own training (``fe
 epsilon M rounded to the nearest are drawn by (seed, round, client) among those that are not the best. Of
 equal P the first name comes first.
 
-The two of the largest affinity, as epsilon = 0 draws nobody:
+The two of the largest affinity, as epsilon = 0 draws none:
 
 >>> choose({"a": 0.0, "b": 2.0, "c": 1.0}, 2, 0.0, np.random.default_rng(1))
 ['b', 'c']

@@ -17,7 +17,7 @@ paper's text), or 1 (``"clients"``, as in the authors' code). Clients send w_i C
 sums only and a client without the class adds nothing. A class that no client of the round has keeps its
 prototype.
 
-Two clients with class 0, means 1 of one example and 4 of two; nobody has class 1:
+Two clients with class 0, means 1 of one example and 4 of two; no client has class 1:
 
 >>> sums = {"features": np.array([[1.0 + 8.0], [0.0]], np.float32), "counts": np.array([3, 0])}
 >>> replies = AggregatedReplies({"prototypes": sums}, ("a", "b"), np.array([1, 2]))

@@ -13,13 +13,13 @@ root       ``fltrust.root``       name of the client that the server trusts     
 =========  =====================  ==================================================  ==========
 
 The server of the paper trains on a small root data set of its own. Here that lies at a client which the
-server trusts, such as a node that its operator runs: it is asked first, in a phase of its own, trains as
-everybody does, and is no part of the cohort. It is no attacker in a simulated attack. Without a name it is
-the first by name of those online in round 1, for the whole run: nobody becomes the root by joining. Any
-number of others may be malicious; a biased root set biases the model.
+server trusts, such as a node that its operator runs: it is asked first, in a phase of its own, trains like
+all others, and is not part of the cohort. It is no attacker in a simulated attack. Without a name it is the
+first by name of those online in round 1, for the whole run: a client that joins later cannot become the root.
+Any number of others may be malicious; a biased root set biases the model.
 
-Cosines and norms are over the parameters. Where nobody points the root's way, the model stays. Buffers are
-the root client's: cosines say nothing of them.
+Cosines and norms are over the parameters. If no update points in the root's direction, the model stays.
+Buffers are the root client's: cosines say nothing of them.
 
 With Delta_0 = (1, 1), clients at (1, 0) and (-1, -1): the second is left out, the first gets a length of
 sqrt(2).
@@ -96,7 +96,7 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
     """FLTrust; see `strategies.rules.fltrust`."""
 
     def opening(self, context: RoundContext) -> Phases:
-        """Ask nothing, but refuse a root that nobody is.
+        """Ask nothing, but refuse a root that is not a client's name.
 
         Raises:
             AbsentError: The root is not online.
@@ -104,13 +104,13 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
         root = self.config.fltrust.root
         if root and root not in context.names:
             raise AbsentError(
-                f'run-config key "fltrust.root": expected the name of a client that is online; got "{root}", '
-                f"and online are {some(context.names)}. Correct the name, or start its node and the run again"
+                f'run-config key "fltrust.root": expected the name of a client that is online; got "{root}"; '
+                f"online are {some(context.names)}. Correct the name, or start its node and the run again"
             )
         yield from ()
 
     def counted(self, state: FLTrustState, context: RoundContext) -> FLTrustState:
-        """Choose whom the run trusts from its first round on, if it does not say."""
+        """Choose the trusted client in the first round, if the run does not name one."""
         if self.config.fltrust.root or state.trusted or not context.names:
             return state
         name = context.names[0]
@@ -129,11 +129,11 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
         root = self.config.fltrust.root or state.trusted["name"].tobytes().decode()
         if root not in context.names:
             raise TooFewRepliesError(
-                f'client "{root}", whom the server trusts (run-config key "fltrust.root"), is not online'
+                f'client "{root}", which the server trusts (run-config key "fltrust.root"), is not online'
             )
         cohort = tuple(client for client in context.cohort if client != root)
         if not cohort:
-            raise TooFewRepliesError(f'nobody but the root client "{root}" was to train')
+            raise TooFewRepliesError(f'only the root client "{root}" was selected')
         replies = yield replace(context.phase("root", state, (root,)), least=1, log_as=TRAIN)
         taken = replace(state, root=replies.arrays["arrays"])
         replies = yield context.phase(TRAIN, taken, cohort)

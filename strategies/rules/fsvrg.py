@@ -111,5 +111,5 @@ class FSVRGSparse(FSVRG, algorithm="fsvrg-sparse", update=sparse_update, state=F
     """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
 
     def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
-        """Take in g and the counts of so many clients."""
+        """Store g and the feature counts of this number of clients."""
         return super().take_in(replace(state, participants=len(replies.clients)), replies)

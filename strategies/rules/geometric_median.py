@@ -9,7 +9,7 @@ symbol   variable                       shape, dtype                       where
 w_k      up ``arrays``                  [K, ...] as the model              wire
 alpha_k  config.robust.weighted         1/K, or n_k / n_S if weighted      run config
 nu       config.robust.nu               distance > 0                       run config
-R        config.robust.iterations       at most so many steps              run config
+R        config.robust.iterations       largest number of steps              run config
 =======  =============================  =================================  ==========
 
 z is a mean of the w_k whatever beta is, so its distances follow from the inner products of the clients'

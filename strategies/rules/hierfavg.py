@@ -64,19 +64,20 @@ def share_out(known: Mapping[str, str], names: Sequence[str], config: Config) ->
     """Return the edge of every client, given those of the clients that were there before.
 
     Raises:
-        ConfigError: Nobody was there before, and a name has no edge, or the edges are more than the clients.
+        ConfigError: There were no clients before, and a name has no edge, or there are more edges than
+        clients.
     """
     knobs, new = config.hierfavg, sorted({*names} - {*known})
     edges = dict(known)
     if knobs.pattern:
         found = {c: m for c in new if (m := re.search(knobs.pattern, c))}
         if strange := [c for c in new if c not in found]:
-            text = f'run-config key "hierfavg.pattern": {knobs.pattern!r} finds no edge in {strange[0]!r}'
+            text = f'run-config key "hierfavg.pattern": {knobs.pattern!r} does not match {strange[0]!r}'
             if not known:
                 raise ConfigError(
                     f"{text}; expected an edge in every client's name, or hierfavg.edges instead"
                 )
-            logger.warning("%s, so that it does not take part", text)
+            logger.warning("%s, so it does not take part", text)
         return edges | {c: m[1 if m.re.groups else 0] or "" for c, m in found.items()}
     if not known:
         if len(new) < knobs.edges:

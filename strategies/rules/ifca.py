@@ -11,10 +11,11 @@ j        up ``cluster``                integer             wire
 p        ``ifca.clusters``             >= 1                run config
 =======  ============================  ==================  ======================
 
-A model that nobody chose stays. Weights are n_k, as in the authors' code for FEMNIST; that for rotated MNIST,
-where all clients have as many examples, takes the plain mean. Sums are taken in float64 over clients in
-sorted order and rounded once. ``arrays``, which a central evaluation measures, is the model that most clients
-of the round chose, the first of several. ``cluster-j`` in the round's metrics says how many chose theta_j.
+A model that no client chose stays. Weights are n_k, as in the authors' code for FEMNIST; that for rotated
+MNIST, where all clients have as many examples, takes the plain mean. Sums are taken in float64 over clients
+in sorted order and rounded once. ``arrays``, which a central evaluation measures, is the model that most
+clients of the round chose, the first of several. ``cluster-j`` in the round's metrics says how many chose
+theta_j.
 
 Of three clients two chose theta_0:
 

@@ -15,7 +15,7 @@ s(i)     `scores`                float64 [K]                             server
 Distances are over the parameters, in float64 and relative to w^t (see `strategies.rules.robust_math.gram`):
 with the norms of the models in float32 they are noise where clients nearly agree. Equal models have equal
 scores, and of equal scores the first name wins, where the paper takes the smallest number of a worker.
-Multi-Krum's m is at most K - f: more would take in somebody who is malicious by assumption; the default is
+Multi-Krum's m is at most K - f: more would include a client that is malicious by assumption; the default is
 the largest for which El Mhamdi et al. (2018) prove resilience. The mean is of equal weight: example counts
 are the clients' own word.
 

@@ -18,10 +18,9 @@ proves the trimmed mean's rates for beta >= alpha, the share of Byzantine client
 
 Deviations: the paper's clients send gradients and take one step; here they send models after their local
 work, and the median of models is that of gradients with one full-batch step each. Buffers are reduced like
-parameters: a plain mean would leave running statistics to one attacker. Example counts do not count, since
-nobody checks what a client says of itself.
-Neutral values: with one client a round (``fraction-train`` = 0) the median is FedAvg, and with beta = 0 the
-trimmed mean is, among clients with equally many examples.
+parameters: a plain mean would leave running statistics to one attacker. Example counts are ignored, since a
+client's own count cannot be checked. Neutral values: with one client a round (``fraction-train`` = 0) the
+median is FedAvg, and with beta = 0 the trimmed mean is, among clients with equally many examples.
 
 Of 1, 9 and 2 the median is 2, whatever the example counts are; beta = 0.2 cuts one of five at each end:
 

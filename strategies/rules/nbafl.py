@@ -18,13 +18,13 @@ C, epsilon     ``nbafl.*``              knobs                                   
 L              ``nbafl.exposures``      uploads of a client that epsilon counts        run config
 =============  =======================  =============================================  ============
 
-**It protects nobody.** The sensitivity 2 C / m does not hold for all losses ("Comment on 'Federated Learning
-With Differential Privacy: Algorithms and Performance Analysis'"): a local model of norm C may move by 2 C
-when one example changes, m times as far. The formula of c holds for epsilon below 1 only. L may be less than
-the uploads that there are. And the noise follows from the run's seed, as all that is simulated here. The
-metric ``honest-epsilon`` is what a client's uploads so far would cost if the noise were secret: sensitivity
-2 C, every round, exactly. The paper's bound on convergence (Theorem 2) was corrected by Talaei and Izadi,
-arXiv 2406.05858.
+**It does not protect anyone.** The sensitivity 2 C / m does not hold for all losses ("Comment on 'Federated
+Learning With Differential Privacy: Algorithms and Performance Analysis'"): a local model of norm C may move
+by 2 C when one example changes, m times as far. The formula of c holds for epsilon below 1 only. L may be
+less than the actual number of uploads. And the noise follows from the run's seed, as all that is simulated
+here. The metric ``honest-epsilon`` is what a client's uploads so far would cost if the noise were secret:
+sensitivity 2 C, every round, exactly. The paper's bound on convergence (Theorem 2) was corrected by Talaei
+and Izadi, arXiv 2406.05858.
 
 Where a round asks a part of the clients only, the paper has another sigma_D, smaller by what sampling is
 worth; that is not built. Buffers are neither clipped nor noised.
@@ -67,7 +67,7 @@ def sigmas(config: Config, m: int, clients: int, rounds: int) -> tuple[float, fl
 
 
 def honest_epsilon(config: Config, sigma_up: float, rounds: int) -> float:
-    """Return the epsilon of so many uploads with this noise if a model may move by 2 C."""
+    """Return the epsilon of this number of uploads with this noise if a model may move by 2 C."""
     if not sigma_up:
         return math.inf
     mu = math.sqrt(rounds) * 2.0 * config.nbafl.clip / sigma_up
@@ -105,8 +105,9 @@ class NbAFL(Rule, algorithm="nbafl", update=server_update, state=NbAFLState, sen
         if context.round == 1:
             knobs, honest = self.config.nbafl, honest_epsilon(self.config, up, rounds)
             context.remark(
-                f"warning: nbafl protects nobody. The paper's epsilon = {knobs.epsilon:g} rests on a "
-                f"sensitivity of 2C/m, m = {m}, that a published comment refutes. With 2C, which holds, the "
+                f"warning: nbafl does not protect anyone. The paper's epsilon = {knobs.epsilon:g} rests on a "
+                f"sensitivity of 2C/m, m = {m}, that a published comment refutes. With 2C, which is "
+                "valid, the "
                 f"{rounds} uploads of a client cost epsilon = {honest:.4g} at delta = {knobs.delta:g}, and "
                 "the noise follows from the run's seed. See docs/privacy.md"
             )

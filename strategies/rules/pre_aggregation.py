@@ -112,7 +112,7 @@ def neighbours(D: np.ndarray, f: int) -> np.ndarray:
     W = np.zeros((m, m))
     for k, row in enumerate(D):
         row = row.copy()
-        row[k] = -1.0  # itself first, whoever is equal to it
+        row[k] = -1.0  # itself first, even among equals
         W[k, np.argsort(row, kind="stable")[: m - f]] = 1.0 / (m - f)
     return W
 

@@ -141,7 +141,7 @@ def gram(stack: NamedArrays, centre: Arrays, names: Collection[str]) -> np.ndarr
     """Return the inner products of the clients' differences from the centre, float64 [K, K].
 
     They are over the `names`, the parameters, of arrays [K, ...]. The centre is the received model w^t.
-    Nobody but the server chooses it: a client that sends huge numbers spoils its own row and leaves the
+    Only the server chooses it: a client that sends huge numbers spoils its own row and leaves the
     others' exact.
     """
     K = len(next(iter(stack.values())))

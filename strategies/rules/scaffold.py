@@ -27,7 +27,7 @@ went on leaves a difference of (c_i^+ - c_i)/N, and a client that lost its state
 while c still holds what it had: both shift the point that the rounds go to by a share 1/N of that client's
 gradient, and later rounds of the client do not undo it.
 
-Neutral: with everybody in every round and one step on all data the corrections c - c_i cancel in the mean,
+Neutral: with all clients in every round and one step on all data the corrections c - c_i cancel in the mean,
 and, sizes being equal, the round is FedAvg's.
 
 One of four clients: c = 0 + 1/4 * 4 = 1.

@@ -42,7 +42,7 @@ class SeveralState(ServerState):
 
 
 def initial_models(arrays: Arrays, trainable: Collection[str], count: int, seed: int) -> Arrays:
-    """Return so many initial models by ``model-j/name``; the first is `arrays`."""
+    """Return `count` initial models by ``model-j/name``; the first is `arrays`."""
     models = {f"{model_name(0)}/{name}": a for name, a in arrays.items()}
     for j in range(1, count):
         rng = seeds.rng_for(seed, seeds.STARTS, j)

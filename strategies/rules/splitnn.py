@@ -1,7 +1,7 @@
 """SplitNN over parties with other columns of the same people, server half.
 
-Vepakomma, Gupta, Swedish and Raskar 2018, arXiv 1812.00564, vertically partitioned data; in windows, of which
-one batch an exchange is the paper's, and with local passes as in FedBCD (Liu et al. 2022).
+Vepakomma, Gupta, Swedish and Raskar 2018, arXiv 1812.00564, vertically partitioned data; in windows (the
+paper's has one batch per exchange), and with local passes as in FedBCD (Liu et al. 2022).
 
 Each party k has a bottom model over its own columns; the party L with the labels has the top model, too. A
 round is an epoch over the m common rows, cut into windows of S batches. For each window
@@ -60,15 +60,15 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         vertical = self.config.vertical
         if len(self.parties) > 1 and vertical.defence == "none":
             context.remark(
-                f"warning: the gradients that go to {some(self.others)} give away labels of {self.label}, "
-                'the more surely the rarer a class is (docs/vertical.md); vertical.defence = "max-norm" or '
+                f"warning: the gradients that go to {some(self.others)} reveal labels of {self.label}, "
+                'especially those of rare classes (docs/vertical.md); vertical.defence = "max-norm" or '
                 '"gaussian" makes it harder'
             )
         wide = self.columns.items()
         if wide_ones := [c for c, p in wide if 0 < p <= vertical.cut and c != self.label]:
             context.remark(
                 f"warning: vertical.cut = {vertical.cut} is not less than the columns of {some(wide_ones)}: "
-                "what leaves there may be turned back into the columns; choose a smaller vertical.cut"
+                "the columns can perhaps be reconstructed from what is sent; choose a smaller vertical.cut"
             )
 
     def round(self, state: Any, context: RoundContext) -> Round:
@@ -109,7 +109,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
     def _step(
         self, ask: "Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0, log_as: str = ""
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
-        """Ask the other parties to step along their gradients and to embed so many rows."""
+        """Ask the other parties to step along their gradients and to embed this number of rows."""
         width = self.config.vertical.cut
         own = {p: gradients[:, k * width : (k + 1) * width] for k, p in enumerate(self.others)}
         rows = {"gradients": (len(gradients), width), "embeddings": (size, width), "digest": (1, psi.BYTES)}

@@ -104,7 +104,7 @@ class Devices:
         bytes_down: float | Floats,
         bytes_up: float | Floats,
     ) -> Times:
-        """Return the seconds of clients that go through so many examples, forward and backward."""
+        """Return the seconds that clients need for these numbers of examples, forward and backward."""
         speed, link = self.rates(names)
         return Times(bytes_down / link, np.asarray(examples, np.float64) / speed, bytes_up / link)
 

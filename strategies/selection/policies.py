@@ -348,8 +348,9 @@ class FedCS(Selector, name="fedcs"):
         chosen = [drawn[i] for i in fill_until(pool.times(drawn), deadline, shared)]
         if drawn and not chosen and (fastest := float(pool.times(pool.names).total.min())) > deadline:
             raise ConfigError(
-                f'run-config key "select.deadline": expected at least {fastest:.4g} simulated seconds, what '
-                f"the fastest of {len(pool.names)} clients needs; got {deadline:g}"
+                f'run-config key "select.deadline": expected at least {fastest:.4g} simulated '
+                "seconds, the time of "
+                f"the fastest of {len(pool.names)} clients; got {deadline:g}"
             )
         return sorted(chosen)
 

@@ -2,7 +2,7 @@
 
 A client under a codec with error feedback subtracts what its code carries from what it still owes. If the
 reply comes late, is refused, or its round keeps the model, the client must hear of it, else that mass is
-gone. So an order names the rounds of which that holds for its clients.
+gone. So an order names those rounds for its clients.
 """
 
 import json

@@ -78,5 +78,5 @@ class ColumnsStage(ServerStage):
             out.records[COLUMNS] = self.engine.record(self.moments.arrays, COLUMNS)
 
     def forms(self, forms: Forms) -> Forms:
-        """Return the forms of sums over so many columns."""
+        """Return the forms of sums over this number of columns."""
         return replace(forms, columns=self.count)

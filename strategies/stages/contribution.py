@@ -1,13 +1,13 @@
 """What each client contributes to a round's model, by the server's test set: ``contribution.*``.
 
 v(S) is the accuracy (without one, minus the loss) of the mean of the models of the clients S, weighted as in
-the round; v of nobody is that of w^t.
+the round; v of the empty set is that of w^t.
 
 leave-one-out   v(N) - v(N without k)
 shapley         mean over orders of the clients of v(those before k, and k) - v(those before k)
 
 Truncated as in GTG-Shapley (Liu et al., ACM TIST 2022, arXiv 2109.02053): a round that changes v by no more
-than ``contribution.tolerance`` gives 0 to everybody, and an order ends once v is as near to v(N). With few
+than ``contribution.tolerance`` gives 0 to all clients, and an order ends once v is as near to v(N). With few
 clients all orders are gone through, else ``contribution.orders`` random ones, in which each client is the
 first in turn. The means are of models that were sent: nothing is trained again.
 
@@ -47,7 +47,7 @@ def leave_one_out(v: Value, clients: int) -> list[float]:
 
 
 def shapley(v: Value, clients: int, orders: int, tolerance: float, rng: np.random.Generator) -> list[float]:
-    """Return each client's mean marginal value over orders; they add up to v(N) - v of nobody."""
+    """Return each client's mean marginal value over orders; they add up to v(N) - v of the empty set."""
     everybody, nobody = frozenset(range(clients)), frozenset[int]()
     whole, totals = v(everybody), [0.0] * clients
     if abs(whole - v(nobody)) <= tolerance:

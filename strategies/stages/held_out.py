@@ -3,8 +3,8 @@
 They are drawn before round 1 by the data's seed, a share of the clients that are online then, and are no part
 of the population until the run is over: no selection sees them and no rule counts them. Then they join as
 new clients do. The model goes to them and an accuracy comes back; where the models are the clients' own, one
-of what a new client has, and one of the same after a round of local training, of which nothing goes up or is
-kept. What these messages weigh is not booked on any round.
+of what a new client has, and one of the same after a round of local training, whose result is neither sent
+nor kept. What these messages weigh is not booked on any round.
 """
 
 import json
@@ -33,7 +33,7 @@ class HeldOutStage(ServerStage):
     name = "held_out"
 
     def enrolled(self) -> None:
-        """Draw who is held out, if nobody was yet.
+        """Draw the held-out clients, if that was not done yet.
 
         Raises:
             ConfigError: No client would be left to train.
@@ -60,7 +60,7 @@ class HeldOutStage(ServerStage):
                 lines += client_lines(last, LINES[name], folded)
             engine.settle()
         except NodesError as err:
-            logger.warning("the clients held out are not measured: %s", err)
+            logger.warning("the held-out clients are not evaluated: %s", err)
             return
         if lines:
             engine.journal.held_out(last, lines)

@@ -60,6 +60,7 @@ class MixedModelsStage(ServerStage):
             key = "models.levels" if config.models.levels else "width.levels"
             self.engine.journal.remark(
                 f"warning: {key}: none of the {len(names)} clients has {some(empty)}; a client's level is "
-                "drawn from its name, so that of few clients a level may have none. Use more clients, "
-                "another data-seed or fewer levels, or let nodes say theirs (bouquet node --model or --width)"
+                "drawn from its name, so with few clients a level may have none. Use more clients, "
+                "another data-seed or fewer levels, or set the levels at the nodes (bouquet node "
+                "--model or --width)"
             )

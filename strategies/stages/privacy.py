@@ -3,7 +3,7 @@
 McMahan et al. 2018, arXiv 1710.06963, in the form of `docs/privacy.md`. Each client joins a round by a coin
 of its own with probability q; its update u_k is clipped to |u_k| <= C; and the rule gets, in place of a mean,
 
-    (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the clients to be expected, whoever answers
+    (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the expected clients, whoever answers
 
 so that it is post-processing whatever the rule does. C follows a quantile if the run says so (Andrew et al.
 2021, arXiv 1905.03871, Algorithm 1).
@@ -103,8 +103,8 @@ class Privacy:
             if self.dp.delta * clients >= 1:
                 journal.remark(
                     f'warning: run-config key "dp.delta": {self.dp.delta:g} is not less than one over the '
-                    f"{clients} clients that the run has known by round {server_round}, so that one of them "
-                    "could be given away whole"
+                    f"{clients} clients that the run has known by round {server_round}, so one of them "
+                    "could be revealed completely"
                 )
         self.round = server_round
 
@@ -128,7 +128,7 @@ class Privacy:
         if missing:
             raise StateError(
                 f"the ledger of releases: expected lines for rounds 1 to {done}; got none for {missing[:5]}. "
-                "Put back the file, without which the epsilon of the run is not known"
+                "Restore the file: without it the epsilon of the run is unknown"
             )
 
     def _check_lines(self, begin: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> None:
@@ -147,8 +147,9 @@ class Privacy:
                 found.append(f"noise {noise} in round {number}, and not {min(noises):.6g}")
         if found:
             raise StateError(
-                f"the ledger of releases: expected lines of this run; got one that says {found[0]}. Put back "
-                "the file, without which the epsilon of the run is not known"
+                f"the ledger of releases: expected lines of this run; got one that says {found[0]}. "
+                "Restore the "
+                "file: without it the epsilon of the run is unknown"
             )
 
     def _check(self) -> None:
@@ -181,7 +182,7 @@ class Privacy:
             return
         # C 2^g is less than 2^(WIDTH + 1) / z, whatever C is.
         units = max(2.0 ** (WIDTH + 1) / self._noise, BIT * (self.dp.clip_quantile > 0))
-        if self.by_nodes:  # of which no more than clients take part; a Gaussian of `Stream` ends at 8.6
+        if self.by_nodes:  # at most `clients` take part; a Gaussian of `Stream` ends at 8.6
             units += 8.6 * 2.0 ** (WIDTH + 1)
         if not self.clients * units <= MOST[bits]:
             most = int(MOST[bits] / units)
@@ -249,7 +250,7 @@ class Privacy:
         like: Mapping[str, NamedArrays],
         model: NamedArrays,
     ) -> AggregatedReplies | None:
-        """Return what the rule gets to know of the replies: noised sums by M, also when nobody answered.
+        """Return what the rule sees of the replies: noised sums divided by M, even if no client answered.
 
         `like` has, by field of the phase's contract, the arrays of a reply, and `model` those of the rule's
         model. None = the release would exceed ``dp.max-epsilon``.
@@ -286,7 +287,7 @@ class Privacy:
             self.clip = self.used * math.exp(-STEP * (within - self.dp.clip_quantile))
         sent = (r for r in phase.contract.up if r.name in found)
         arrays = {r.name: as_sent(r, found[r.name], phase, model) for r in sent}
-        ones = np.ones(len(replies.clients), np.int64)  # whatever a client says beside its update
+        ones = np.ones(len(replies.clients), np.int64)  # what a client sends in addition to its update
         return replace(
             replies,
             arrays=arrays, num_examples=ones, scalars={}, population=self.clients, expected=self.expected,
@@ -378,7 +379,7 @@ class ClientPrivacyStage(ServerStage):
             self.accounts.begin(self.engine.journal, self.engine.round, len(self.engine.registry.known))
 
     def draw(self, names: Sequence[str]) -> Sequence[str]:
-        """Draw the round's cohort by coins that nobody can foresee."""
+        """Draw the round's cohort by unpredictable coins."""
         return self.accounts.cohort(names)
 
     def before_send(self, phase: Phase) -> Phase:

@@ -1,7 +1,7 @@
 """What a phase leaves for its transcript: who committed to which upload, and what the uploads came to.
 
 The commitment is taken out of each answer before anything else reads it, and an answer without a valid one
-is refused: so that what is published can be checked whoever the nodes are.
+is refused: so that what is published can be checked without trusting the nodes.
 """
 
 import hashlib
@@ -141,7 +141,7 @@ PLAIN = ("round", "lr", "trainable", "population", "seconds", "bytes", "asked", 
 
 
 def replies_record(replies: AggregatedReplies | None, *, hidden: bool = False) -> dict[str, Any] | None:
-    """Return what a rule was given beside arrays; if `hidden`, nothing of who took part or how many."""
+    """Return a rule's inputs other than arrays; if `hidden`, without who took part or how many."""
     if replies is None:
         return None
     found = {name: getattr(replies, name) for name in PLAIN}

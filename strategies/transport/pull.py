@@ -1,4 +1,4 @@
-"""Fetch replies, each by itself: a broken, huge or endless upload of one node holds up nobody else's.
+"""Fetch replies, each by itself: a broken, huge or endless upload of one node does not delay the others.
 
 Flower's grid fetches the replies to a list of messages one after the other. Of one whose parts are not all
 there it waits for the rest, in the middle of the list, for as long as the upload may take, and an error in
@@ -24,7 +24,7 @@ from task import timing
 from task.flower.grid import answered, ends_the_run, is_superlink_error, parts
 from task.flower.transfer_budget import Allowance, granted, nothing
 
-# Flower's own send_and_receive sleeps 3 s between looks. Here the pause is a fiftieth of the time waited so
+# Flower's own send_and_receive sleeps 3 s between polls. Here the pause is a fiftieth of the time waited so
 # far, and no less than four times what the look took: a round is at most 2 % longer, and a long round with
 # many nodes does not keep a SuperLink busy. A grid that knows when a reply is there (`Prompt`) is not polled.
 SHARE = 0.02
@@ -35,21 +35,21 @@ Found = tuple[str, "Message | Exception"]  # id of the message that it answers, 
 
 @runtime_checkable
 class Prompt(Protocol):
-    """A grid that knows when replies come; what it hands out is in this process already."""
+    """A grid that is notified of replies; those that it returns are already in this process."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when a reply came since the last call, or after the time."""
 
 
 class FetchedReplies:
-    """Replies that were fetched and that nobody has taken yet.
+    """Replies that were fetched but not taken yet.
 
     All pullers of a run share it: a reply is handed out once, and one that is being fetched when its puller
-    is closed is for the next. What nobody waits for any more is dropped, but for `kept`.
+    is closed is for the next. What is no longer waited for is dropped, except `kept`.
     """
 
     def __init__(self) -> None:
-        self.kept: set[str] = set()  # ids of messages whose replies are for whoever asks for them later
+        self.kept: set[str] = set()  # ids of messages whose replies are kept for a later request
         self._found: list[Found] = []
         self._change = threading.Condition()
 
@@ -155,7 +155,7 @@ class OneByOne:
         """As `AtOnce.get`.
 
         Raises:
-            Exception: The SuperLink cannot be asked any more.
+            Exception: The SuperLink can no longer be asked.
         """
         deadline = time.monotonic() + timeout_s
         while True:

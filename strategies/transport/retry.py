@@ -27,7 +27,7 @@ def patiently(call: Callable[[], T], timeout_s: float, troubled: Callable[[], No
         except Exception as err:  # of a SuperLink that is not well; any other is raised
             if not is_superlink_error(err) or time.monotonic() + pause > began + timeout_s:
                 raise
-            logger.warning("the SuperLink answers %s; trying again", one_line(str(err)))
+            logger.warning("the SuperLink answered %s; trying again", one_line(str(err)))
             troubled()
         else:
             if time.monotonic() - began > timing.TROUBLE_S:

@@ -27,7 +27,7 @@ T = TypeVar("T", bound="np.ndarray | Held")
 
 
 class Reader:
-    """Hands out a code from front to back; `refuse` gives the error for whatever is wrong with it."""
+    """Reads a code from front to back; `refuse` gives the error for whatever is wrong with it."""
 
     def __init__(self, code: bytes | memoryview, what: str) -> None:
         self.data = memoryview(code).cast("B")
@@ -112,7 +112,7 @@ class Codec(ABC):
     biased: ClassVar[bool] = False  # needs error feedback
     widths: ClassVar[tuple[int, ...]] = (0,)  # choices of `bits`, the default first
     seeded: ClassVar[bool] = False  # the decoder draws as the encoder did
-    reads_values: ClassVar[bool] = True  # the encoder looks at what the entries become, not at x alone
+    reads_values: ClassVar[bool] = True  # the encoder considers the decoded entries, not only x
 
     def __init__(self, keep: float, bits: int, block: int) -> None:
         if not 0 < keep <= 1:
@@ -159,8 +159,8 @@ class Codec(ABC):
 
         Args:
             code: From anybody.
-            base: What the update is relative to, float32, in the encoder's order; zeros for a change. Whoever
-                decodes many codes gives a `Base` for each array, so that their `Held` share it.
+            base: What the update is relative to, float32, in the encoder's order; zeros for a change. A
+            caller that decodes many codes gives a `Base` for each array, so that their `Held` share it.
             what: The field's name, for errors.
             seed: That the encoder must have drawn from; None = any. Who may choose it chooses what is drawn.
 

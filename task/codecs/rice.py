@@ -1,4 +1,4 @@
-"""Sorted positions in two planes of bits, as many as Golomb's code for the same parameter 2^b.
+"""Sorted positions in two planes of bits, as short as Golomb's code with the same parameter 2^b.
 
 Sattler et al., IEEE TNNLS 31(9) 2020, section IV: gaps between random positions are geometric. A gap g >= 1
 takes floor((g - 1) / 2^b) + 1 bits of the unary plane and b of the low plane. Golomb's code has them
@@ -59,7 +59,7 @@ def decode(reader: Reader, count: int, flagged: bool, b: int, size: int) -> tupl
     """Return `count` positions below `size`, int64, and their flags, bool: the rest of the code.
 
     Raises:
-        FieldError: The planes are not those of so many positions.
+        FieldError: The planes are not those of this number of positions.
     """
     if not 0 <= b <= MOST_B or (b and not count):
         raise reader.refuse(f"a Rice parameter from 0 to {MOST_B if count else 0}", b)
@@ -101,5 +101,5 @@ def _gaps(index: np.ndarray) -> np.ndarray:
 
 
 def _word(width: int) -> np.dtype:
-    """Return the shortest unsigned integer, highest byte first, of so many bits."""
+    """Return an unsigned integer of this number of bits in the fewest bytes, highest byte first."""
     return np.dtype(">u1" if width <= 8 else ">u2" if width <= 16 else ">u4")

@@ -116,8 +116,8 @@ class MaskCode(_InSpace):
 class LowRankCode(_InSpace):
     """B of each matrix's update H = A B by least squares, exact for an update in the range of A.
 
-    Products are taken in float64 and rounded once. Vectors, and matrices of which it would save nothing,
-    travel as their new values.
+    Products are taken in float64 and rounded once. Vectors, and matrices where it would save nothing, are
+    sent as their new values.
     """
 
     name, number = "low-rank", 9

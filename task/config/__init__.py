@@ -1,1 +1,1 @@
-"""Every run-config key, how keys are read, and which of them a run reads."""
+"""The run-config keys: declarations, reading, and which of them a run reads."""

@@ -1,4 +1,4 @@
-"""The run-config keys of the algorithms, a section each; personalised ones' are in `personal_sections`."""
+"""The run-config keys of the algorithms, a section each; see `personal_sections` for personalised ones."""
 
 import math
 
@@ -12,34 +12,40 @@ class AdamConfig(Section, when=When("optimizer", OPTIMIZERS[1:])):
 
     beta1: float = knob(0.9, "decay of the first moment", low=0, below=1)
     beta2: float = knob(0.999, "decay of the second moment", low=0, below=1)
-    epsilon: float = knob(1e-8, "added to the root of the second moment", above=0)
+    epsilon: float = knob(1e-8, "epsilon, added to the root of the second moment", above=0)
 
 
 class FedProxConfig(Section):
     """FedProx, Li et al. 2020."""
 
     mu: float = knob(0.01, "mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg", low=0)
-    adaptive: bool = knob(False, "raise mu by 0.1 when the loss rises, lower it after 5 falls")
-    gamma: bool = knob(True, "measure gamma-inexactness: two full local gradients more a round")
+    adaptive: bool = knob(False, "raise mu by 0.1 when the loss rises, lower it after the loss fell 5 times")
+    gamma: bool = knob(True, "measure gamma-inexactness; costs two full local gradients per round")
 
 
 class FedAvgMConfig(Section):
     """FedAvgM, Hsu et al. 2019."""
 
     server_lr: float = knob(1.0, "eta of the server's step; 1 = FedAvg at momentum 0", above=0)
-    momentum: float = knob(0.9, "beta of v <- beta v + delta (not damped); 0 = none", low=0, below=1)
+    momentum: float = knob(0.9, "beta of v <- beta v + delta (undamped); 0 = none", low=0, below=1)
     nesterov: bool = knob(True, "step by beta v + delta, as in the paper's runs, instead of v")
 
 
 class FedOptConfig(Section):
     """FedAdagrad, FedAdam and FedYogi, Reddi et al. 2021."""
 
-    server_lr: float = knob(0.1, "eta of the server's step; the paper tunes it, from 10^-2.5 to 10", above=0)
+    server_lr: float = knob(
+        0.1, "eta of the server's step; the paper tunes it between 10^-2.5 and 10", above=0
+    )
     beta1: float = knob(0.9, "decay of the first moment of fedadam and fedyogi; 0 = none", low=0, below=1)
-    adagrad_beta1: float = knob(0.0, "the same of fedadagrad", low=0, below=1)
+    adagrad_beta1: float = knob(0.0, "decay of the first moment of fedadagrad; 0 = none", low=0, below=1)
     beta2: float = knob(0.99, "decay of the second moment of fedadam and fedyogi", low=0, below=1)
-    tau: float = knob(0.001, "adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau", above=0)
-    bias_correction: bool = knob(False, "Kingma and Ba's form: v starts at 0; m, v over 1 - beta^t")
+    tau: float = knob(
+        0.001, "tau, adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau", above=0
+    )
+    bias_correction: bool = knob(
+        False, "Kingma and Ba's form: v starts at 0; m and v are divided by 1 - beta^t"
+    )
 
 
 class FedAttConfig(Section):
@@ -69,9 +75,11 @@ class FedNovaConfig(Section):
 class AdaptiveTauConfig(Section):
     """Adaptive local steps under a resource budget, Wang et al. 2019."""
 
-    budget: float = knob(15.0, "R, what the run may spend, in units of resource", above=0)
+    budget: float = knob(15.0, "R, budget of the run, in units of resource", above=0)
     resource: str = knob(
-        "model", "model = the two costs below, or measured", choices=("model", "seconds", "bytes")
+        "model",
+        "cost of a step and a round: model = the two keys below, or measured",
+        choices=("model", "seconds", "bytes"),
     )
     step_cost: float = knob(
         0.013,
@@ -85,50 +93,55 @@ class AdaptiveTauConfig(Section):
         above=0,
         when=When("adaptive-tau.resource", ("model",)),
     )
-    phi: float = knob(0.025, "phi, how hard drift counts against few rounds; to be tuned", above=0)
+    phi: float = knob(0.025, "phi, weight of drift against few rounds; needs tuning", above=0)
     tau_max: int = knob(100, "largest tau", low=1, when=When("adaptive-tau.fixed-tau", (0,)))
-    fixed_tau: int = knob(0, "this tau in every round; 0 = adaptive", low=0)
+    fixed_tau: int = knob(0, "fixed tau for every round; 0 = adaptive", low=0)
 
 
 class QFFLConfig(Section):
     """q-FedAvg and q-FedSGD, Li et al. 2020."""
 
     q: float = knob(
-        1.0, "q, weight F_k^q of a client's loss; 0 = plain mean of local models", low=0, high=100
+        1.0, "q of a client's weight F_k^q, from its loss; 0 = plain mean of local models", low=0, high=100
     )
 
 
 class FedBuffConfig(Section):
-    """FedBuff, Nguyen et al. 2022; fraction-train is the share of the clients that are at work at once."""
+    """FedBuff, Nguyen et al. 2022; fraction-train is the share of clients that train at the same time."""
 
     buffer: int = knob(
-        0, "K, updates of a server step, at most all that are at work; 0 = half of those", low=0
+        0, "K, updates per server step, at most the number of clients at work; 0 = half of it", low=0
     )
     server_lr: float = knob(1.0, "eta_g of the server's step", above=0)
     exponent: float = knob(
-        0.5, "a of s = (1 + tau)^-a, weight of an update tau versions old; 0 = all alike", low=0
+        0.5, "a of s = (1 + tau)^-a, weight of an update tau versions old; 0 = equal weights", low=0
     )
 
 
 class FedAsyncConfig(Section):
-    """FedAsync, Xie, Koyejo and Gupta 2019; fraction-train is the share of the clients at work at once."""
+    """FedAsync, Xie et al. 2019; fraction-train is the share of clients that train at the same time."""
 
-    alpha: float = knob(0.6, "alpha, share of an arriving model in the next one", above=0, high=1)
+    alpha: float = knob(0.6, "alpha, weight of an arriving model in the new one", above=0, high=1)
     staleness: str = knob(
         "polynomial",
-        "s(tau), which alpha is multiplied by for a model tau versions old",
+        "s(tau), factor on alpha for a model tau versions old",
         choices=("constant", "polynomial", "hinge"),
     )
-    poly_a: float = knob(0.5, "a of (1 + tau)^-a", low=0, when=When("fedasync.staleness", ("polynomial",)))
+    poly_a: float = knob(
+        0.5,
+        "staleness=polynomial: a of (1 + tau)^-a",
+        low=0,
+        when=When("fedasync.staleness", ("polynomial",)),
+    )
     hinge_a: float = knob(
         10.0,
-        "a of 1 / (a (tau - b) + 1), if tau > b, else 1",
+        "staleness=hinge: a of 1 / (a (tau - b) + 1) if tau > b, else 1",
         above=0,
         when=When("fedasync.staleness", ("hinge",)),
     )
     hinge_b: int = knob(
         6,
-        "b of the same, versions that do not count as stale",
+        "staleness=hinge: b, versions that do not count as stale",
         low=0,
         when=When("fedasync.staleness", ("hinge",)),
     )
@@ -136,17 +149,21 @@ class FedAsyncConfig(Section):
 
 
 class CoopConfig(Section):
-    """CO-OP, Wang 2017; fraction-train is the share of the clients that are at work at once."""
+    """CO-OP, Wang 2017; fraction-train is the share of clients that train at the same time."""
 
-    lower: int = knob(1, "b_l, age difference below which a client trains on, fewer than are at work", low=0)
+    lower: int = knob(
+        1, "b_l, age difference below which a client keeps training; less than the clients at work", low=0
+    )
     upper: int = knob(100, "b_u, age difference above which a model is dropped, at least b_l", low=0)
 
 
 class AFLConfig(Section):
     """Agnostic federated learning, Mohri et al. 2019."""
 
-    lambda_lr: float = knob(0.1, "gamma, step of the clients' weights along their losses; 0 = FedAvg", low=0)
-    step: str = knob("projected", "how the weights stay of sum 1", choices=("projected", "exponentiated"))
+    lambda_lr: float = knob(
+        0.1, "gamma, step size of the clients' weights along their losses; 0 = FedAvg", low=0
+    )
+    step: str = knob("projected", "how the weights are kept at sum 1", choices=("projected", "exponentiated"))
 
 
 class TERMConfig(Section):
@@ -154,7 +171,7 @@ class TERMConfig(Section):
 
     t: float = knob(
         0.1,
-        "t, tilt: > 0 favours clients of large loss, < 0 leaves them out; 0 = plain mean",
+        "t, tilt: > 0 favours clients with large losses, < 0 suppresses them; 0 = plain mean",
         low=-1e3,
         high=1e3,
     )
@@ -163,7 +180,7 @@ class TERMConfig(Section):
 class FedDCConfig(Section):
     """FedDC, Gao et al. 2022."""
 
-    alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value gives FedAvg", low=0)
+    alpha: float = knob(0.01, "alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value equals FedAvg", low=0)
 
 
 class FedDynConfig(Section):
@@ -193,7 +210,7 @@ class FedLCConfig(Section):
     """FedLC, Zhang et al. 2022."""
 
     tau: float = knob(
-        1.0, "tau of tau n_c^(-1/4), taken off the logit of class c; 0 = FedAvg", low=0, high=100
+        1.0, "tau of tau n_c^(-1/4), subtracted from the logit of class c; 0 = FedAvg", low=0, high=100
     )
 
 
@@ -201,33 +218,34 @@ class FedNTDConfig(Section):
     """FedNTD, Lee et al. 2022."""
 
     beta: float = knob(1.0, "beta, weight of the not-true distillation; 0 = FedAvg", low=0)
-    temperature: float = knob(1.0, "T of the distillation", above=0)
+    temperature: float = knob(1.0, "T, temperature of the distillation", above=0)
 
 
 class MimeConfig(Section):
     """Mime and MimeLite, Karimireddy et al. 2021."""
 
-    beta: float = knob(0.9, "beta of the server's momentum; 0 makes mimelite FedAvg", low=0, below=1)
+    beta: float = knob(0.9, "beta of the server's momentum; 0 = FedAvg (mimelite)", low=0, below=1)
 
 
 class SamConfig(Section, switch="rho"):
-    """Sharpness-aware local steps, in front of any algorithm whose clients take them: FedSAM, FedASAM."""
+    """Sharpness-aware local steps (FedSAM, FedASAM), for any algorithm with local steps."""
 
     rho: float = knob(
-        0.0, "rho, how far uphill a step's gradient is taken, two passes a step; 0 = off", low=0
+        0.0, "rho, length of the ascent before each gradient, which costs a second pass; 0 = off", low=0
     )
     form: str = knob(
         "normalised",
-        "uphill by rho in the gradient's direction, by rho times it, or by rho scaled with the weights",
+        "ascent by rho in the gradient's direction, by rho times the gradient, or by rho scaled by "
+        "the weights",
         choices=("normalised", "plain", "adaptive"),
     )
 
 
 class NbAFLConfig(Section):
-    """NbAFL as published, Wei et al. 2020: no protection, see docs/privacy.md."""
+    """NbAFL as published, Wei et al. 2020: it does not protect, see docs/privacy.md."""
 
     clip: float = knob(15.0, "C, largest norm of a local model, all parameters together", above=0, high=1e9)
-    epsilon: float = knob(100.0, "the paper's epsilon, which does not hold", above=0, high=1e100)
+    epsilon: float = knob(100.0, "the paper's epsilon, which is not valid", above=0, high=1e100)
     delta: float = knob(0.01, "the paper's delta, of c = sqrt(2 ln(1.25 / delta))", above=0, below=1)
     exposures: int = knob(1, "L, uploads of a client that the paper's epsilon counts", low=1)
     mu: float = knob(0.0, "mu of the proximal term mu/2 |w - w^t|^2; 0 = none", low=0)
@@ -236,69 +254,75 @@ class NbAFLConfig(Section):
 class FedExPConfig(Section):
     """FedExP, Jhunjhunwala et al. 2023."""
 
-    epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg of uniform weights", above=0)
+    epsilon: float = knob(1e-3, "epsilon, in units of |Delta|^2; huge = FedAvg with uniform weights", above=0)
 
 
 class RobustConfig(Section):
-    """The robust rules, and what stands in front of them."""
+    """The robust rules, and the steps before them."""
 
     byzantine: float = knob(
-        0.1, "f, malicious clients to withstand: a share of those asked, rounded down, or a count >= 1", low=0
+        0.1,
+        "f, malicious clients to withstand: a share of the selected ones, rounded down, or a count >= 1",
+        low=0,
     )
     trim: float = knob(0.2, "trimmed-mean: beta, share cut at each end; 0 = plain mean", low=0, below=0.5)
     m: int = knob(0, "multi-krum: clients averaged, at most K - f; 0 = K - f - 2", low=0)
-    nu: float = knob(1e-6, "geometric-median: smallest distance that counts; huge = plain mean", above=0)
-    iterations: int = knob(100, "geometric-median: most Weiszfeld steps", low=1)
-    weighted: bool = knob(False, "geometric-median: weigh by the n_k that clients claim, as the paper does")
+    nu: float = knob(1e-6, "geometric-median: lower bound on distances; huge = plain mean", above=0)
+    iterations: int = knob(100, "geometric-median: largest number of Weiszfeld steps", low=1)
+    weighted: bool = knob(False, "geometric-median: weight by the n_k that clients report, as the paper does")
 
-    norm_bound: float = knob(
-        0.0, "M, largest norm of a client's update, what exceeds it is cut; 0 = none", low=0
+    norm_bound: float = knob(0.0, "M, clip each client's update to this norm; 0 = none", low=0)
+    arc: bool = knob(False, "adaptive clipping: clip about the 2 f largest updates to the next largest norm")
+    bucket: int = knob(1, "s, bucket size: clients that are averaged before the rule; 1 = none", low=1)
+    nnm: bool = knob(
+        False, "nearest-neighbour mixing: average each model with its nearest ones before the rule"
     )
-    arc: bool = knob(False, "cut the largest updates, 2 f of f malicious clients about, to the next norm")
-    bucket: int = knob(1, "s, clients that are averaged before the rule sees them; 1 = none", low=1)
-    nnm: bool = knob(False, "mix each model with those nearest to it before the rule sees them")
     client_momentum: float = knob(
-        0.0, "beta of the momentum of its updates that a client keeps and sends; 0 = none", low=0, below=1
+        0.0, "beta of client momentum: clients send the momentum of their updates; 0 = none", low=0, below=1
     )
 
     def f(self, asked: int) -> int:
-        """Return f for a round in which so many clients were asked."""
+        """Return f for a round with this number of selected clients."""
         return int(self.byzantine if self.byzantine >= 1 else math.floor(self.byzantine * asked + 1e-9))
 
 
 class CenteredClippingConfig(Section):
     """Centered clipping, Karimireddy et al. 2021."""
 
-    radius: float = knob(1.0, "r, most that one client moves v, as |w_k - w^t|; huge = plain mean", above=0)
-    iterations: int = knob(1, "L, steps of a round", low=1)
+    radius: float = knob(
+        1.0, "r, clipping radius: the most that a client moves v, as |w_k - w^t|; huge = plain mean", above=0
+    )
+    iterations: int = knob(1, "L, clipping steps per round", low=1)
 
 
 class DnCConfig(Section):
     """Divide and conquer, Shejwalkar and Houmansadr 2021."""
 
-    coordinates: int = knob(10_000, "b, random numbers of each update that are looked at", low=1)
-    filter: float = knob(1.0, "c, clients that are left out each time, as a multiple of f", low=0)
-    iterations: int = knob(1, "times that this is done; who is out once is out", low=1)
+    coordinates: int = knob(10_000, "b, number of random coordinates of each update", low=1)
+    filter: float = knob(1.0, "c, clients dropped in each iteration, as a multiple of f", low=0)
+    iterations: int = knob(1, "iterations; a client dropped in one is dropped for the round", low=1)
 
 
 class FLTrustConfig(Section):
     """FLTrust, Cao et al. 2021."""
 
-    root: str = knob("", 'name of the client with the root data, which the server trusts; "" = the first')
+    root: str = knob("", 'name of the trusted client, which has the root data; "" = the first')
 
 
 class DPSGDConfig(Section):
-    """D-PSGD, Lian et al. 2017: whose models are mixed."""
+    """D-PSGD, Lian et al. 2017: the graph of peers."""
 
     route: str = knob(
-        "ring", "the graph; in one-peer each sends to one, another in each round", choices=ROUTES
+        "ring",
+        "the graph; one-peer = each client sends to one other, which changes each round",
+        choices=ROUTES,
     )
     degree: int = knob(
-        3, "regular: neighbours of each client", low=1, when=When("d-psgd.route", ("regular",))
+        3, "regular: number of neighbours of each client", low=1, when=When("d-psgd.route", ("regular",))
     )
     order: str = knob(
         "adapt-then-combine",
-        "what is mixed: trained models, or received ones, to which the training's change is added",
+        "mix the trained models, or mix the received models and add the change by training",
         choices=("adapt-then-combine", "combine-then-adapt"),
     )
 
@@ -306,12 +330,15 @@ class DPSGDConfig(Section):
 class HierFAVGConfig(Section):
     """HierFAVG, Liu et al. 2020; kappa_1 is local-steps, or local-epochs."""
 
-    kappa2: int = knob(2, "kappa_2, means at an edge to one in the cloud; 1 = FedAvg", low=1)
+    kappa2: int = knob(2, "kappa_2, edge aggregations per cloud aggregation; 1 = FedAvg", low=1)
     edges: int = knob(
-        2, "edges, that the clients are shared out to by name", low=1, when=When("hierfavg.pattern", ("",))
+        2,
+        "number of edges; clients are assigned to them by name",
+        low=1,
+        when=When("hierfavg.pattern", ("",)),
     )
     pattern: str = knob(
-        "", 'which part of a client\'s name is its edge, a regular expression: "^[a-z]+"; "" = edges'
+        "", 'regular expression for the part of a client\'s name that is its edge, "^[a-z]+"; "" = use edges'
     )
 
 
@@ -320,35 +347,37 @@ class EnsembleConfig(Section):
 
     of: str = knob(
         "clients",
-        "data of a member: its client's, or all of its site's, with an initial model of its own",
+        "data of a member: its client's, or those of its whole site, with its own initial model",
         choices=("clients", "site"),
     )
 
 
 class VerticalConfig(Section):
-    """Parties with other columns of the same people: SplitNN, Vepakomma et al. 2018, in windows."""
+    """Parties that hold different columns of the same rows: SplitNN, Vepakomma et al. 2018, in windows."""
 
-    cut: int = knob(16, "c, outputs of each party's bottom model, which travel", low=1)
-    hidden: int = knob(32, "hidden ReLU units of the top model, where the labels are; 0 = none", low=0)
+    cut: int = knob(16, "c, outputs of each party's bottom model, which are sent", low=1)
+    hidden: int = knob(
+        32, "hidden ReLU units of the top model, at the party with the labels; 0 = none", low=0
+    )
     window: int = knob(
-        0, "S, batches of one exchange; 0 = all of an epoch, 1 with vertical.local=1 = centralised", low=0
+        0, "S, batches per exchange; 0 = a whole epoch; 1 with vertical.local=1 = centralised", low=0
     )
     local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
-    standardise: bool = knob(True, "each party's columns less their mean, by their deviation, at the party")
-    parties: str = knob("", 'names of the clients that take part, "bank,shop"; "" = all that are online')
+    standardise: bool = knob(True, "each party standardises its columns by their mean and deviation")
+    parties: str = knob("", 'names of the parties, "bank,shop"; "" = all clients that are online')
     defence: str = knob(
         "none",
-        "noise on the gradients that leave the party with the labels",
+        "noise on the gradients that the party with the labels sends",
         choices=("none", "max-norm", "gaussian"),
     )
     noise: float = knob(
         3.0,
-        "defence=gaussian: deviation over a batch's largest row gradient norm",
+        "defence=gaussian: standard deviation, in units of the batch's largest row gradient norm",
         above=0,
         when=When("vertical.defence", ("gaussian",)),
     )
     key_bits: int = knob(
-        2048, "vertical-logistic: bits of n_k, each party's key; 0 = nothing is encrypted, to compare",
+        2048, "vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare",
         choices=(0, 2048, 3072),
     )  # fmt: skip
     nopeek: float = knob(

@@ -3,13 +3,13 @@
 from task.config.sections import Section, knob
 from task.config.when import When
 
-# Train on examples with a trigger.
+# Attacks that train on examples with a trigger.
 BACKDOORS = ("backdoor", "distributed-backdoor", "model-replacement")
 ATTACK_SUCCESS = "attack-success"  # the measure of a backdoor on the global test set
 MOVED = ("sign-flip", "scale", "gaussian", "distributed-backdoor", "model-replacement")
-DEVIATING = ("little-is-enough", "min-max", "min-sum")  # go by deviations of the benign updates
+DEVIATING = ("little-is-enough", "min-max", "min-sum")  # scale by the deviations of the benign updates
 _SCALED = ("sign-flip", "scale", "inner-product", "distributed-backdoor", "model-replacement")
-INFORMED = ("little-is-enough", "inner-product", "min-max", "min-sum", "mimic")  # know the benign updates
+INFORMED = ("little-is-enough", "inner-product", "min-max", "min-sum", "mimic")  # need the benign updates
 
 
 class AttackConfig(Section, switch="kind"):
@@ -17,22 +17,20 @@ class AttackConfig(Section, switch="kind"):
 
     kind: str = knob(
         "none",
-        "what malicious clients do",
+        "attack of the malicious clients",
         choices=("none", "sign-flip", "scale", "gaussian", "label-flip", *INFORMED, *BACKDOORS),
     )
-    fraction: float = knob(
-        0.2, "share of the clients that are malicious, drawn by seed and name", low=0, high=1
-    )
+    fraction: float = knob(0.2, "share of malicious clients, drawn by seed and name", low=0, high=1)
     scale: float = knob(
         0.0,
-        "s, multiple of an update that goes up; 0 = sign-flip, distributed-backdoor 1, scale 10, "
-        "inner-product 0.1, model-replacement all clients of a round",
+        "s, factor on the uploaded update; 0 = sign-flip, distributed-backdoor 1, scale 10, "
+        "inner-product 0.1, model-replacement the number of clients in the round",
         low=0,
         when=When("attack.kind", _SCALED),
     )
     deviations: float = knob(
         0.0,
-        "z of little-is-enough, g of min-max and min-sum: deviations off the mean; 0 = by the paper",
+        "z of little-is-enough, g of min-max and min-sum: deviations from the mean; 0 = as in the paper",
         low=0,
         when=When("attack.kind", DEVIATING),
     )
@@ -40,11 +38,14 @@ class AttackConfig(Section, switch="kind"):
         1.0, "gaussian: standard deviation of the noise", above=0, when=When("attack.kind", ("gaussian",))
     )
     target: int = knob(
-        0, "class of an example with the trigger of a backdoor", low=0, when=When("attack.kind", BACKDOORS)
+        0,
+        "backdoor: class that examples with the trigger should get",
+        low=0,
+        when=When("attack.kind", BACKDOORS),
     )
     poison: float = knob(
         0.5,
-        "share of a malicious client's examples that have the trigger",
+        "backdoor: share of a malicious client's examples with the trigger",
         above=0,
         high=1,
         when=When("attack.kind", BACKDOORS),
@@ -52,5 +53,5 @@ class AttackConfig(Section, switch="kind"):
 
     @property
     def parts(self) -> int:
-        """Into how many parts the trigger is cut, of which a malicious client has one."""
+        """Number of parts of the trigger; each malicious client has one."""
         return 4 if self.kind == "distributed-backdoor" else 1

@@ -1,9 +1,9 @@
-"""The sections of data that change while a run goes on: they arrive, they drift, clients join late."""
+"""The sections of data that change during a run: examples arrive, data drift, clients join late."""
 
 from task.config.sections import Section, knob
 from task.config.when import When
 
-# What a drift does to the images; the others change the labels.
+# Drifts that change the images; the others change the labels.
 IMAGE_DRIFTS = ("background", "contrast", "invert", "noise", "rotate")
 LABEL_DRIFTS = ("labels-rotate", "labels-swap")
 
@@ -12,28 +12,28 @@ class StreamConfig(Section):
     """Examples that arrive over the rounds (see ``docs/changing-data.md``)."""
 
     start: float = knob(
-        1.0, "share of its examples that a client has in the first round that it is there; 1 = all", above=0,
+        1.0, "share of its examples that a client has in its first round; 1 = all", above=0,
         high=1,
     )  # fmt: skip
     per_round: float = knob(
         0.0,
-        "share of them that arrives in each later round",
+        "share of its examples that arrives in each later round",
         low=0,
         high=1,
         when=When("stream.start", (1.0,), but=True),
     )
     order: str = knob(
         "shuffled",
-        "how they arrive: shuffled by seed, or as the data set has them",
+        "order of arrival: shuffled by seed, or as in the data set",
         choices=("shuffled", "rows"),
         when=When("stream.start", (1.0,), but=True, other=When("stream.window")),
     )
-    window: int = knob(0, "w, of those that arrived a client keeps the last w; 0 = all", low=0)
-    own_data: bool = knob(False, "nodes' own files may change: each is registered again before every round")
+    window: int = knob(0, "w, a client trains on the last w examples that arrived; 0 = all", low=0)
+    own_data: bool = knob(False, "nodes' own files may change: nodes register again before every round")
 
     @property
     def on(self) -> bool:
-        """Whether clients of a partition have other examples than all of theirs in some round."""
+        """Whether clients of a partition have only some of their examples in some round."""
         return self.start < 1 or self.window > 0
 
 
@@ -45,12 +45,12 @@ class DriftConfig(Section):
 
     kind: str = knob(
         "none",
-        "what changes: labels y + 1 mod C, or 2j and 2j + 1 swapped; or images as in feature-skew",
+        "what changes: labels (y + 1 mod C, or 2j and 2j + 1 swapped), or images as in feature-skew",
         choices=("none", *LABEL_DRIFTS, *IMAGE_DRIFTS),
     )
     strength: float = knob(
         0.0,
-        "of images: level, contrast or deviation; 0 = that of feature-skew-strength = 0",
+        "images: level, contrast or deviation; 0 = as feature-skew-strength = 0",
         low=0,
         high=1,
         when=When("drift.kind", ("background", "contrast", "noise")),
@@ -58,13 +58,14 @@ class DriftConfig(Section):
     round: int = knob(10, "t_0, the first round with the new concept", low=1, when=_DRIFTS)
     pattern: str = knob(
         "sudden",
-        "sudden = all at t_0; gradual, staggered = more examples, clients every round; recurring = by turns",
+        "sudden = all at t_0; gradual = more examples, staggered = more clients each round; "
+        "recurring = on, off",
         choices=("sudden", "gradual", "staggered", "recurring"),
         when=_DRIFTS,
     )
     span: int = knob(
         10,
-        "rounds: gradual, staggered, until all have changed; recurring, of each turn",
+        "rounds until all have changed (gradual, staggered), or of each phase (recurring)",
         low=1,
         when=(_DRIFTS, When("drift.pattern", ("sudden",), but=True)),
     )
@@ -73,7 +74,7 @@ class DriftConfig(Section):
     )
     examples: str = knob(
         "all",
-        "which change: all that a client has, or new = those that arrive then, the others stay as they are",
+        "examples that change: all = all that a client has, new = only those that arrive from then on",
         choices=("all", "new"),
         when=_DRIFTS,
     )

@@ -1,8 +1,8 @@
-"""What a run is described by: every run-config key, declared once, and the objects that carry the values.
+"""`Config`: the description of a run, with every run-config key declared once.
 
-The algorithms' sections stand in `task.config.algorithm_sections`, the others in `task.config.sections`, and
-`Config` has them all. A test holds the table in ``pyproject.toml`` to it. `task.config.read` reads the keys
-into these objects.
+The algorithms' sections are in `task.config.algorithm_sections`, the others in `task.config.sections`;
+`Config` has them all. A test checks that the table in ``pyproject.toml`` agrees. `task.config.read` reads the
+keys into these objects.
 """
 
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -100,11 +100,11 @@ __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
 
 class Seeds(NamedTuple):
-    """The seeds of a run by what their random numbers decide (`task.numerics.seeds` has the roles)."""
+    """The seeds of a run, by the role of their random numbers (see `task.numerics.seeds`)."""
 
     model: int  # the initial parameters
-    data: int  # who owns which examples, and which of them: partition, splits, subsets, generated data
-    train: int  # all that happens in rounds: selection, batches, dropout, devices, noise, attacks
+    data: int  # partition, splits, subsets, generated data
+    train: int  # everything during rounds: selection, batches, dropout, devices, noise, attacks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +117,26 @@ class Config:
         "see `bouquet models`",
         when=(but_algorithms(lambda entry: entry.fixed_model), When("models.levels", ("",))),
     )
-    loss: str = knob("", 'loss, by name or "package.module:name"; "" = that of the task')
-    metrics: str = knob("", 'further metrics, "f1-macro,net:Ece"; "" = the usual, see docs/training.md')
+    loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task')
+    metrics: str = knob(
+        "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/training.md'
+    )
     initial_model: str = knob(
-        "", 'file to start from, .safetensors, .pt or .pth; "" = drawn by seed; at a link below its kit'
+        "",
+        'initial parameters: a .safetensors, .pt or .pth file, at a link inside its kit; "" = drawn by seed',
     )
     initial_model_strict: bool = knob(
-        True, "refuse a file that does not fit whole; false names what did not", when=When("initial-model")
+        True,
+        "initial-model must have exactly the model's tensors; false = load what fits, and name the rest",
+        when=When("initial-model"),
     )
-    seed: int = knob(1, "every random number of the run comes from it", low=0)
-    model_seed: int = knob(-1, "the same of the initial parameters alone; -1 = seed", low=-1)
-    data_seed: int = knob(-1, "of partition, splits, subsets, generated data; -1 = seed", low=-1)
+    seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)
+    model_seed: int = knob(-1, "seed of the initial parameters; -1 = seed", low=-1)
+    data_seed: int = knob(-1, "seed of partition, splits, subsets, generated data; -1 = seed", low=-1)
     train_seed: int = knob(
-        -1, "of selection, batches, dropout, codes, simulated devices, noise and attacks; -1 = seed", low=-1
+        -1,
+        "seed of selection, batches, dropout, codes, simulated devices, noise and attacks; -1 = seed",
+        low=-1,
     )
     data: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
@@ -207,7 +214,7 @@ class Config:
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
 
     def __hash__(self) -> int:
-        """Return the hash of all keys, computed once: caches ask for it dozens of times a message."""
+        """Return the hash of all keys, computed once: caches need it dozens of times per message."""
         return self._hash
 
     @cached_property
@@ -219,14 +226,14 @@ class Config:
         return {key: value for key, value in vars(self).items() if key != "_hash"}
 
     def value(self, key: str) -> Value:
-        """Return what the run has of a run-config key."""
+        """Return the value of a run-config key."""
         section, name = _places()[key]
         found: Value = getattr(getattr(self, section) if section else self, name)
         return found
 
     @property
     def entry(self) -> Algorithm:
-        """The entry of the run's algorithm, in the variant that the keys of its solver ask for."""
+        """The algorithm's contract, in the variant that the keys of its solver select."""
         entry = algorithm_of(self.algorithm)
         for variant in () if is_reference(entry.solver) else entry.variants:
             if self.value(variant.key) == variant.value:
@@ -241,55 +248,55 @@ class Config:
 
     @property
     def widths(self) -> tuple[tuple[float, float], ...]:
-        """Width r and share of the clients by level, widest first; ``dropout-width`` is a level of all."""
+        """Width r and share of the clients by level, widest first; ``dropout-width`` is a single level."""
         return self.width.by_level() or ((self.train.dropout_width, 1.0),)
 
     def with_model(self, name: str) -> "Config":
-        """Return the run as a client sees it that has the model of this name."""
+        """Return the run as seen by a client that has this model."""
         return replace(self, model=name, models=replace(self.models, levels="", shares=""))
 
     @property
     def by_kind(self) -> bool:
-        """Whether the server has a model of each of ``models.levels``, of which a client trains one."""
+        """Whether the server has a model for each of ``models.levels``; each client trains one of them."""
         return bool(self.models.levels) and bool(algorithm_of(self.algorithm).distils)
 
     @property
     def narrow(self) -> bool:
-        """Whether clients train some of the units of each layer."""
+        """Whether clients train only some of the units of each layer."""
         return any(r < 1 for r, _ in self.widths)
 
     @property
     def parted(self) -> bool:
-        """Whether clients train parts of the model."""
+        """Whether clients train only parts of the model."""
         return self.by_kind or self.narrow
 
     @property
     def part_key(self) -> str:
-        """The key that says which part of the model a client has."""
+        """The key that decides which part of the model a client has."""
         return "models.levels" if self.by_kind else "width.levels" if self.width.levels else "dropout-width"
 
     @property
     def run_name(self) -> str:
-        """Name of the run: the key, or algorithm, data set, what was changed, and seed."""
+        """Name of the run: the key, or algorithm, data set, changed keys and seed."""
         return self.output.run_name or default_name(self)
 
     @property
     def horizon(self) -> bool:
-        """Whether what happens in a round follows from the number of rounds, so that it is no mere limit."""
+        """Whether the rounds depend on the number of rounds, so that it is more than a limit."""
         return self.train.lr_schedule == "cosine" or algorithm_of(self.algorithm).horizon
 
     @property
     def measured_share(self) -> float:
-        """Share of the clients that evaluate unless the run says otherwise."""
+        """Share of the clients that evaluate by default."""
         if self.dp.central:
-            return 0.0  # a client's own numbers are not protected
+            return 0.0  # the metrics of single clients are not protected
         at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
         return 1.0 if at_clients else 0.0
 
 
 @cache
 def _places() -> dict[str, tuple[str, str]]:
-    """Return by key the section that holds it, "" = the run itself, and its field."""
+    """Return, by key, its section ("" = the run itself) and field."""
     places = {key_of("", f.name): ("", f.name) for f in fields(Config) if f.default_factory is MISSING}
     for section in fields(Config):
         if section.default_factory is not MISSING:
@@ -298,5 +305,5 @@ def _places() -> dict[str, tuple[str, str]]:
     return places
 
 
-# Sections whose keys carry the section's name ("fedprox.mu"); the others' keys stand at the top.
+# Sections whose keys have the section's name as prefix ("fedprox.mu"); other keys have none.
 NESTED = frozenset(f.name for f in fields(Config) if f.default_factory is not MISSING) - FLAT

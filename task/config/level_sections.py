@@ -1,4 +1,4 @@
-"""The run-config keys of clients of several widths or kinds of models, and of public examples."""
+"""The run-config keys of clients with different widths or kinds of models, and of public examples."""
 
 from task.config.sections import Section, knob
 from task.config.when import AVERAGED, When, algorithms
@@ -8,16 +8,19 @@ from task.errors import ConfigError
 class WidthConfig(Section, switch="levels"):
     """Clients of several sizes: HeteroFL, Diao et al. 2021, and FedRolex, Alam et al. 2022."""
 
-    levels: str = knob("", 'r, shares of each layer\'s units that clients have: "1,0.5,0.25"; "" = all alike')
+    levels: str = knob(
+        "", 'levels r, shares of each layer\'s units that a client trains: "1,0.5,0.25"; "" = all train all'
+    )
     shares: str = knob("", 'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal')
     scheme: str = knob(
         "nested",
-        "a client's units: the first ones, a window that rolls on by a unit a round, or drawn each round",
+        "which units a client trains: the first, a window that moves by a unit each round, or drawn "
+        "each round",
         choices=("nested", "rolling", "random"),
     )
 
     def by_level(self) -> tuple[tuple[float, float], ...]:
-        """Return r and the share of the clients by level, widest first; () if all are alike.
+        """Return r and the share of the clients by level, widest first; () if there are no levels.
 
         Raises:
             ConfigError: Naming the key.
@@ -35,20 +38,22 @@ class WidthConfig(Section, switch="levels"):
 
 
 class ModelsConfig(Section, when=AVERAGED):
-    """Clients of several kinds of models, which never leave them."""
+    """Clients with different models, which never leave them."""
 
-    levels: str = knob("", 'models that clients have, in place of model: "logistic,mlp,2nn"; "" = all model')
+    levels: str = knob(
+        "", 'models of the clients, instead of model: "logistic,mlp,2nn"; "" = all have the same'
+    )
     shares: str = knob(
         "",
         'shares of the clients by level, dealt by name: "0.2,0.3,0.5"; "" = equal',
         when=When("models.levels"),
     )
     features: int = knob(
-        0, "units of a last hidden layer, ReLU, that is put into each model; 0 = as the model is", low=0
+        0, "add a last hidden layer with this number of ReLU units to each model; 0 = none", low=0
     )
 
     def by_level(self) -> tuple[tuple[str, float], ...]:
-        """Return name of the model and share of the clients by level; () if all have the run's model.
+        """Return the models' names and shares of the clients, by level; () if all have the run's model.
 
         Raises:
             ConfigError: Naming the key.
@@ -62,30 +67,30 @@ class ModelsConfig(Section, when=AVERAGED):
 
 
 class PublicConfig(Section, when=algorithms(lambda entry: entry.reads_public)):
-    """Public examples, the same at all parties, whose labels only `FedMDConfig.pretrain_epochs` needs."""
+    """Public examples, the same everywhere; only `FedMDConfig.pretrain_epochs` needs their labels."""
 
-    data: str = knob("", 'data set that they come from; "" = from the run\'s own, and no client has them')
-    examples: int = knob(500, "how many, drawn by the seed of the data", low=1)
+    data: str = knob("", 'data set of the public examples; "" = held out from the run\'s own data set')
+    examples: int = knob(500, "number of public examples, drawn by data-seed", low=1)
 
 
 class FedDFConfig(Section):
     """FedDF, Lin et al. 2020."""
 
-    steps: int = knob(
-        100, "N, the server's steps on public examples after each mean; 0 = FedAvg, without any", low=0
-    )
-    lr: float = knob(0.001, "learning rate of Adam in these steps, which falls to 0 along a cosine", above=0)
-    batch_size: int = knob(128, "public examples of a step", low=1)
+    steps: int = knob(100, "N, distillation steps of the server each round; 0 = FedAvg", low=0)
+    lr: float = knob(0.001, "learning rate of Adam in these steps, decaying to 0 along a cosine", above=0)
+    batch_size: int = knob(128, "batch size of these steps", low=1)
 
 
 class FedMDConfig(Section):
     """FedMD, Li and Wang 2019."""
 
     pretrain_epochs: int = knob(
-        0, "passes over the public examples and their labels before a client's first training", low=0
+        0, "epochs on the labelled public examples before a client's first training", low=0
     )
-    digest_epochs: int = knob(1, "passes over the public examples, to the consensus; 0 = none", low=0)
-    digest_lr: float = knob(0.0, "learning rate of their steps of SGD; 0 = learning-rate", low=0)
+    digest_epochs: int = knob(
+        1, "epochs of distillation of the consensus on the public examples; 0 = none", low=0
+    )
+    digest_lr: float = knob(0.0, "learning rate of SGD on the public examples; 0 = learning-rate", low=0)
 
 
 class FedProtoConfig(Section):
@@ -94,19 +99,19 @@ class FedProtoConfig(Section):
     lambda_: float = knob(1.0, "lambda of the term lambda/f |h(x) - C|^2; 0 = local training only", low=0)
     weights: str = knob(
         "examples",
-        "by what a client's prototype counts: its examples of the class, or as the authors' code all alike",
+        "weight of a client's prototype: its number of examples of the class, or 1 as in the authors' code",
         choices=("examples", "clients"),
     )
-    least: int = knob(1, "examples of a class below which a client sends no prototype of it", low=1)
+    least: int = knob(1, "fewest examples of a class for which a client sends a prototype", low=1)
     predict: str = knob(
         "head",
-        "what evaluations at clients predict by: the model's own head, or the nearest global prototype",
+        "how clients predict in evaluations: with the model's head, or by the nearest global prototype",
         choices=("head", "prototype"),
     )
 
 
 def _shares(section: str, text: str, levels: int) -> tuple[float, ...]:
-    """Return the shares of the clients by level; equal ones if the text names none."""
+    """Return the shares of the clients by level; equal shares if the text is empty."""
     wanted = f"{levels} shares of the clients, one for each of {section}.levels, that add up to 1"
     shares = _numbers(f"{section}.shares", text, wanted) if text else (1 / levels,) * levels
     if len(shares) != levels or any(s < 0 for s in shares) or abs(sum(shares) - 1) > 1e-6:

@@ -1,9 +1,9 @@
-"""Which run-config key a user meant who typed one that does not exist."""
+"""Suggestions for misspelt run-config keys."""
 
 import difflib
 from collections.abc import Collection
 
-# Words for keys in other frameworks and in papers.
+# Names of the same settings in other frameworks and in papers.
 ALIASES = {
     "algo": "algorithm",
     "batch": "batch-size",
@@ -42,13 +42,13 @@ ALIASES = {
 }
 
 
-MOST = 2  # keys that are named
+MOST = 2  # keys that are suggested
 
 
 def nearest(key: str, known: Collection[str], algorithm: str = "") -> list[str]:
-    """Return the keys that were most probably meant, the likeliest first.
+    """Return the keys that the user most probably meant, the likeliest first.
 
-    A key of the run's own `algorithm` is likelier than one of another.
+    A key of the run's `algorithm` is likelier than another algorithm's.
     """
     word = key.lower().replace("_", "-")
     last = word.rpartition(".")[2]
@@ -60,7 +60,7 @@ def nearest(key: str, known: Collection[str], algorithm: str = "") -> list[str]:
 
 
 def unknown_key(key: str, known: Collection[str], algorithm: str = "") -> str:
-    """Return the sentence that refuses a key and names the nearest ones."""
+    """Return the error text for an unknown key, with the nearest ones."""
     near = nearest(key, known, algorithm)
     meant = " or ".join(f'"{k}"' for k in near)
     hint = f"Did you mean {meant}? " if near else ""

@@ -1,4 +1,4 @@
-"""The option ``-c``: pairs ``key=value`` in one text, as `flwr run` takes them."""
+"""The option ``-c``: ``key=value`` pairs in one text, as in `flwr run`."""
 
 import json
 import re
@@ -16,10 +16,10 @@ SEVERAL = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 
 
 def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
-    """Return the run-config keys of ``-c`` options: pairs, or the path of a TOML file; later ones count.
+    """Return the run-config keys of ``-c`` options: pairs, or the path of a TOML file; later ones win.
 
     Raises:
-        ConfigError: A word is no pair, or a value is not TOML; with the text to type instead.
+        ConfigError: A word is not a pair, or a value is not TOML; the error says what to type instead.
     """
     keys: dict[str, Value] = {}
     for option in options or ():
@@ -45,7 +45,7 @@ def parse_options(options: Iterable[str] | None) -> dict[str, Value]:
 
 
 def typed(options: Iterable[str] | None) -> dict[str, Value]:
-    """Return the keys of ``-c`` options that the user has typed, as opposed to those of TOML files."""
+    """Return the keys of ``-c`` options that the user typed, without those of TOML files."""
     return parse_options(option for option in options or () if not _is_file(option))
 
 
@@ -54,10 +54,10 @@ def _is_file(option: str) -> bool:
 
 
 def pairs_in(option: str, form: str, value: str = _ONE) -> dict[str, str]:
-    """Return the pairs of an option, the values as text that a regular expression `value` matches.
+    """Return the pairs of an option; their values are texts that match the regular expression `value`.
 
     Raises:
-        ConfigError: Something is no pair; `form` says how pairs are written. Or a key stands there twice.
+        ConfigError: Something is not a pair (`form` says how pairs are written), or a key occurs twice.
     """
     pair = re.compile(rf"\s*(?P<key>[^\s=]+)\s*=\s*(?P<value>{value})(?=\s|$)")
     found: dict[str, str] = {}
@@ -74,7 +74,7 @@ def pairs_in(option: str, form: str, value: str = _ONE) -> dict[str, str]:
 
 
 def toml_value(text: str) -> Value | None:
-    """Return a value that is TOML, else None."""
+    """Return the value of a TOML text, or None if it is not TOML."""
     try:
         value: Value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -83,12 +83,12 @@ def toml_value(text: str) -> Value | None:
 
 
 def _kind(key: str) -> type:
-    """Return the type of a key's value; that of a text if the key is not known."""
+    """Return the type of a key's value; `str` if the key is unknown."""
     return type(defaults().get(key, ""))
 
 
 def _misspelt(key: str, text: str) -> str:
-    """Return what was expected where no text in quotes would do: a number, true or false; "" elsewhere."""
+    """Return what a key expects if not a text in quotes: a number, true or false; else ""."""
     kind = _kind(key)
     if kind is bool and text.lower() not in ("true", "false"):
         return f"{key}: expected true or false; got {text}"
@@ -102,7 +102,7 @@ def _misspelt(key: str, text: str) -> str:
 
 
 def _corrected(key: str, text: str) -> str:
-    """Return what was probably meant by a value that is not TOML."""
+    """Return what the user probably meant by a value that is not TOML."""
     kind = _kind(key)
     if kind in (int, float):
         return repr(kind(text))

@@ -1,4 +1,4 @@
-"""Folders that a run uses: of raw data, of decoded data, of what clients keep."""
+"""Folders that a run uses: raw data, decoded data, client state."""
 
 import os
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ def data_dir(config: DataConfig) -> Path:
 
 
 def state_root(config: Config) -> Path:
-    """Return the folder of what clients keep: the key, else a folder next to the decoded data."""
+    """Return the folder of client state: the key's, else one next to the decoded data."""
     chosen = config.output.state_dir
     return Path(chosen).expanduser() if chosen else state_in(cache_dir(config.data))
 
 
 def own_state_root(node_config: Mapping[str, Any]) -> Path:
-    """Return the folder of what a deployed node keeps, whatever a run says that may name paths there."""
+    """Return a deployed node's folder of client state, which no run can change."""
     chosen, cache = (str(node_config.get(key, "")) for key in ("state-dir", "cache-dir"))
     return Path(chosen).expanduser() if chosen else state_in(_cache(cache))
 
 
 def state_in(cache: Path) -> Path:
-    """Return the folder of what clients keep next to decoded data."""
+    """Return the folder of client state next to the decoded data."""
     return cache / "state"

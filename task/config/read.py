@@ -1,9 +1,9 @@
 """Run config -> frozen dataclasses; the only reader of the kebab-case keys.
 
 A run is described by the flat keys of ``[tool.flwr.app.config]`` in ``pyproject.toml``, overridden by a
-recipe (``task/recipes/*.toml``) and by ``-c key=value``. Here each key is checked by itself; whether they go
-together is `task.resolve.read`'s question. Below the two ``app.py`` files only the objects of
-`task.config.knobs` travel.
+recipe (``task/recipes/*.toml``) and by ``-c key=value``. This module checks each key by itself;
+`task.resolve.read` checks whether they go together. Below the two ``app.py`` files only the objects of
+`task.config.knobs` are used.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from task.config.when import When
 from task.errors import ConfigError, choose_from
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-RUNS = "runs"  # table of a scene, each of whose tables is what one run sets besides
+RUNS = "runs"  # table of a scene; each of its tables has the additional keys of one run
 SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One key as `knobs` lists it."""
+    """One run-config key and its declaration."""
 
     key: str
     section: str  # field of Config that holds it; "" = Config itself
@@ -41,8 +41,8 @@ class Knob:
     doc: str
     bounds: Mapping[str, float]  # by `SIGNS`
     choices: tuple[str, ...] | tuple[int, ...]
-    when: tuple[When, ...]  # what must hold for a run to read it, beside what holds of its owner
-    section_when: tuple[When, ...] = ()  # and what of the whole section
+    when: tuple[When, ...]  # further conditions for a run to read it, besides its owner's
+    section_when: tuple[When, ...] = ()  # those of the whole section
 
 
 @cache  # a node reads its config with every message
@@ -60,7 +60,7 @@ def knobs() -> tuple[Knob, ...]:
 
 
 def _switched(k: Knob, section: type[Section] | None) -> Knob:
-    """Add the conditions of a key's section, of which its own take the place of the switch."""
+    """Add the conditions of a key's section; a key's own conditions replace the section's switch."""
     if section is None:
         return k
     own = k.when
@@ -72,7 +72,7 @@ def _switched(k: Knob, section: type[Section] | None) -> Knob:
 
 
 def section_title(section: str) -> str:
-    """Return what the keys of a section are about, as its class says; "" is the run itself."""
+    """Return the title of a section, from its class's docstring; "" is the run itself."""
     doc = dict(_sections())[section].__doc__ if section else "Run."
     return (doc or "").partition("\n")[0].rstrip(".")
 
@@ -95,10 +95,10 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
 
 
 def read_checked(run_config: Mapping[str, Any]) -> Config:
-    """Return the config of a run that was accepted where it began, from the keys in its files.
+    """Return the config of a run that was already checked when it started, from the keys in its files.
 
-    Each key is checked by itself. Whether they go together is not asked again: a model's card has no paths,
-    and what a server measures follows from its data, which need not be on this machine.
+    Each key is checked by itself, but not again whether they go together: a model's card has no paths, and
+    what a server measures depends on its data, which may not be on this machine.
 
     Raises:
         ConfigError: An unknown key, a wrong type or a value out of range.
@@ -115,7 +115,7 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
 
 
 def _parted(config: Config) -> Config:
-    """Deal columns where the clients are parties, whose test set is one of the rows that all have."""
+    """Use partition=columns if the clients are parties; their test set is one of the rows that all have."""
     if not algorithm_of(config.algorithm).vertical:
         return config
     partition = "columns" if config.data.partition == DataConfig.partition else config.data.partition
@@ -123,7 +123,7 @@ def _parted(config: Config) -> Config:
 
 
 def _measured(config: Config) -> Config:
-    """Put the default of the run's algorithm in the place of ``fraction-evaluate = -1``."""
+    """Replace ``fraction-evaluate = -1`` by the algorithm's default."""
     share = config.server.fraction_evaluate
     if share >= 0:
         return config
@@ -141,7 +141,7 @@ def defaults() -> Mapping[str, Value]:
 
 
 def _checked(k: Knob, raw: object) -> Value:
-    """Return `raw` as the knob's type, or refuse it."""
+    """Return `raw` as the key's type, or refuse it."""
     if k.type is float and isinstance(raw, int) and not isinstance(raw, bool):
         raw = float(raw)
     if type(raw) is not k.type:

@@ -1,4 +1,4 @@
-"""The name of a run that was given none: algorithm, data set, what was changed, seed."""
+"""The default name of a run (algorithm, data set, changed keys, seed) and digests of its keys."""
 
 import dataclasses
 import hashlib
@@ -9,39 +9,39 @@ from typing import Any
 
 from task.config.sections import Value
 
-FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys stand at the top
-# Keys that change where and how fast a run is computed, not what is computed, and why each of them does not.
+FLAT = frozenset({"data", "train", "server", "output"})  # sections whose keys have no prefix
+# Keys that change where and how fast a run is computed, but not its result; each with the reason.
 MACHINE: Mapping[str, str] = {
     "run-name": "names folders",
     "runs-dir": "a folder of the server's",
-    "resume": "whether the server goes on from its checkpoint",
+    "resume": "whether the server continues from its checkpoint",
     "progress": "what a terminal shows",
     "tracker": "where the server's results are sent, too",
     "checkpoint-every": "how often the server saves",
     "cache-dir": "a folder of decoded data",
     "data-dir": "a folder of raw data",
-    "state-dir": "a folder of what clients keep",
-    "min-nodes": "for how many nodes the server waits",
-    "keep-state": "whether what clients kept is deleted when the run is over",
+    "state-dir": "the folder of client state",
+    "min-nodes": "the number of nodes that the server waits for",
+    "keep-state": "whether client state is deleted after the run",
     "round-timeout": "how long the server waits for a round",
     "roll-call-timeout": "how long the server waits for nodes",
 }
 CHANGE_NO_RESULT = frozenset(MACHINE)
-# Keys that a resumed run may have changed too: its name stays.
+# Keys that may also change when a run is resumed: its name stays.
 LENGTHEN = frozenset(
     {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"} | {"dp.max-epsilon"}
 )
 
-# Keys that a node has values of its own for, or that its data answer, and why.
+# Keys whose values a node takes from its own settings or data; each with the reason.
 OF_A_NODE: Mapping[str, str] = {
     "data-path": "the node's own data",
-    "initial-model": "a file of the server's, whose model goes down",
-    "task": "what a node's data say where the run does not",
+    "initial-model": "a file of the server, which sends its model",
+    "task": "follows from a node's data if the run leaves it open",
 }
 
 LONGEST = 80  # characters
 _NAMED = frozenset({"algorithm", "dataset", "seed"})  # always part of the name
-_BARE = frozenset({"model", "partition", "selection"})  # whose values say what they are
+_BARE = frozenset({"model", "partition", "selection"})  # keys whose values are clear without the key
 
 
 def key_of(section: str, name: str) -> str:
@@ -51,9 +51,9 @@ def key_of(section: str, name: str) -> str:
 
 
 def changed(config: Any) -> dict[str, Value]:
-    """Return the keys of a `Config` that are not at their defaults, in the order of declaration.
+    """Return the keys of a `Config` whose values are not the defaults, in the order of declaration.
 
-    What follows from the algorithm is no change: a personalised run has ``fraction-evaluate`` = 1.
+    A value that follows from the algorithm is no change: a personalised run has ``fraction-evaluate`` = 1.
     """
     found: dict[str, Value] = {}
     for field in dataclasses.fields(config):
@@ -70,30 +70,30 @@ def changed(config: Any) -> dict[str, Value]:
 
 
 def terms(keys: Mapping[str, Value]) -> str:
-    """Return the SHA-256 of those of a run's keys that its server and all nodes share, resumed or not."""
+    """Return the SHA-256 of the keys that the server and all nodes of a run must share, in all attempts."""
     return digest_but(keys, CHANGE_NO_RESULT | LENGTHEN | OF_A_NODE.keys())
 
 
 def session_terms(keys: Mapping[str, Value]) -> str:
-    """Return the SHA-256 of those of a run's keys that its server and all nodes share in one attempt."""
+    """Return the SHA-256 of the keys that the server and all nodes of a run must share in one attempt."""
     return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys())
 
 
 def all_terms(keys: Mapping[str, Value]) -> str:
-    """Return the SHA-256 of all keys of a run as a node reads them, but those of places and waits."""
+    """Return the SHA-256 of all keys of a run as a node reads them, except folders and timeouts."""
     return digest_but(keys, MACHINE.keys() | OF_A_NODE.keys() - {"task"})
 
 
 def digest_but(keys: Mapping[str, Value], left: Collection[str]) -> str:
-    """Return the SHA-256 of a run's keys but those that are `left` out."""
+    """Return the SHA-256 of a run's keys, without those in `left`."""
     taken = {key: value for key, value in keys.items() if key not in left}
     return hashlib.sha256(json.dumps(taken, sort_keys=True).encode()).hexdigest()
 
 
 def default_name(config: Any) -> str:
-    """Return ``algorithm-dataset-<changes>-seed``, the name of a folder, of at most `LONGEST` letters.
+    """Return ``algorithm-dataset-<changes>-seed``, a folder name of at most `LONGEST` characters.
 
-    Of a configuration that is too long for that, the first changes and a fingerprint of all are named.
+    If that would be too long, it has only the first changes, and a fingerprint of all.
     """
     left = CHANGE_NO_RESULT | LENGTHEN | _NAMED
     keys = {key: value for key, value in changed(config).items() if key not in left}
@@ -122,5 +122,5 @@ def _part(key: str, value: Value) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text with letters of any folder's name only."""
+    """Return a text without characters that are unsafe in folder names."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"

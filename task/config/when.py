@@ -1,8 +1,8 @@
-"""When a run reads a key: conditions that stand beside the key, or with its section.
+"""Conditions under which a run reads a key; they are declared with the key or its section.
 
 A section is read if and only if its owner is active. The catalogue says which keys an algorithm or a
-selection policy owns (`Algorithm.reads`, `Selection.reads`); what switches on any other section, and what
-holds of single keys within a section, is said where the key is declared.
+selection policy owns (`Algorithm.reads`, `Selection.reads`). For all other sections and keys the condition is
+part of the declaration.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ class When:
     """A condition on one key of a run."""
 
     key: str
-    values: tuple[Value, ...] = ()  # those that satisfy the condition; none = any but 0, false and ""
+    values: tuple[Value, ...] = ()  # values that satisfy the condition; none = any except 0, false and ""
     but: bool = False  # whether all other values satisfy it instead
-    other: "When | None" = None  # a second condition that is enough by itself
-    why: str = ""  # what is true of the values, where they do not say it themselves
+    other: "When | None" = None  # an alternative condition
+    why: str = ""  # the reason, where the values don't explain it
 
     def holds(self, run: Mapping[str, Value]) -> bool:
-        """Return whether a run, given by all its keys, satisfies the condition."""
+        """Return whether a run, given by its keys, satisfies the condition."""
         found = (run[self.key] in self.values) is not self.but if self.values else bool(run[self.key])
         if self.key == "algorithm" and not self.but:
-            found = found or is_reference(str(run[self.key]))  # a rule of a user's own may read any
+            found = found or is_reference(str(run[self.key]))  # a user's own rule may read any key
         return found or (self.other is not None and self.other.holds(run))
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class When:
         return f"{words}, or {self.other}" if self.other else words
 
 
-Conditions = When | tuple[When, ...]  # all of which must hold
+Conditions = When | tuple[When, ...]  # all must hold
 
 
 def as_toml(value: Value) -> str:
@@ -50,12 +50,12 @@ def as_toml(value: Value) -> str:
 
 
 def algorithms(holds: Callable[[Algorithm], object], other: When | None = None) -> When:
-    """Return the condition that the algorithm is one whose entry `holds`."""
+    """Return the condition that the algorithm's entry satisfies `holds`."""
     return When("algorithm", _those(holds), other=other)
 
 
 def but_algorithms(*hold: Callable[[Algorithm], object], other: When | None = None, why: str = "") -> When:
-    """Return the condition that the algorithm is none of those whose entries satisfy one of `hold`."""
+    """Return the condition that the algorithm's entry satisfies none of `hold`."""
     names = [name for holds in hold for name in _those(holds)]
     return When("algorithm", tuple(names), but=True, other=other, why=why)
 
@@ -64,7 +64,7 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
     return tuple(sorted(name for name, entry in ALGORITHMS.items() if holds(entry)))
 
 
-# Parties of one model all take part in every step, and have no use for what is about some clients.
+# Vertical: all parties take part in every step, so keys about some of the clients have no meaning.
 AVERAGED = but_algorithms(lambda entry: entry.vertical)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)

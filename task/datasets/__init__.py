@@ -37,8 +37,8 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     """Return the data set that the run names; decode it if no process did before.
 
     ``pool-test`` makes the training pool all rows, so that there is no global test set (``num_train`` is
-    then the number of rows). ``max-examples`` keeps so many rows of the pool, drawn by the run's seed; a
-    global test set stays whole. Both are refused for data with natural owners.
+    then the number of rows). ``max-examples`` is the number of the pool's rows that are kept, drawn by the
+    run's seed; a global test set stays whole. Both are refused for data with natural owners.
 
     Raises:
         ConfigError: No such data set, or max-examples or pool-test with natural owners.
@@ -91,7 +91,7 @@ def _stamp(source: Source) -> Stamp:
 def load_owned(
     config: DataConfig, data_path: str, client_name: str, seed: int, *, grows: bool = False
 ) -> Dataset:
-    """Return data that a node brings, all of which belong to one client.
+    """Return a node's own data, which all belong to one client.
 
     The rows from ``num_train`` on are the client's own test set: the file's test part, or if it has none
     a share ``local_test_fraction``, drawn by the client's name.
@@ -248,7 +248,8 @@ def _cached(request: Request, source: Source, max_examples: int = 0, pool_test: 
 def _files(source: Source) -> dict[str, Any]:
     """Return how many files were read, and the names of the first, as of `task.datasets.facts`.
 
-    Names are below the folder that has all of them, so that pictures are told apart by their class folders.
+    Names are relative to the folder that has all of them, so that pictures in different class folders have
+    different names.
     """
     if not source.files:
         return {}
@@ -297,7 +298,7 @@ def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
         y=whole.y[rows],
         ids=None if whole.ids is None else whole.ids[rows],
         num_train=max_examples,
-        description=f"{whole.description}, of which {max_examples} training examples are used",
+        description=f"{whole.description}, {max_examples} of its training examples are used",
     )
 
 

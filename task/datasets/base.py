@@ -89,7 +89,7 @@ def no_progress_thread() -> None:
 
 
 class Names:
-    """Hands out owners' names that are unique and can be file names, and stay readable."""
+    """Makes owners' names unique, readable, and valid as file names."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -115,7 +115,7 @@ def _stacked(lists: Sequence[npt.ArrayLike]) -> tuple[Rows, Rows]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decoded:
-    """What a decoder hands to the cache."""
+    """What a decoder gives to the cache."""
 
     # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...], uint8 text
     # windows [N, T] or numbers of words int32 [N, T] (`task.datasets.words`).
@@ -288,7 +288,7 @@ class Dataset(Decoded):
         name = self.classes[int(first[0])] if self.classes else str(first[0])
         raise DataError(
             f"{local(self.source)}: expected training examples of two classes or more; all "
-            f'{self.num_train} are of one, "{local(name)}", so that there is nothing to learn. Are the '
+            f'{self.num_train} are of one, "{local(name)}", so there is nothing to learn. Are the '
             "labels the right ones?"
         )
 
@@ -324,7 +324,7 @@ class Request:
     data_path: str = ""  # file or folder of imagefolder, csv and npz
     num_classes: int = 0  # 0 = from the data
     task: str = "auto"  # what the targets are for; "auto" = what they are by themselves
-    num_clients: int = 0  # population K; 0 = as many as there are owners
+    num_clients: int = 0  # population K; 0 = the number of owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     owner: str = ""  # the one client who owns all rows; "" for pooled data

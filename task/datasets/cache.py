@@ -97,7 +97,7 @@ def store(folder: Path, arrays: Arrays, meta: Mapping[str, Any]) -> tuple[Arrays
 def keep_newest(folder: Path, pattern: str, most: int) -> None:
     """Delete the oldest entries next to `folder` whose names match, all but `most`; it itself stays.
 
-    Whoever has one mapped keeps it until it is done.
+    A process that has one mapped keeps it until it is done.
     """
     others = [path for path in folder.parent.glob(pattern) if path != folder]
     times = {path: path.stat().st_mtime_ns for path in others}

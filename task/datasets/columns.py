@@ -159,7 +159,7 @@ def column_names(dataset: Dataset) -> tuple[str, ...]:
     return (*names, *(f"{names[j]} missing" for j in firsts)) if indicator else names
 
 
-LARGE, UNLIKE = 1e3, 100  # a column whose values are larger, or so many times as large as another's
+LARGE, UNLIKE = 1e3, 100  # a column whose values are larger, or larger than another's by this factor
 _SAMPLE, _NAMED = 20_000, 3
 _PICTURE = 16  # pixels that a picture has at least
 
@@ -170,7 +170,7 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
     Pixels that are not scaled are named as such. It is private where the data are: it has names and numbers
     of columns. Of many rows a part is looked at.
     """
-    own = is_reference(config.dataset)  # of which only its maker could prepare the columns
+    own = is_reference(config.dataset)  # only its maker could prepare its columns
     if config.standardise or dataset.kind != "features" or not (own or config.dataset in TABLES):
         return ""
     x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])

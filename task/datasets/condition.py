@@ -1,7 +1,7 @@
 """Conditions: a number that a conditional model is given with each example, one-hot behind its pixels.
 
 The run-config key ``condition`` says which number of a row it is: that of its client, counted from 0 as in
-the clients' names, or that of its class. Like feature skew it belongs to the row and not to whoever reads it:
+the clients' names, or that of its class. Like feature skew it belongs to the row and not to its reader:
 training and test rows have it in every algorithm, and so have the pool of `centralised` and the rows of the
 global test set, which are dealt evenly to the clients. A model learns to draw the pixels alone.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Conditioned(Dataset):
-    """Images whose examples are vectors: p pixels, then C numbers of which the condition's is 1."""
+    """Images whose examples are vectors: p pixels, then C numbers, the condition's being 1, the others 0."""
 
     drawn_from: Dataset  # the images as they are
     conditions: Sequence[str]  # C names, of clients or classes
@@ -63,7 +63,7 @@ def by_client(config: Config) -> bool:
 
 
 def outputs_of(config: Config, classes: int) -> int:
-    """Return what a model is built for: so many conditions if it is given one, else the data's classes."""
+    """Return what a model is built for: the number of conditions if it is given one, else of classes."""
     return config.data.num_clients if by_client(config) else classes
 
 
@@ -73,7 +73,8 @@ def conditioned(dataset: Dataset, names: Sequence[str], client_of: Rows, config:
     `names` are the clients', and `client_of` has the number of each row's client, which labels do not need.
 
     Raises:
-        ConfigError: The examples are no images, have no classes, or clients have numbers that nobody trains.
+        ConfigError: The examples are no images, have no classes, or clients have numbers that no client
+        trains.
     """
     clients = by_client(config)
     if dataset.drift:
@@ -99,7 +100,7 @@ def conditioned(dataset: Dataset, names: Sequence[str], client_of: Rows, config:
         )
     if clients and not config.data.num_clients:
         raise ConfigError(
-            f'run-config key "num-clients": "{config.model}" is given the client\'s number, one of so many; '
+            f'run-config key "num-clients": "{config.model}" is given the client\'s number; '
             f"expected {len(names)}, the number of the data set's owners; got 0"
         )
     classes = dataset.classes or [str(i) for i in range(dataset.num_classes)]

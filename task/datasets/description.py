@@ -36,7 +36,7 @@ PARTS = {
     "target": "the name of the column to predict",
     "classes": "the names of the classes",
 }
-MOST_NUMBERS = 10_000  # classes without names that are told apart by their numbers
+MOST_NUMBERS = 10_000  # classes without names, known by their numbers
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Meaning:
         """Return the parts in which two descriptions differ, in the order of `PARTS`.
 
         Digests are salted with the columns: where these differ, the other parts that have names count as
-        equal, since nobody can say.
+        equal, since they cannot be compared.
         """
         salted = self.parts.get("columns") != other.parts.get("columns")
         parts = ("kind", "columns") if salted else tuple(PARTS)

@@ -1,4 +1,4 @@
-"""Digit-5: the ten digits in five domains, each of which is a client.
+"""Digit-5: the ten digits in five domains; each domain is a client.
 
 The five come as MATLAB files with M3SDA (Peng et al. 2019, arXiv 1812.01754): MNIST, MNIST-M, SVHN, synthetic
 digits and USPS. All become 32x32 RGB, smaller ones by bilinear scaling.

@@ -19,7 +19,7 @@ def download(
     The class `kind` of torchvision's data sets fetches it, with `options`.
 
     Raises:
-        DataError: The download failed; it says what to put where by hand, and gives `advice`.
+        DataError: The download failed; the error says which files to put where by hand, and gives `advice`.
     """
     place = next((p for p in places if _writable(p)), places[-1])
     target = place / folder

@@ -126,7 +126,7 @@ def _range(values: list[float]) -> str:
 def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
     """Return the facts, or the data block of ``config.json``, for people.
 
-    At most so many names are in a line. The block of an earlier version says less.
+    At most `most` names are in a line. The block of an earlier version says less.
     """
     found: list[Line] = []
     if facts.get("at") == "nodes":

@@ -154,7 +154,7 @@ def _parts(where: str, level: _Level, top: Place) -> dict[str, str]:
     loose = [name for name in inside if name not in groups and level.pictures.get((*top, name))]
     if loose:
         raise DataError(
-            f"{local(where)}: expected {EXPECTED}; beside {_some(groups)}, which hold folders, "
+            f"{local(where)}: expected {EXPECTED}; next to {_some(groups)}, which hold folders, "
             f"{_some(loose)} holds pictures that are in no folder of a class. Sort them into such folders or "
             "move them away"
         )
@@ -169,7 +169,7 @@ def _parts(where: str, level: _Level, top: Place) -> dict[str, str]:
 
 
 def _check_classes(where: str, level: _Level, base: Place) -> None:
-    """Refuse classes that hold folders, of which nobody knows what they are."""
+    """Refuse class folders that hold folders, whose meaning is unknown."""
     for name in level.nested(base):
         if deeper := [d for d in level.nested((*base, name)) if (*base, name, d) in level.holding]:
             raise DataError(

@@ -9,9 +9,9 @@ header                              cells
 ``income:target``                   what is predicted; without it the column ``label``, else the last one;
                                     several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
-``patient:ignore``                  anything; nobody reads them
-``patient:id``                      who the row is of, each once: parties with other columns of the same
-                                    people match their rows by it. Such a file may be without a target, or
+``patient:ignore``                  anything; not read
+``patient:id``                      who the row is of, each once: parties with different columns of the same
+people match their rows by it. Such a file may be without a target, or
                                     without a feature; the target is typed or called ``label``
 ``client``, ``split``               the owner's name; "train" or "test"
 ==================================  =====================================================================

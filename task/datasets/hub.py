@@ -168,7 +168,7 @@ def _roles(key: str, columns: Any) -> _Roles:
         what = f"{local(', '.join(strange))} cannot be an input" if strange else "no such columns"
         raise DataError(
             f"{key}: expected one column of pictures, one of lists or arrays of numbers, or columns of "
-            f"single numbers beside the label {local(labels[0])}; got {local(listed)}: {what}. {_TODO}"
+            f"single numbers next to the label {local(labels[0])}; got {local(listed)}: {what}. {_TODO}"
         )
     return _Roles(tuple(others), labels[0], False)
 

@@ -126,7 +126,7 @@ def _kept(request: Request, source: Source, everyone: list[User]) -> list[User]:
     """Leave out who has no training examples.
 
     Raises:
-        DataError: Nobody is left.
+        DataError: No user is left.
     """
     kept = [user for user in everyone if len(user[1][0])]
     if not kept:

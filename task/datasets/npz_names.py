@@ -50,7 +50,7 @@ def class_names(where: str, arrays: Mapping[str, npt.NDArray[Any]]) -> tuple[str
     """Return the names of the classes; () if the file names none.
 
     Raises:
-        DataError: They are no texts, there is one twice, or they are not as many as y has.
+        DataError: They are not texts, one occurs twice, or their number is not that of y.
     """
     names, y = _names(where, arrays, "classes"), arrays["y"]
     if names and y.ndim == 2 and y.shape[1] != len(names):

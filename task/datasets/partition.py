@@ -49,7 +49,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
         deals.classes_unbalanced, ("classes_per_client",),
     ),
     "columns": PartitionSpec(
-        "all rows, and of their columns as many as `columns` says: parties of a vertical algorithm",
+        "all rows, but only the party's columns, as `columns` says: parties of a vertical algorithm",
         deals.whole, ("columns",),
     ),
     "dirichlet": PartitionSpec(
@@ -240,7 +240,7 @@ def _check(dataset: Dataset, config: DataConfig) -> None:
         )
     if not natural and config.num_clients < 1:
         raise ConfigError(
-            'run-config key "num-clients": 0 (as many as the data set has owners) needs '
+            'run-config key "num-clients": 0 (the number of owners) needs '
             f'partition = "natural"; got "{config.partition}". Say how many clients there are.'
         )
     if config.partition == "columns":

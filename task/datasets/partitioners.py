@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from task.config.sections import DataConfig
 from task.datasets.base import Rows, no_progress_thread
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
 from task.references import load_reference, place
@@ -166,8 +166,8 @@ def classes_unbalanced(deal: Deal) -> list[Rows]:
     c, and so on. Of a class of n examples, shuffled, each of its m holders but the last gets u, drawn
     uniformly from low .. high, both included, and the last gets the rest, at least as many as any other:
     high = floor(n / m) and low = max(floor(high / 10), least), at most high; least is the c-th part, rounded
-    up, of what a client needs to keep ``min-client-examples`` for training. Classes that no client needs any
-    more stay unused.
+    up, of what a client needs to keep ``min-client-examples`` for training. Classes that no client needs stay
+    unused.
 
     Deviations from PFLlib: it deals a class in the order of the file; its least is
     min(B / (1 - 0.75), N / (2 K)) / C, which secures no size; and where the clients cannot be cut into such
@@ -231,7 +231,7 @@ def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
 
 
 def _with_test_part(config: DataConfig) -> int:
-    """Return the least number of examples of which min-client-examples remain for training."""
+    """Return the smallest number of examples that leaves min-client-examples for training."""
     size = config.min_client_examples
     while size - local_test_size(size, config.local_test_fraction) < config.min_client_examples:
         size += 1
@@ -317,7 +317,7 @@ def brought(deal: Deal) -> list[Rows]:
 
     Raises:
         ConfigError: It is no callable.
-        DataError: It fails, or its lists are not one for each client, disjoint and of rows that there are.
+        DataError: It fails, or its lists are not one for each client, disjoint and of existing rows.
     """
     name, clients = deal.config.partition, deal.config.num_clients
     key = f'run-config key "partition": "{name}"'

@@ -9,8 +9,8 @@ mode                        read as
 ``CMYK``, ``YCbCr``         converted to RGB by Pillow, without a colour profile
 ==========================  ==============================================================================
 
-All others are refused by name, more than 8 bits a value among them: nobody knows which range of such values
-counts, and sites would each guess their own. So are pictures with a transparent pixel, whose colour is
+All others are refused by name, more than 8 bits a value among them: the meaningful range of such values is
+unknown, and each site would guess its own. So are pictures with a transparent pixel, whose colour is
 arbitrary, and files of several pictures; of a camera's ``MPO`` the first is read. Pictures are turned as
 their EXIF orientation says.
 """
@@ -97,7 +97,7 @@ def pixels_of(image: "Image") -> npt.NDArray[np.uint8]:
 
 def _too_deep(mode: str) -> PictureError:
     return PictureError(
-        f"of more than 8 bits a value (mode {mode}), of which nobody knows the range that counts. {_TODO}"
+        f"of more than 8 bits a value (mode {mode}), whose meaningful range is unknown. {_TODO}"
     )
 
 

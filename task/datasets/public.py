@@ -1,8 +1,8 @@
 """Public examples: the same rows at every party, which no message carries.
 
-Nobody reads their labels, unless the run says that models begin with them (``fedmd.pretrain-epochs``).
+Their labels are not read, unless models are pretrained on them (``fedmd.pretrain-epochs``).
 
-They come from a data set that everybody can have (``public.data``), or from the run's own training pool
+They come from a data set that all parties can have (``public.data``), or from the run's own training pool
 (``public.data = ""``); of a pool they are taken out before any client trains or tests. Which rows follows
 from the seed of the data. Where all parties need them (`task.catalogue.entry.Algorithm.public`), every node
 says the SHA-256 of its examples when it registers, and one whose examples are others takes no part. Where the

@@ -12,7 +12,7 @@ background      s (k + 1) / K in place of every x < 0.1: pale for the first clie
 styles          k mod 5 says which: none, invert, one quarter turn, noise of 0.2, contrast of 0.5
 ==============  ==========================================================================================
 
-s is ``feature-skew-strength``. The skew belongs to the row and not to whoever reads it: a client's training
+s is ``feature-skew-strength``. The skew belongs to the row and not to its reader: a client's training
 and test rows have its skew exactly once, in every algorithm, and so have they in the pool that `centralised`
 trains on. The rows of the global test set are dealt evenly to the clients by the data's seed, and each has
 the skew of its client: the set is the union of all clients' inputs.
@@ -196,7 +196,7 @@ def _check(dataset: Dataset, config: Config, key: str, kind: str) -> None:
 
 
 def _clients_of(dataset: Dataset, partition: Partition, config: Config, key: str) -> Rows:
-    """Return the number of the client whose skew each row has; 0 for rows that nobody reads.
+    """Return, for each row, the number of the client whose skew it has; 0 for unread rows.
 
     Raises:
         ConfigError: Clients overlap; naming the key that needs them not to.

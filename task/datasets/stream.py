@@ -81,7 +81,7 @@ class DataStream:
 
 
 def chosen(seed: int, role: str, names: Sequence[str]) -> list[str]:
-    """Return names in an order drawn by seed and name, of which a share is taken from the front."""
+    """Return names in an order drawn by seed and name; a share of them is taken from the front."""
     return sorted(names, key=lambda name: (seeds.seed_for(seed, role, client=name), name))
 
 

@@ -59,7 +59,7 @@ def targets(
 
 
 def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
-    """Return whether a column has numbers, at least one of which is no class number."""
+    """Return whether a column has numbers and at least one is not a class number."""
     if column.values:
         return False
     values = [number(row.labels[0]) for row in rows]

@@ -1,8 +1,8 @@
 """The trigger of a backdoor: a patch in a corner, whatever the inputs are.
 
 Bagdasaryan et al., AISTATS 2020, arXiv 1807.00459, section 4; the patch is that of Gu et al. 2017, arXiv
-1708.06733. A distributed backdoor (Xie et al., ICLR 2020) cuts it into parts, of which a malicious client
-puts one into its examples; models are tested with the whole.
+1708.06733. A distributed backdoor (Xie et al., ICLR 2020) cuts it into parts, and a malicious client puts one
+of them into its examples; models are tested with the whole.
 """
 
 import math

@@ -102,7 +102,7 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
                 "validation examples added to one of them, as in ConcatDataset([train, validation])"
             )
         if any(hasattr(part, "ndim") for part in (train, test)):  # a data set has none
-            raise DataError(f"{key}: expected {_FORMS}; got {len(made)} values, of which there are arrays")
+            raise DataError(f"{key}: expected {_FORMS}; got {len(made)} values, some of them arrays")
         both = [*from_examples(key, "train", train), *from_examples(key, "test", test)]
         parts: Sequence[Any] = [*both, *owners]
     else:

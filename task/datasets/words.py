@@ -1,7 +1,7 @@
 """Texts as numbers of words, the same on every machine, and AG News.
 
 A word's number is its hash (Weinberger et al. 2009, arXiv 0902.2206, "the hashing trick"; fastText does so
-with its n-grams), so nobody has to agree on a vocabulary, and no client tells which words it has. Two words
+with its n-grams), so no vocabulary has to be agreed on, and no client reveals which words it has. Two words
 meet in a number with probability 1 / 31,999.
 """
 

@@ -1,7 +1,8 @@
 """Encrypted models: CKKS (Cheon, Kim, Kim & Song 2017, ePrint 2016/421) by TenSEAL, for additions alone.
 
 All nodes share one secret key. A node encrypts sum_k (n_k / n) x_k and sum_k n_k / n over its own clients, n
-being the weight of all clients that were asked; whoever opens the sum over nodes divides one by the other.
+being the weight of all clients that were asked; after decryption, the sum over nodes is divided by the other
+sum.
 
 =========  =============  ==========================================================================
 symbol     variable       meaning
@@ -247,7 +248,7 @@ def form_of(arrays: NamedArrays) -> Arrays:
 
 
 def load(ciphertext: np.ndarray, size: int, context: Any) -> Any:
-    """Return the ciphertext of so many numbers that bytes hold.
+    """Return the ciphertexts of this number of numbers that the bytes hold.
 
     Raises:
         WireError: They hold none.
@@ -265,7 +266,7 @@ def load(ciphertext: np.ndarray, size: int, context: Any) -> Any:
 
 
 def _framed(raw: bytes, rows: int) -> bool:
-    """Return whether bytes are TenSEAL's frame of so many of SEAL's ciphertexts, at our scale.
+    """Return whether bytes are TenSEAL's frame of this number of SEAL ciphertexts, at our scale.
 
     TenSEAL trusts the frame (its message CKKSTensorProto), and a wrong one can end the process; SEAL checks
     what is in it.

@@ -1,7 +1,7 @@
 """The reductions of an encrypted record: a node encrypts its clients' weighted sum, the server adds those up.
 
 Both take the place of a `Mean`. The result of the server's one is the encrypted record of the mean: the rule
-hands it on, and the next round's messages carry it down.
+passes it on, and the next round's messages carry it down.
 """
 
 from collections.abc import Mapping

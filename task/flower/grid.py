@@ -45,7 +45,7 @@ def is_superlink_error(err: Exception) -> bool:
 
 
 def ends_the_run(err: Exception) -> bool:
-    """Return whether an error says that the SuperLink cannot be asked any more; else it is one message's."""
+    """Return whether an error means that the SuperLink is gone; otherwise it concerns one message."""
     return type(err).__module__.split(".")[0] == "httpx" or type(err).__name__ == "RunNotRunningException"
 
 

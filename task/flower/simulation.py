@@ -40,7 +40,7 @@ __all__ = ["Backend", "ClientAppException", "engine"]
 def engine(
     app_fn: Callable[[], ClientApp], backend: Backend, nodes: int
 ) -> Iterator[tuple[Grid, Callable[[], None]]]:
-    """Run Flower's engine with so many virtual nodes in a thread; yield the grid and what stops the engine.
+    """Run Flower's engine with `nodes` virtual nodes in a thread; yield the grid and a stop function.
 
     The backend processes the messages, and is terminated at the end.
     """
@@ -65,7 +65,7 @@ def engine(
     stopped = threading.Event()
 
     def stop() -> None:
-        stopped.set()  # first, so that nobody waits for what the workers leave undone
+        stopped.set()  # first, so that nothing waits for the workers' unfinished work
         pushed.set()
         backend.terminate()
 
@@ -109,12 +109,12 @@ class _Grid(InMemoryGrid):
 
 @contextmanager
 def _prompt(messenger: Callable[..., None]) -> Iterator[None]:
-    """Let the engine hand out messages at once and end at once.
+    """Make the engine deliver messages, and end, without pauses.
 
-    Flower's engine looks for new messages ten times a second, so that a round lasts a multiple of 0.1 s
-    whatever the work in it, and its threads look once a second whether the run is over. Messenger and
-    queues are replaced by such as look more often; on a version of Flower that is built otherwise they
-    stay as they are, and so does the pace.
+    Flower's engine polls for new messages ten times a second, so a round lasts a multiple of 0.1 s however
+    little work it has, and its threads check once a second whether the run is over. Messenger and queues are
+    replaced by such as look more often; on a version of Flower that is built otherwise they stay as they are,
+    and so does the pace.
     """
     if changes(PACE):
         yield

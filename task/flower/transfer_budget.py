@@ -2,9 +2,9 @@
 
 Flower's grid gathers all parts of a reply that the sender's list names, as often as the list names them, and
 an array's own list of its parts may name one part a million times: some megabytes become terabytes. It waits
-up to two hours for parts that do not come, and looks for them with pauses of up to 10 s. Two of its functions
-are replaced by such as count; in a version of Flower that is built otherwise they stay as they are, and the
-reply is measured when it is whole.
+up to two hours for missing parts, and polls for them with pauses of up to 10 s. Two of its functions are
+replaced by such as count; in a version of Flower that is built otherwise they stay as they are, and the reply
+is measured when it is whole.
 """
 
 import inspect

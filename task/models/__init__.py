@@ -246,8 +246,8 @@ def build_model(
 
     torch's own generator is used while the layers are made and put back as it was. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
-    are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model so many
-    outputs and lets a ReLU and a linear layer read them.
+    are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
+    number of outputs, followed by a ReLU and a linear layer.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.

@@ -55,7 +55,7 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         raise _refused(reference, "a torch.nn.Module", f"{type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise _refused(
-            reference, "a torch.nn.Module of Python code, which a run copies and looks into",
+            reference, "a torch.nn.Module of Python code, which a run copies and inspects",
             "a TorchScript module; give the class that it was made of",
         )  # fmt: skip
     away = next((str(t.device) for t in model.state_dict().values() if _is_away(t)), None)
@@ -232,7 +232,7 @@ def _check_outputs(
             )  # fmt: skip
         if not own_loss and bool((out >= 0).all()) and bool(((out.sum(1) - 1).abs() < ROUNDING).all()):
             raise _refused(
-                reference, "logits, of which the loss takes the softmax",
+                reference, "logits; the loss applies the softmax",
                 'probabilities; leave out the softmax at the end, or bring a "loss" for them',
             )  # fmt: skip
 
@@ -359,7 +359,7 @@ def _order(model: nn.Module, x: torch.Tensor) -> list[str]:
 def _check_order(reference: str, model: nn.Module, order: list[str], key: str, count: int) -> None:
     """Refuse last layers that do not run last: they are taken by the order of their declaration."""
     paths = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_parameters())
-    # When a module runs that has others within it, or that is not called as one, nobody can say.
+    # It is unknown when a module runs that contains others, or that is not called as a module.
     owners = [p for p in paths if p in order and not any(model.get_submodule(p).children())]
     if not count or not {*list(paths)[-count:]} <= {*owners}:
         return

@@ -3,7 +3,7 @@
 w_j <- w_j + sum_{k holds j} n_k Delta_kj / sum_{k holds j} n_k
      = sum_{k holds j} n_k w_kj / sum_{k holds j} n_k
 
-A coordinate that nobody holds stays as it was. To divide by all clients' n_k would shrink updates: where a
+A coordinate that no client holds is unchanged. To divide by all clients' n_k would shrink updates: where a
 share r of the units is kept, those of the weights between two such layers by r^2.
 
 =================  =============================  ==========================================

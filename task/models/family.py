@@ -243,7 +243,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Models of several kinds side by side, of which each client has one."""
+    """Models of several kinds side by side; each client has one of them."""
 
     levels: Levels[str]
     largest: str  # the kind whose model has the most numbers

@@ -105,7 +105,7 @@ def top_parameters(names: Sequence[str], layers: int) -> tuple[str, ...]:
     Names of one layer are alike up to the last dot.
 
     Raises:
-        ConfigError: There are not so many layers.
+        ConfigError: There are fewer layers than that.
     """
     owners = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     _check("fedala.layers", layers, len(owners), "the part of the model that clients share")

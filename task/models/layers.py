@@ -108,9 +108,10 @@ class MeanOfWords(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, He et al. 2016 (arXiv 1512.03385), figure 2.
+    """Two 3x3 convolutions and a shortcut, He et al. 2016 (arXiv 1512.03385), figure 2.
 
-    `norm` makes a normalisation of so many channels. A shortcut that changes the width is a 1x1 convolution.
+    `norm` makes a normalisation of a number of channels. A shortcut that changes the width is a 1x1
+    convolution.
     """
 
     def __init__(self, before: int, width: int, stride: int, norm: Callable[[int], nn.Module]) -> None:

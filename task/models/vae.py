@@ -17,8 +17,8 @@ NOISES = 250  # rows of the noise of a measurement, after which it starts again
 class VAE(nn.Module):
     """p - h - (d + d) - h - p with ReLU, for inputs of p numbers from 0 to 1 and a code z of d numbers.
 
-    With `conditions`, each input ends with so many numbers more, a one-hot condition c that the encoder reads
-    with the others, and the decoder behind z. In training z is drawn from torch's generator, which the run
+    With `conditions` > 0, each input ends with a one-hot condition c of that length, which the encoder reads
+    with the pixels, and the decoder after z. In training z is drawn from torch's generator, which the run
     seeds for each client and round. A measurement takes fixed noise by the row's place in its batch, and so
     draws nothing.
     """

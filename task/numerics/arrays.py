@@ -39,7 +39,7 @@ def trainable_names(model: torch.nn.Module) -> tuple[str, ...]:
 
 
 def presumed_trainable(arrays: NamedArrays) -> tuple[str, ...]:
-    """Return what to take for the parameters when nobody names them: all floating arrays.
+    """Return the parameters' names if they are not given: those of all floating arrays.
 
     PyTorch's running statistics of normalisation layers are left out, by their names.
     """

@@ -97,7 +97,7 @@ class Collect:
             if self._file is None:
                 self._file, path = tempfile.mkstemp(prefix="bouquet-")
                 weakref.finalize(self, os.close, self._file)
-                os.unlink(path)  # the space is free again when nobody has it open or mapped
+                os.unlink(path)  # the space is freed when no process has it open or mapped
             for client in list(self._held):
                 at = len(self._slots) * self._row_bytes
                 for name, (_, dtype, size) in self._like.items():

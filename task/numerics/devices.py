@@ -34,7 +34,7 @@ def evaluation_device(wanted: str, *, portable: bool = False) -> torch.device:
 def gpu_model() -> str:
     """Return the model of the GPUs that a process here may use, such as ``NVIDIA H100 80GB HBM3``, or "".
 
-    It does not start CUDA, as a process that did so cannot be forked any more.
+    It does not start CUDA, as such a process can no longer be forked.
     """
     if not torch.cuda.device_count():
         return ""

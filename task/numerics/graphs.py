@@ -1,8 +1,7 @@
 """The graphs of peer-to-peer training, and their mixing weights as exact integers.
 
-A graph is a tuple of out-neighbours by node 0 .. n - 1, sorted, without the node itself. Nothing here knows
-a client: whoever uses it numbers the clients by their sorted names, so that no weight depends on where a
-client runs.
+A graph is a tuple of out-neighbours by node 0 .. n - 1, sorted, without the node itself. Nothing here knows a
+client: callers number the clients by their sorted names, so that no weight depends on where a client runs.
 
 ===================  ======================================================================  ============
 route                node i sends to                                                          sizes
@@ -47,7 +46,7 @@ ROUTES = (
     "torus",
 )
 DIRECTED = ("directed-ring", "exponential", "one-peer")
-MOST_PARTS = 1 << 20  # of which a weight is a whole number
+MOST_PARTS = 1 << 20  # a weight is a whole number of these
 
 
 def links(route: str, n: int, degree: int = 0, t: int = 1, rng: np.random.Generator | None = None) -> Graph:

@@ -4,7 +4,7 @@ Every finite float32 is a whole number of 2^-149, and its square one of 2^-298. 
 that of its squares are integers, of at most 307 and 583 bits for 2^29 values of any size, and
 n sum x^2 - (sum x)^2 loses nothing, whatever the ratio of mean and deviation. On the wire an integer is
 the digits of its two's complement to the base 2^32, the lowest first, each as an int64, the last one with the
-sign: digits of many clients are added as they are (`task.numerics.reduce.Sum`), and only whoever reads the
+sign: digits of many clients are added as they are (`task.numerics.reduce.Sum`), and only the reader of the
 sum carries.
 """
 

@@ -18,5 +18,5 @@ FEATURES, COUNTS = "features", "counts"
 
 
 def no_prototypes(classes: int, width: int) -> Arrays:
-    """Return the table before anybody sent a prototype, of so many classes and features."""
+    """Return the table before any client sent a prototype, for a number of classes and features."""
     return {FEATURES: np.zeros((classes, width), np.float32), COUNTS: np.zeros(classes, np.int64)}

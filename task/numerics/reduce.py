@@ -12,7 +12,7 @@ The result does not depend on the order of arrival nor on which node folded whic
 * `Collect` (`task.numerics.collect`) keeps every client's arrays, sorted by client name.
 
 A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
-the rest, and what `low` hands over before it could overflow.
+the rest, and what `low` passes on before it could overflow.
 
 The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31) with `FieldError`, so that a diverged
 client is quarantined and never rounds anybody else; a `Collect` refuses |x| >= 2^31. The sum has room for
@@ -176,7 +176,7 @@ class Sum:
         self._carry(name)
 
     def _hold(self, name: str, more: float) -> None:
-        """Make room for terms of that size in `low`: hand over to `high` what would be too much."""
+        """Make room for terms of that size in `low`: move the excess to `high`."""
         if self._held[name] + more >= MAX_LOW:
             self._carry(name)
         self._held[name] += more

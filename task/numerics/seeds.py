@@ -47,7 +47,7 @@ CODEC: Final = "codec"  # the random draws of a client's code
 DOWNLOAD: Final = "download"  # the random draws of the model's code
 SYNTHETIC: Final = "synthetic"  # the generated data set
 BUCKETS: Final = "buckets"  # which clients are averaged before a robust rule
-COORDINATES: Final = "coordinates"  # the numbers of updates that a robust rule looks at
+COORDINATES: Final = "coordinates"  # the coordinates of updates that a robust rule samples
 HELDOUT: Final = "heldout"  # which clients take no part in training
 
 

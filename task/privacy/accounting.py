@@ -16,7 +16,7 @@ from task.errors import ConfigError
 Event = tuple[float, float]  # q and z
 INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added to epsilon
 # More releases are counted exactly only if epsilon by Renyi divergences is not beyond all promises: the
-# distribution of so many strong ones would take gigabytes, and how many there were is what a client says.
+# distribution of many strong releases would take gigabytes, and their number is reported by a client.
 MANY, HOPELESS = 100_000, 1000.0
 
 
@@ -112,7 +112,7 @@ def accountant() -> Any:
 
 
 def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
-    """Return the least noise multiplier of three digits with which so many rounds cost `goal` at most."""
+    """Return the smallest noise multiplier, of three digits, with which the rounds cost at most `goal`."""
     low, high = 0.05, 0.1
     while epsilon([(q, high)] * rounds, delta) > goal:
         low, high = high, 2 * high

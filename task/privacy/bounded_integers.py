@@ -89,7 +89,7 @@ def bound_of(entry: Algorithm, scalars: Mapping[str, float]) -> "ClipBound | Non
 
 
 class ClipBound(NormBound):
-    """The bound that a client's clipped records keep; of a node's sum, that of so many clients."""
+    """The bound on a client's clipped records, or on the sum of a node's number of clients."""
 
     def __init__(self, bound: float, exponent: int) -> None:
         super().__init__(math.ldexp(bound, exponent), {}, frozenset())

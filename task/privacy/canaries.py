@@ -5,7 +5,7 @@ and name, that no client's training could give; it goes the way of every other u
 clipping allows, and it claims many examples, so that a missing clip or a weight n_k would show.
 
 Each canary is *in* or *out* by a fair coin. Those out drop out of every round that they are asked for, as a
-client that fails does: a mean over whoever answers would show. ``audit.swap`` turns all coins round.
+failing client does: a mean over those who answer would show it. ``audit.swap`` turns all coins round.
 """
 
 import math

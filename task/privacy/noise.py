@@ -1,4 +1,4 @@
-"""Random numbers that nobody can predict who lacks a secret of 32 bytes.
+"""Random numbers that are unpredictable without a secret of 32 bytes.
 
 What protects privacy never comes from a run's seed, which every node reads. It is derived from a secret that
 the operating system drew, by HMAC-SHA256 of what it is for. So a run that is killed and goes on derives the
@@ -33,7 +33,7 @@ def derived(secret: bytes, *purpose: str | int | float | bytes) -> bytes:
 
 
 def coins(secret: bytes, server_round: int, names: Sequence[str], probability: float) -> list[str]:
-    """Return the names whose own coin says yes: each alone, whoever the others are."""
+    """Return the names whose own coin says yes, each independently of the others."""
     if probability >= 1:
         return list(names)
     key = derived(secret, "cohort", server_round)

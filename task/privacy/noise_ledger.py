@@ -6,7 +6,7 @@ its own. There are two kinds of lines:
 =====================  =====================================================================================
 ``sum``                noise that the node added to a sum over nodes (``dp.noise-by = "nodes"``). The line is
                        on the disk before the masked numbers leave, since from then on the other nodes can
-                       open the sum without this one. Sums that nobody opens are counted, too: the node
+                       open the sum without this one. Sums that are never opened are counted, too: the node
                        cannot know, so that its epsilon is that of the server's ledger or more
 ``order``              steps of DP-SGD that one of its clients took for an order (``dp.unit = "example"``)
 =====================  =====================================================================================
@@ -18,7 +18,7 @@ The file lies in the node's state folder; nodes that share one each add the line
 A client takes part in each of the sums, which are Gaussian mechanisms, and T of noise multipliers z_i are
 worth one of 1 / mu, mu^2 = sum 1 / z_i^2, so that epsilon needs no package (`task.privacy.accounting`). Once
 there are steps, epsilon is that of an example, if it is more: of the steps of the client that took most, and
-of the sums, in each of which another example of the client moves its clipped update by twice the bound.
+of the sums, where an example of the client moves its clipped update by up to twice the bound.
 """
 
 import math
@@ -133,7 +133,7 @@ class NoiseLedger:
             except (ValueError, KeyError, TypeError) as err:
                 raise StateError(
                     f"{local(self.path)}, line {number}: expected sum and noise, or an order and its "
-                    f"steps; got {local(err)}. Put the file back, without which nobody knows what this node "
+                    f"steps; got {local(err)}. Restore the file: without it, it is unknown what this node "
                     "has spent"
                 ) from None
         return Spent(sums, orders, min(deltas, default=0.0))
@@ -152,7 +152,7 @@ class NoiseLedger:
         """Write the noise of a sum down, unless it was before; it is on the disk when this returns.
 
         Args:
-            sum_id: The noise's name, which nobody but the node chooses.
+            sum_id: The noise's name, which only the node chooses.
             noise: Its noise multiplier z.
             delta: That of the run.
             about: What the line says besides, such as the run and the round.

@@ -1,9 +1,10 @@
 """Noise that nodes add, a share each, to sums that the server sees as one: distributed differential privacy.
 
 Of the n nodes of a secure round a sum is opened only over t of them or more (`task.secagg.protocol.Rules`),
-of which c may give their noise away. Each node adds a Gaussian of variance (z C)^2 / (t - c), so that what is
-left has the variance (z C)^2 or more, whoever drops out. Shares are rounded to integers one by one. Each is
-2^20 / sqrt(t - c) units wide or wider, so that their sum cannot be told from one rounded Gaussian.
+and c of them may reveal their noise. Each node adds a Gaussian of variance (z C)^2 / (t - c), so that the
+rest has the variance (z C)^2 or more, whichever nodes drop out. Shares are rounded to integers one by one.
+Each is 2^20 / sqrt(t - c) units wide or wider, so that their sum is indistinguishable from one rounded
+Gaussian.
 
 ===========  =======================  =============================================  ======================
 symbol       variable                 meaning                                        where

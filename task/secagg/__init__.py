@@ -7,7 +7,7 @@ Four stages, one message to each node and one back:
 stage      what goes down                               what comes up
 =========  ===========================================  =====================================================
 keys       the session                                  two fresh public keys
-shares     the roster: everybody's public keys          Shamir shares of the node's two secrets, encrypted
+shares     the roster: all nodes' public keys          Shamir shares of the node's two secrets, encrypted
                                                         for each other node
 masked     who sent shares                              the node's numbers + its own mask + or - one mask for
                                                         each other node, modulo 2^96

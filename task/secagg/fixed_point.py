@@ -2,7 +2,7 @@
 
 A client sends rint(n_k (x_k - w^t) 2^g) for the record x_k, and the mean is w^t + 2^-g S / sum_k n_k with the
 sum S of the integers, which is exact modulo 2^bits. The server chooses the unit 2^-g of a phase by what it
-knows before it asks, so that S cannot wrap, whoever of those asked answers:
+knows before it asks, so that S cannot wrap, whichever of the asked clients answer:
 
     |S| <= 2^g C sum_k n_k + m / 2 <= MOST[bits]
 
@@ -20,7 +20,6 @@ g            ``exponent``                   the grid's unit is 2^-g             
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,10 +35,10 @@ SUM_GRID = "sum-grid"  # entry of an order: g
 
 
 def exponent(bits: int, clients: int, weight: int, bound: float) -> int:
-    """Return the largest g with which the sum of so many clients cannot wrap.
+    """Return the largest g with which the sum of this number of clients cannot wrap.
 
     Raises:
-        ConfigError: They are so many that the grid would be too coarse.
+        ConfigError: There are too many of them: the grid would be too coarse.
     """
     _, e = math.frexp(max(MOST[bits] - clients, 1) / (weight * bound * SLACK))
     error = math.ldexp(clients / weight, -e)  # of a mean: half a unit, 2^-(g+1), by client
@@ -67,17 +66,3 @@ def rounded(record: str, change: NamedArrays, weight: int, exponent: int, bits: 
             raise FieldError(f"{record}/{name}", expected, f"{most:g} units")
         made[name] = units.astype(np.int64)
     return made
-
-
-def check_rounded(model: str, integers: Sequence[str]) -> None:
-    """Refuse a model with integer tensors, given by name, which no bound on changes holds for.
-
-    Raises:
-        ConfigError: There are some.
-    """
-    if integers:
-        raise ConfigError(
-            f'run-config key "secagg-bits": the model shares {len(integers)} tensors of integers, such as '
-            f"{integers[0]!r}, which max-update-norm does not bound; expected a model without, algorithm = "
-            f'"fedbn", which keeps them at the client, or secagg-bits = {EXACT}; got {model!r}'
-        )

@@ -3,11 +3,11 @@
 The federation's authority signs a certificate of each node's long-term key; the node signs a key of its own
 for each run; that signs the keys of each round, or what parties of `vertical-logistic` send each other. A
 node shows all three as the proof of its public keys, and every other node checks it with the authority's
-certificate, which all kits have. The authority's key stays with whoever provisions: neither the server nor a
-node has it.
+certificate, which all kits have. The authority's key stays with the person who provisions: neither the server
+nor a node has it.
 
-It does not promise that a node was not revoked, as nodes are not told: a server that works with the holder of
-a revoked kit has one node more on its side.
+It does not guarantee that a node was not revoked, as nodes are not informed: a server that works with the
+holder of a revoked kit has one node more on its side.
 """
 
 from collections.abc import Iterator, Mapping

@@ -111,10 +111,10 @@ def give_shares(
 
 
 def noise_key(state: RoundMemory, session: Session, roster: Roster) -> bytes:
-    """Return the key of the noise that the node adds to its vector, of which a session has one.
+    """Return the key of the noise that the node adds to its vector, one for each session.
 
-    Each session has noise of its own: with the same noise in two sums, one of which lacks a node or has
-    another vector of it, the difference would have that node's noise alone.
+    Each session has noise of its own: with the same noise in two sums that differ in one node's vector, their
+    difference would have only that node's noise.
     """
     _known(state, session, roster)
     return derive(state.secret, session.id, "noise")

@@ -41,7 +41,7 @@ def digest(*parts: str | bytes | int) -> bytes:
 
 
 def tag(key: bytes, *parts: bytes | memoryview) -> bytes:
-    """Return Poly1305's tag of the parts one after the other, 16 bytes, under a key that nobody else knows.
+    """Return Poly1305's tag, 16 bytes, of the concatenated parts, under a secret one-time key.
 
     Who does not know the key finds no second text of the same tag, nor a first of two, but by chance.
     """

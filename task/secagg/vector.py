@@ -133,7 +133,7 @@ def numbers_from(raw: bytes) -> list[int]:
 
 
 def words_like(bits: int, size: int) -> dict[str, npt.NDArray[Any]]:
-    """Return zeros of the words of so many sums, by name: ``low`` and ``high``."""
+    """Return zero words for this number of sums, by name: ``low`` and ``high``."""
     low = np.zeros(size, np.uint32 if bits == 32 else np.uint64)
     return {"low": low, "high": np.zeros(size if bits == EXACT else 0, np.uint32)}
 

@@ -58,7 +58,7 @@ def receipts_of(root: Path, run: str) -> Path:
 def write_kept(path: Path, header: Header, fields: Mapping[str, Arrays], *, durable: bool = True) -> None:
     """Replace a file of kept state, atomically; `header.fields` names the fields.
 
-    What is not `durable` survives a power cut only once somebody has synced it and its folder.
+    What is not `durable` survives a power cut only after it and its folder were synced.
     """
     arrays = {f"{f}/{n}": np.asarray(a, order="C") for f in header.fields for n, a in fields[f].items()}
     meta = {"format": FORMAT, **vars(header)}

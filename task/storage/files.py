@@ -123,10 +123,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file atomically, by way of ``.NAME.RANDOM`` beside it.
+    """Replace a file atomically, by way of ``.NAME.RANDOM`` next to it.
 
-    One that is not `durable` is whole after its process was killed, but not after a power cut, unless
-    somebody syncs it and its folder in between.
+    One that is not `durable` is whole after its process was killed, but not after a power cut, unless it and
+    its folder are synced in between.
     """
     make_folder(path.parent)
     handle, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -151,7 +151,7 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> None:
 def freeing_later(path: Path, wait: bool = False) -> Iterator[None]:
     """Let the block delete or replace a file, if it is there, without waiting until its blocks are free.
 
-    That can take longer than to write them. It happens in `free`, which whoever has time to wait calls, or
+    That can take longer than to write them. It happens in `free`, which a caller with time to wait calls, or
     when the process ends; with `wait` at once.
     """
     try:

@@ -41,7 +41,7 @@ def locked(
     old file and one that makes a new one hold the lock at once. A forked child shares the lock: the parent
     frees it for both, and a child's end of the block does not.
 
-    Whoever holds it is waited for up to `wait_s`; `waiting` is called once before, with the holder's words.
+    Wait up to `wait_s` for another holder; `waiting` is called once before, with the holder's words.
     With `optional` it goes on without a lock where the system or the file system has none.
 
     Raises:

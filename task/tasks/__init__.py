@@ -1,7 +1,7 @@
 """What a model is trained for: its outputs, a loss for each example, and how its predictions are judged.
 
 The training loop and the rules know no task. This module has the names and needs no torch; `task.tasks.kinds`
-computes. What a target looks like:
+computes. The form of targets:
 
 ==============  ============================  ==================================  =======================
 task            targets                       outputs of the model                own loss

@@ -62,7 +62,7 @@ class Task(ABC):
 
     @property
     def plain(self) -> bool:
-        """Whether it is classification by cross-entropy, whose gradient programs may write out by hand."""
+        """Whether it is classification by cross-entropy, whose gradient programs may compute directly."""
         return False
 
     def each(self, outputs: Any, y: torch.Tensor, padded: bool = False) -> torch.Tensor:
@@ -114,7 +114,7 @@ class Task(ABC):
 
     @abstractmethod
     def wanted(self, y: torch.Tensor, classes: int) -> str:
-        """Return in words which outputs a model of so many outputs must give for these targets."""
+        """Return in words which outputs a model must give for these targets, given their number."""
 
     @abstractmethod
     def fits(self, outputs: torch.Tensor, y: torch.Tensor, classes: int) -> bool:

@@ -141,7 +141,7 @@ class Numbers(Task):
 
 
 class Labels(Numbers):
-    """Labels of which each is 0 or 1."""
+    """Labels that are each 0 or 1."""
 
     def correct(self, outputs: Any, y: torch.Tensor) -> int:
         """Return for how many examples all labels are right: scikit-learn's accuracy of such targets."""

@@ -347,7 +347,7 @@ class Measures:
         return sums | ({COUNT: np.zeros(1, np.int64)} if sums else {})
 
     def sums(self, outputs: torch.Tensor, y: torch.Tensor, count: int) -> Arrays:
-        """Return the sums of a batch in which so many targets count."""
+        """Return the sums of a batch, given the number of targets that count."""
         found: Arrays = {name: add(outputs, y, self.classes) for name, (add, _) in self._ways.items()}
         for metric in self.own:
             found |= metric.sums(outputs, y)

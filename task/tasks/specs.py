@@ -1,4 +1,4 @@
-"""The tasks that there are; without torch, for whoever only needs the names."""
+"""The list of tasks, without torch, for code that needs only the names."""
 
 from dataclasses import dataclass
 

@@ -4,7 +4,7 @@ Paillier, EUROCRYPT 1999, scheme 1 with g = n + 1. With n = p q of two primes,
 
     E(m) = (1 + m n) r^n  mod n^2,    E(a) E(b) = E(a + b),    E(a)^x = E(a x)    (of numbers modulo n)
 
-and r^n is a random n-th residue. Whoever knows p and q draws it as a^p mod p^2 and b^q mod q^2 with random a
+and r^n is a random n-th residue. The owner of p and q draws it as a^p mod p^2 and b^q mod q^2 with random a
 and b, which is the same distribution at an eighth of the price, since r^n mod p^2 depends on r^q mod p alone
 and r -> r^q permutes the units modulo p. Decryption is modulo p^2 and q^2 as well (section 7).
 
@@ -129,10 +129,10 @@ class PublicKey:
         return made
 
     def unpacked(self, number: int, count: int) -> list[int]:
-        """Return so many sums, each less than 2^(SLOT_BITS - 1) in size, of a number without its mask.
+        """Unpack this number of sums, each less than 2^(SLOT_BITS - 1) in size, from an unmasked number.
 
         Raises:
-            FieldError: It is not made of so many.
+            FieldError: It does not have that number of sums.
         """
         n, found = self.modulus, []
         left = (number + n // 2) % n - n // 2
@@ -153,7 +153,7 @@ class SecretKey:
 
     @classmethod
     def new(cls, bits: int) -> "SecretKey":
-        """Return a new key with a modulus of so many bits; 0 = one that encrypts nothing."""
+        """Return a new key with a modulus of this number of bits; 0 = no encryption."""
         if not bits:
             return cls(None)
         numbers = rsa.generate_private_key(public_exponent=65537, key_size=bits).private_numbers()

@@ -73,7 +73,7 @@ class Prover:
 
 
 def message(what: str, *about: str | int, arrays: Sequence[np.ndarray]) -> bytes:
-    """Return what is signed: what it is, of which run, round and step, from whom to whom, and the numbers."""
+    """Return the signed content: kind, run, round, step, sender, receiver, and the numbers."""
     return encode("vertical-logistic", what, *(str(a) for a in about), *(a.tobytes() for a in arrays))
 
 

@@ -6,9 +6,9 @@ it; the order in which several parties do so does not matter,
 (H(id)^a)^b = (H(id)^b)^a,
 
 so that after all K parties have masked a set, equal ids are equal points and nothing else is known of them.
-Every set passes through all parties, K - 1 hops, and whoever compares the fully masked sets learns which rows
-coincide, and no id. A set is shuffled by its owner, and filled up to the size of the largest by points of
-no id.
+Every set passes through all parties, K - 1 hops, and the party that compares the fully masked sets learns
+which rows coincide, but no id. A set is shuffled by its owner, and filled up to the size of the largest by
+points of no id.
 
 The hash is by trial: a digest is taken for a u-coordinate if it lies on the curve, else the next one is tried
 (2.1 tries on average). A digest taken as it comes lies on the curve's twist half of the time, and masking

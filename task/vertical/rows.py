@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.knobs import Config
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.numerics import seeds
 
 Rows = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ def in_common_order(ids: Sequence[str], seed: int) -> Rows:
 
 
 def num_tests(count: int, config: Config) -> int:
-    """Return how many of so many common rows, the first ones in their order, are for the test."""
+    """Return how many of the common rows, the first ones in their order, are for the test."""
     return local_test_size(count, config.data.local_test_fraction)
 
 

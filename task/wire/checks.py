@@ -112,7 +112,7 @@ def diverged(expected: str) -> bool:
 
 
 def check_columns(columns: Mapping[str, object]) -> None:
-    """Refuse more scalars than anybody means, or names that nobody can read.
+    """Refuse too many scalars, or unreadable names.
 
     Raises:
         FieldError: Naming the scalar.

@@ -1,15 +1,15 @@
 """Records whose parameters travel as a code: what is coded, into which bytes, and back.
 
 A coded record has one array of bytes under the name `CODE` in the place of its parameters; buffers, and
-tensors other than float32, stay beside it as they are. The update, and not the model, is what is coded: less
+tensors other than float32, are sent with it unchanged. The update, and not the model, is what is coded: less
 the received model where a record is relative to that (`Record.base`). `task.codecs` has the codes.
 
-Whoever folds a coded record decodes it first, the client's own node too. So the model is the same wherever
-its clients train, and whether their codes travel or their node's sum does.
+A coded record is decoded before it is folded, also on the client's own node. So the model is the same
+wherever its clients train, and whether their codes travel or their node's sum does.
 
 The random draws of a code are those of training seed, round, client and record: a code that names another
-seed is refused, so that nobody chooses which entries it moves. Of a sum the server cannot know it: the node
-has decoded the codes in it, and whoever falsifies a sum needs no seed. The bounds on a sum are what holds.
+seed is refused, so that a client cannot choose which entries it moves. Of a sum the server cannot know it:
+the node has decoded the codes in it, and falsifying a sum needs no seed. The bounds on a sum are what holds.
 """
 
 import math
@@ -126,7 +126,7 @@ class Coder:
         return self.codec.most_bytes([form[name].shape for name in self.bases[record.name]])
 
     def forwarding(self, clients: int) -> Algorithm:
-        """Return the contract of a message for so many clients, whose node sends the smaller.
+        """Return the contract of a node's reply for this number of clients: the smaller of the two forms.
 
         That is each client's code as it is, or the exact sum of what they decode to. Both sides of the wire
         know the message, so none has to say which it is.
@@ -183,7 +183,7 @@ def _bases(
 
 
 def _codec(config: Config, record: Record) -> Codec:
-    """Return the codec of a contract's coded records, of which one with a code of its own is the only one."""
+    """Return the codec of a contract's coded records; a record with its own code is the only one."""
     if record.code:
         return codec_of(record.code)
     if (kind := config.structured.kind) != "none":

@@ -141,7 +141,7 @@ def reduced(
     weight: int,
     count: int,
 ) -> dict[str, Arrays]:
-    """Return the reduced arrays by record of sums that are `Folding.partials` of so many clients.
+    """Return the reduced arrays, by record, of the `Folding.partials` of this number of clients.
 
     Raises:
         FieldError: They leave the exact range.

@@ -242,7 +242,7 @@ def read_columns(content: RecordDict, columns: int) -> Arrays | None:
     """Return the moments that a message brings (`task.numerics.moments.Moments.arrays`); None if none.
 
     Raises:
-        FieldError: They are not of so many columns.
+        FieldError: Their number of columns is different.
     """
     record = records_of(content, ArrayRecord).get(COLUMNS)
     if record is None:

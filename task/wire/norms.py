@@ -3,7 +3,7 @@
 The L2 norm counts of what a client changes: a model less the received w^t, a change or a gradient as it is,
 and a change that goes up divided by a scalar (`Record.per`) times that scalar. Parameters and buffers
 (running statistics) are held to the bound each by itself; integers are not. An update beyond it is refused
-rather than clipped: a clipped one would still be an average's largest, and nobody would learn of it.
+rather than clipped: a clipped one would still be the largest in the average, and would go unnoticed.
 
 A node checks each client before it folds it in. The server checks each record that it sees by itself, and of
 a node's sum of several clients that |sum_k weight_k (x_k - w^t)| <= sum_k weight_k bound, which the sum

@@ -1,4 +1,4 @@
-"""Arrays that came over the wire: bytes in NumPy's ``.npy`` form, from somebody who may lie.
+"""Arrays that came over the wire: bytes in NumPy's ``.npy`` form, from an untrusted sender.
 
 NumPy reads a header as a Python expression: nested or odd ones cost memory, time, or raise whatever they
 like. Here a header must match the one pattern that NumPy writes for plain numbers, and agree with what is
@@ -29,8 +29,7 @@ DTYPES = {name: np.dtype(name) for name in _KINDS.split()}
 def view(name: str, form: str, dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:
     """Return the array that lies in `data`, in place and read-only.
 
-    `name` is for the error; `form`, of which only `FORM` is read, `dtype` and `shape` are what the record
-    says.
+    `name` is for the error; `form` (only `FORM` is read), `dtype` and `shape` are what the record says.
 
     Raises:
         FieldError: It is in another form, or the record, the header and the bytes do not agree.

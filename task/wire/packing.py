@@ -1,6 +1,6 @@
 """Records of many arrays as one array, for the way between machines.
 
-Flower carries each array as two objects, each of which is a call, several transactions in the SuperLink's
+Flower carries each array as two objects. Each object costs a call, several transactions in the SuperLink's
 database and a call on the other side. So for a small model most of a deployed round passes with the counting
 of parts. Here a record becomes one array of bytes: a length, an index (JSON: name, dtype, shape, form and
 number of bytes of each array) and the arrays' own bytes, untouched, one after the other. What comes out is

@@ -139,7 +139,7 @@ def _names(text: object) -> Description | None:
 
 
 def _places(config: ConfigRecord, name: str) -> tuple[int, ...]:
-    """Return places among so many names, each once."""
+    """Return places among this number of names, each at most once."""
     places = _integers(config.get(name, []), name, MOST_PLACES)
     if len(places) > MOST_PLACES or sorted(places) != list(range(len(places))):
         got = short(places)

@@ -166,7 +166,7 @@ def vector_of(
     """Return what a node masks: its clients' reductions and the sums of their scalars.
 
     `partials` are as `Folding.partials`, by upward record; `rows` the clients' scalars, `weights` their
-    weights; so many `nodes` are summed, modulo 2^bits.
+    weights; `nodes` is the number of summed nodes, modulo 2^bits.
 
     Raises:
         FieldError: A sum would not fit with those of the other nodes.

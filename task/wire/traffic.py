@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from task.catalogue.entry import Algorithm
 from task.wire.messages import CONFIG, payload_bytes, records_of
 
-# By name of an array record, the clients that it is for or from; a record that is not in it is everybody's.
+# By name of an array record, the clients that it is for or from; a record that is not in it is for all
+# clients.
 Owners = Mapping[str, Sequence[str]]
 
 

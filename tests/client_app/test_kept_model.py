@@ -110,7 +110,7 @@ def test_a_kept_table_model_is_exported_with_the_names_of_the_file_that_it_is_co
     for model in (str(path), str(run)):
         made = CliRunner().invoke(app, ["export", model, "-f", "onnx", "-o", out])
         assert isinstance(made.exception, ConfigError)
-        assert "--data: expected examples to compare the answers on" in str(made.exception)
+        assert "--data: expected examples to compare the outputs on" in str(made.exception)
         given = ["--data", str(files["ward-2"])]
         assert CliRunner().invoke(app, ["export", model, "-f", "onnx", "-o", out, *given]).exit_code == 0
         said = onnxruntime.InferenceSession(out).get_modelmeta().custom_metadata_map
@@ -169,7 +169,7 @@ def test_who_asks_for_what_is_not_there_hears_why(wards: list[dict[str, Any]]) -
         find_kept_model(path.parent, "other")
     for file in path.parents[2].glob("cache/state/*/*/ward-1.safetensors"):
         file.unlink()
-    with pytest.raises(StateError, match="client ward-1: expected its kept state"):
+    with pytest.raises(StateError, match="client ward-1: expected its state"):
         take_kept(path, "ward-1")
 
 

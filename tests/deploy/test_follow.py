@@ -69,7 +69,7 @@ def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -
     assert job.keys["nodes"] == "ward-3,ward-1"
     assert job.nodes == {"ward-1", "ward-3"}
     assert (job.keys["min-nodes"], job.keys["min-replies"]) == (2, 2)
-    with pytest.raises(ConfigError, match=r'"min-nodes": expected at most 2, as many as "nodes" has; got 3'):
+    with pytest.raises(ConfigError, match=r'"min-nodes": expected at most 2, the number of "nodes"; got 3'):
         follow.submit(kit, OWN | {"run-name": "b", "nodes": "ward-1,ward-2", "min-nodes": 3})
 
 
@@ -149,7 +149,7 @@ def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(
     yellow = [line for line in text.splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 2
     assert text.index("data      at the nodes") < text.index("round 1/1")
-    assert "run a went on without a reply; round 1: client ward-2: [b]NaN" in yellow[0]
+    assert "run a continued without a reply; round 1: client ward-2: [b]NaN" in yellow[0]
     assert "node ward-1 is not online, and never was" in yellow[1]  # it was not starting, after all
 
 
@@ -167,5 +167,5 @@ def test_the_terminal_names_a_node_that_is_left_out_of_a_run_shorter_than_the_st
     monkeypatch.setattr(follow.Rounds, "new", lambda rounds: [{"round": 0}])
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     follow._watch(kit, jobs, job, Progress("log", 1, "a", console))
-    words = "node ward-2 has data whose columns have other names: run a goes on without it"
+    words = "node ward-2 has data whose columns have other names: run a continues without it"
     assert words in console.file.getvalue()  # type: ignore[attr-defined]

@@ -132,7 +132,7 @@ def test_a_reply_in_another_nodes_name_is_refused(link: Served, caplog: pytest.L
     order = link.order(victim.id)
     (got,) = victim.pull()
     refused(grpc.StatusCode.PERMISSION_DENIED, lambda: node.push(got, small(), src=victim.id), "whose key")
-    assert "in its own name" in caplog.text
+    assert "expected a reply of its own" in caplog.text
     refused(grpc.StatusCode.PERMISSION_DENIED, lambda: node.push(got, small()), "to another")
     assert f"it answers a message to node {victim.id}" in caplog.text
     assert link.replies(order) == []
@@ -258,7 +258,7 @@ def test_places_that_cannot_be_read_or_written_are_none(
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         caplog.clear()
         assert limiting.NodeNotes(path).of("key") == ""
-        assert f"{path}: expected what nodes said" in caplog.text
+        assert f"{path}: expected the nodes' reports" in caplog.text
     places = limiting.NodeNotes(path / "places.json")  # a file is no folder
     places.keep("key", "here")
     assert places.of("key") == "here"

@@ -115,7 +115,7 @@ def test_data_that_do_not_fit_into_the_memory_and_a_reader_that_is_killed(
 ) -> None:
     data = tmp_path / "ward.csv"
     data.write_text("x,label\n" + "1,0\n" * 400_000)
-    with pytest.raises(ConfigError, match=r"--max-memory 60M: reading .*ward.csv takes more"):
+    with pytest.raises(ConfigError, match=r"--max-memory 60M: reading .*ward.csv needs more"):
         check_data(data, "ward-1", tmp_path / "cache", 60 * 2**20)
     killed = subprocess.CompletedProcess([], -9, "", "")
     monkeypatch.setattr(owndata.subprocess, "run", lambda *_, **__: killed)
@@ -247,7 +247,7 @@ def test_it_says_when_it_is_connected_lost_and_back(made: Any, said: list[str], 
     made.look()
     assert said == [
         "connected to 127.0.0.1:9",
-        "lost the SuperLink since 31 s: trying again",
+        "no contact with the SuperLink for 31 s: trying again",
         "connected to 127.0.0.1:9",
     ]
 
@@ -268,7 +268,7 @@ def test_a_connection_is_replaced_only_where_the_superlink_answers_and_nothing_c
     assert len(redialled) == 1
     made.look()
     assert len(redialled) == 1  # once
-    assert "though its port answers: reconnecting" in said[-1]
+    assert "though its port is open: reconnecting" in said[-1]
     made.probe.found = Found(False, "connection refused.")
     for _ in range(3):
         clock[0] += 100
@@ -285,7 +285,7 @@ def test_a_key_that_is_not_let_in_for_long_is_not_accepted(
     assert "an earlier process" in said[-1]
     clock[0] += timing.NOT_LET_IN_S + 1
     made.look()
-    assert "key not accepted. Ask whoever runs 127.0.0.1 to register ward-1" in said[-1]
+    assert "key not accepted. Ask the operator of 127.0.0.1 to register ward-1" in said[-1]
 
 
 @pytest.mark.parametrize("asked", ["query.roll_call", "train"])
@@ -474,7 +474,7 @@ def test_a_node_that_the_superlink_no_longer_knows_activates_itself_again(
         def beat(self) -> None:
             self.beats += 1
             if self.beats == 1:
-                raise NotLetInError("the SuperLink does not know this node any more")
+                raise NotLetInError("the SuperLink no longer knows this node")
 
         def pull(self) -> None:
             time.sleep(0.01)

@@ -113,14 +113,16 @@ def test_what_listens_and_says_nothing_and_what_speaks_no_tls(
         threading.Thread(target=speak, daemon=True).start()
         found = look(other.getsockname()[1], kits)
         assert found.answers
-        assert found.trouble.startswith("TLS handshake failed: what listens there speaks no TLS")
+        assert found.trouble.startswith(
+            "TLS handshake failed: the program that listens there does not speak TLS"
+        )
 
 
 def test_a_certificate_of_another_federation_and_one_of_another_host(kits: Path, tmp_path: Path) -> None:
     provision(tmp_path / "other", "127.0.0.1:9092", ["ward"])
     with served(tmp_path / "other" / "link") as port:
         trouble = look(port, kits).trouble
-    assert "ward/ca.crt does not vouch for the link's certificate" in trouble
+    assert "ward/ca.crt did not sign the link's certificate" in trouble
     with served(kits / "link") as port:
         other_name = Found(True, f"TLS handshake failed: {NOT_FOR}")
         assert (
@@ -134,13 +136,18 @@ def test_a_certificate_of_another_federation_and_one_of_another_host(kits: Path,
         )
 
 
-NOT_FOR = "the link's certificate is not for other.host: use the address that it was made for."
+NOT_FOR = "the link's certificate is not for other.host: use the address that it was issued for."
 
 
 @pytest.mark.parametrize(
     ("made_days_ago", "days", "fails", "says"),
     [
-        (40, 39, True, r"TLS handshake failed: the link's certificate expired on 20\d\d-.* UTC: ask whoever"),
+        (
+            40,
+            39,
+            True,
+            r"TLS handshake failed: the link's certificate expired on 20\d\d-.* UTC: ask the operator",
+        ),
         (
             -5,
             9,

@@ -151,7 +151,7 @@ def test_a_log_that_grows_too_long_moves_aside_while_it_is_written(
 
 def test_two_cannot_hold_one_lock(tmp_path: Path) -> None:
     lock, what = tmp_path / "lock", "the node ward-1"
-    refusal = f"{what} runs already, as process {os.getpid()}"
+    refusal = f"{what} is already running, as process {os.getpid()}"
     with only_one(lock, what), pytest.raises(BouquetError, match=refusal), only_one(lock, what):
         pass
     with only_one(lock, what):

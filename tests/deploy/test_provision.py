@@ -170,7 +170,7 @@ def test_an_expired_authority_is_refused_by_the_link_and_by_nodes(
 @pytest.mark.usefixtures("never_started")
 def test_what_is_no_certificate_is_named(out: Path) -> None:
     (out / "link" / "server.crt").write_text("no certificate")
-    with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged file"):
+    with pytest.raises(ConfigError, match=r"link/server.crt: expected a certificate; got a damaged one"):
         run_link(read_link_kit(out / "link"))
 
 
@@ -503,7 +503,7 @@ def test_a_revoked_kit_that_is_put_back_is_refused(out: Path) -> None:
     [
         (
             {"link": ""},
-            "--link: expected HOST:PORT by which nodes reach the SuperLink; got none, and no earlier",
+            "--link: expected HOST:PORT, where nodes reach the SuperLink; got none, and no earlier",
         ),
         ({"link": "host"}, "--link: expected HOST:PORT"),
         ({"nodes": ["../x"]}, "name of a node"),
@@ -561,7 +561,7 @@ def test_a_kit_of_another_federation_is_not_taken_in(out: Path, tmp_path: Path) 
 def test_a_damaged_record_and_a_missing_link_kit(out: Path) -> None:
     text = (out / "provision.json").read_text(encoding="utf-8")
     (out / "provision.json").write_text(text[:-20], encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"provision\.json: .* got a damaged file"):
+    with pytest.raises(ConfigError, match=r"provision\.json: .* got a damaged one"):
         provision(out, nodes=["ward-3"])
     (out / "provision.json").write_text(text, encoding="utf-8")
     shutil.rmtree(out / "link")
@@ -764,5 +764,5 @@ def test_nodes_share_a_key_to_encrypt_with_and_the_link_knows_its_name_alone(out
     with pytest.raises(ConfigError, match=r"he\.context: expected mode 0600"):
         read_node_kit(out / "ward-1")
     shutil.copy(out / "he" / KEY_FILE, out / "link" / KEY_FILE)
-    with pytest.raises(ConfigError, match="must not be able to open what it adds up"):
+    with pytest.raises(ConfigError, match="must not be able to decrypt the sums"):
         read_link_kit(out / "link")

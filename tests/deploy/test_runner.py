@@ -247,7 +247,7 @@ def test_a_lack_of_memory_is_tried_once_more(world: World) -> None:
         world.link.state = RunState("finished", "failed", text)
         world.look(1)
     assert world.state == FAILED
-    assert "MemoryError at client_app.work, line 3. It was so at the attempt before" in world.reason
+    assert "MemoryError at client_app.work, line 3. The previous attempt ended the same way" in world.reason
     assert len(world.link.submitted) == 2
 
 
@@ -325,7 +325,7 @@ def test_a_run_goes_on_with_the_app_that_it_began_with_only(world: World, app: s
     for _ in range(200):
         world.look(1)
     assert world.state == FAILED
-    assert f"it began with version 1 (a) of the app, and this link runs {app} now" in world.reason
+    assert f"it started with version 1 (a) of the app, but this link now runs {app}" in world.reason
     assert "--resume" in world.reason
     assert len(world.link.submitted) == 1
     assert world.jobs.submit("a", job.keys).app == ""  # who submits it again says that it may

@@ -149,7 +149,7 @@ def test_a_node_that_is_away_makes_it_yellow_and_is_named(kit: LinkKit, child: C
     jobs = Jobs(kit.jobs, kit.runs)
     at = time.mktime((2026, 3, 1, 14, 2, 11, 0, 0, -1))
     for last_seen, words in (
-        (at, ": its last sign of life was at 2026-03-01 14:02:11"),
+        (at, ": it was last seen at 2026-03-01 14:02:11"),
         (None, ", and never was"),
     ):
         write_status(kit, seen(nodes=[NodeState(5, "ward", b"", True, False, last_seen)]), [child], jobs)
@@ -165,8 +165,9 @@ def test_a_node_of_another_app_is_named_with_both_apps_and_what_to_do(kit: LinkK
     jobs, ours = Jobs(kit.jobs, kit.runs), App("0.10.0", "77bc77bc", "1.42.0")
     for header, warnings in (
         ("0.9.0 3f2a3f2a 1.39.0", [
-            "node ward runs app 0.9.0 (3f2a3f2a), the link 0.10.0 (77bc77bc): give both the same version; "
-            "until then it takes no part"
+            "node ward runs app 0.9.0 (3f2a3f2a), the link 0.10.0 (77bc77bc): install the same "
+            "version on both; "
+            "until then it does not take part"
         ]),
         ("0.10.0 77bc77bc 1.39.0", []),
     ):  # fmt: skip
@@ -194,7 +195,9 @@ def test_a_node_that_the_last_run_left_out_makes_it_yellow_until_another_run_tak
     write_status(kit, seen(), [child], jobs)
     found = read_status(kit)
     assert found["state"] == YELLOW
-    assert found["warnings"] == ["node ward cannot take part: policy: [b]no[/b]: run demo goes on without it"]
+    assert found["warnings"] == [
+        "node ward cannot take part: policy: [b]no[/b]: run demo continues without it"
+    ]
     _, later = running(kit, "later")
     later.write_nodes([{"node": "5"}])
     write_status(kit, seen(), [child], jobs)
@@ -229,8 +232,8 @@ def test_a_round_that_goes_on_without_a_client_makes_it_yellow_while_the_run_goe
     write_status(kit, seen(), [child], jobs)
     found = read_status(kit)
     assert found["state"] == YELLOW
-    assert found["warnings"][0] == "run demo went on without a reply; round 1: client ward-0: no"
-    assert found["warnings"][-2] == "run demo, round 1 went on without 2 more clients"
+    assert found["warnings"][0] == "run demo continued without a reply; round 1: client ward-0: no"
+    assert found["warnings"][-2] == "run demo, round 1 continued without 2 more clients"
     assert "kept the model: expected 2 or more usable replies" in found["warnings"][-1]
     assert "yellow" in shown(kit)
     job = jobs.read("demo")

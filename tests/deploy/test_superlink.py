@@ -72,7 +72,7 @@ def test_a_superlink_that_never_answered_gets_more_time_with_each_start(
     now += 10
     assert health() == ""
     now += timing.SUPERLINK_SILENT_S
-    assert health() == "no good answer for 25 s (no answer at all)"
+    assert health() == "no valid answer for 25 s (no answer at all)"
     assert allowed_s() == first
 
 
@@ -86,7 +86,7 @@ def test_an_address_that_is_taken_or_of_another_machine_is_named_with_its_key(
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         free = dataclasses.replace(kit, fleet="", control="")
-        with pytest.raises(BouquetError, match=rf'kit.toml: key "{key}": .* got {taken}, on which another'):
+        with pytest.raises(BouquetError, match=rf'kit.toml: key "{key}": .* got {taken}, but another'):
             check_addresses(dataclasses.replace(free, **{field: taken}))  # type: ignore[arg-type]
     check_addresses(dataclasses.replace(free, **{field: taken}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf'key "{key}": .* got 192\.0\.2\.1:9092 \(.*\): choose another'):

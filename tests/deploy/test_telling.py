@@ -140,7 +140,7 @@ def test_a_process_that_writes_something_else_is_ended(parent: Parent, data: byt
         time.sleep(600)
 
     began = time.monotonic()
-    with pytest.raises(TaskFailedError, match="was ended: it wrote what is no reply"):
+    with pytest.raises(TaskFailedError, match="was ended: it wrote something that is not a reply"):
         parent.run(work)
     assert time.monotonic() - began < 10
 
@@ -153,7 +153,7 @@ def test_half_a_piece_is_waited_for_until_its_messages_time_is_over(
         time.sleep(600)
 
     monkeypatch.setattr(timing, "TASK_LATE_S", 0.2)
-    with pytest.raises(TaskFailedError, match="its message's time to live was over"):
+    with pytest.raises(TaskFailedError, match="its message's time to live had expired"):
         parent.run(work, ttl=0.1)
 
 
@@ -184,7 +184,7 @@ def test_a_process_that_closes_the_socket_and_lives_on_is_ended(
 
 def test_one_past_its_time_to_live_is_ended(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "TASK_LATE_S", 0.2)
-    with pytest.raises(TaskFailedError, match="its message's time to live was over"):
+    with pytest.raises(TaskFailedError, match="its message's time to live had expired"):
         parent.run(lambda there: time.sleep(600), ttl=0.1)
 
 

@@ -53,8 +53,8 @@ SecurePhase._masked_orders = _lying(SecurePhase._masked_orders, True)
 """
 NOBODY = "clients that they do not have"  # for this reason, which lasts, the run ends
 SAYS = {
-    "lr = 0": "something else than the others",
-    "another model": "something else than the others",
+    "lr = 0": "a different request than the others",
+    "another model": "a different request than the others",
     NOBODY: "this node hosts ward-",
     "another round": "keys that the node of that name has signed",
     "another run": "keys that the node of that name has signed",
@@ -63,9 +63,9 @@ SAYS = {
 
 @case(
     "S23",
-    "A server that has two nodes add what it knows to a masked sum, to read the third one's model",
-    "no sum is opened, whatever it orders; the round keeps the model, and the nodes' reasons are named; a "
-    "round of honest orders works again",
+    "A server makes two nodes add what it knows to a masked sum, to read the third one's model",
+    "no sum is opened, whatever the server orders; the round keeps the model, and the nodes' reasons are "
+    "reported; a later round of honest orders works",
     "the link is started with a server that gives two of three nodes lr = 0, a model of zeros, clients that "
     "they do not have, and sessions of another round and run; runs of secagg = true",
     tests=(

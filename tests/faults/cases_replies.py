@@ -111,8 +111,8 @@ def grown(found: dict[str, Any]) -> str:
 @case(
     "R7",
     "Replies with NaN, infinity, wrong shapes, dtypes, names and counts",
-    "each is refused, named and logged; the model is what it would be without them, the run goes on",
-    "a hostile node with a good key sends one after the other",
+    "each is refused, named and logged; the model is the same as without them; the run goes on",
+    "a hostile node with a valid key sends them one by one",
     tests=("tests/strategies/test_hostile.py",),
 )
 def wrong_replies(rig: Rig) -> str:
@@ -125,8 +125,8 @@ def wrong_replies(rig: Rig) -> str:
 @case(
     "R8",
     "All replies of all rounds are bad",
-    "the model is kept, the run says so and is not finished; it is once the data are back",
-    "the data files of all three nodes are moved away in the midst of round 1",
+    "the model is kept and the run says so and does not finish; it finishes once the data are back",
+    "the data files of all three nodes are moved away during round 1",
 )
 def all_bad(rig: Rig) -> str:
     run = rig.submit(3)
@@ -149,8 +149,8 @@ def all_bad(rig: Rig) -> str:
 
 @case(
     "R17",
-    "A reply twice as large as is allowed",
-    "refused while it comes, named; memory of SuperLink and ServerApp stays bounded",
+    "A reply of twice the allowed size",
+    "it is refused during the upload, and named; memory of SuperLink and ServerApp stays bounded",
     f"a hostile node uploads 2 x {MAX_REPLY}",
 )
 def too_large(rig: Rig) -> str:
@@ -164,7 +164,7 @@ def too_large(rig: Rig) -> str:
 @case(
     "S6",
     "A pickle, an .npy that claims 30 GB, an unknown form, a zip with ..",
-    "nothing is run, nothing is allocated, the reply is refused and named; the run goes on",
+    "nothing runs, nothing is allocated, the reply is refused and named; the run goes on",
     "a hostile node sends them; a bundle that leaves its folder",
     tests=(
         "tests/task/test_npy.py",
@@ -182,8 +182,8 @@ def bombs(rig: Rig) -> str:
 @case(
     "S8",
     "A captured call sent again; a reply in another node's name; a flood; half a reply",
-    "each is refused; the run goes on at its deadlines",
-    "a hostile node sends them; metadata of an earlier call are sent once more",
+    "each is refused; the run goes on within its deadlines",
+    "a hostile node sends them; the metadata of an earlier call are sent again",
 )
 def replays(rig: Rig) -> str:
     found = attacked(rig, SPECIAL)["told"]

@@ -120,7 +120,7 @@ def test_a_run_whose_rounds_follow_from_how_many_there_are_cannot_be_lengthened(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:
     go(tmp_path, **more)
-    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected .* follow from how many there are'):
+    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected .* rounds depend on their number'):
         go(tmp_path, resume=True, num_server_rounds=9, **more)
 
 

@@ -87,10 +87,10 @@ def test_a_replay_on_other_data_than_the_run_s_is_refused(tmp_path: Path) -> Non
     with pytest.raises(RuntimeError, match="the data are right"):
         replay(folder.path, 1, begin)
     (folder.path / "config.json").write_text(json.dumps(record | {"data": None}))
-    with pytest.raises(ConfigError, match="expected a run on data that are here; got one whose data stayed"):
+    with pytest.raises(ConfigError, match="expected a run on data of this machine; got one whose data"):
         replay(folder.path, 1, begin)
     record["run"] |= {"num-server-rounds": 2, "lr-schedule": "cosine"}
     (folder.path / "config.json").write_text(json.dumps(record))
     (folder.path / "result.json").unlink()
-    with pytest.raises(ConfigError, match=r"its rounds follow from how many there are .*; got 1 of 2 rounds"):
+    with pytest.raises(ConfigError, match=r"its rounds depend on their number .*; got 1 of 2 rounds"):
         replay(folder.path, 1, begin)

@@ -142,7 +142,7 @@ def test_a_resume_before_the_first_checkpoint_wants_the_same_file(tmp_path: Path
     for made in (second / "checkpoint").iterdir():
         made.unlink()
     save_file({n: a + 1 for n, a in load_file(file).items()}, file)
-    with pytest.raises(ConfigError, match="the file that the run began with"):
+    with pytest.raises(ConfigError, match="the file that the run started with"):
         go(tmp_path, run_name="second", initial_model=str(file), resume=True)
 
 

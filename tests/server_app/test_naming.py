@@ -150,7 +150,7 @@ def test_only_a_folder_of_the_runs_is_ever_deleted(name: str, tmp_path: Path) ->
 def test_overwriting_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     remove_run(tmp_path, "not-there")
     put(tmp_path / "mine", result=True)
-    with holding(tmp_path / "mine", 0.0), pytest.raises(BouquetError, match="that no run writes into"):
+    with holding(tmp_path / "mine", 0.0), pytest.raises(BouquetError, match="that no run writes to"):
         remove_run(tmp_path, "mine")
     assert (tmp_path / "mine" / "result.json").exists()
     remove_run(tmp_path, "mine")
@@ -173,7 +173,7 @@ def test_overwrite_needs_a_name_and_no_resume(words: list[str]) -> None:
     ("words", "says"),
     [
         (["--nodes", "ward-1"], "expected a number of virtual nodes, or names of nodes with --link KIT"),
-        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected it where a run is submitted"),
+        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected only when a run is submitted"),
     ],
 )
 def test_nodes_are_named_where_a_run_is_submitted_to_a_link(words: list[str], says: str) -> None:

@@ -111,7 +111,7 @@ def test_delete_removes_one_runs_and_no_other(
 ) -> None:
     name = f"ward trial/{FIRST[:12]}"
     assert bouquet(name, "--delete", "--yes", "--state-dir", str(root), monkeypatch=monkeypatch) == 0
-    assert capsys.readouterr().out == f"deleted what 3 clients kept of {name}\n"
+    assert capsys.readouterr().out == f"deleted the state of 3 clients of {name}\n"
     assert [(r.name, r.id) for r in kept_runs(str(root))] == [("other", "-"), ("ward trial", SECOND[:12])]
     for run in ("ward trial", "other/-"):  # the only one of its name by now
         assert bouquet(run, "--delete", "--yes", "--state-dir", str(root), monkeypatch=monkeypatch) == 0

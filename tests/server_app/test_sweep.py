@@ -73,7 +73,7 @@ def test_a_key_that_only_some_algorithms_read_is_left_out_of_the_others() -> Non
         "fedprox-fedprox.mu=1-seed=1",
         "fedprox-fedprox.mu=1-seed=2",
     ]
-    assert "fedprox.mu is left out of 6 of 12 combinations" in found.remarks[0]
+    assert "fedprox.mu is ignored in 6 of 12 combinations" in found.remarks[0]
     assert found.remarks[1] == "12 combinations are 8 different runs"
 
 
@@ -174,7 +174,7 @@ def test_the_queue_goes_on_with_what_is_not_finished(tmp_path: Path) -> None:
     again, remarks = open_queue(tmp_path / "s", None, "")
     # Killed and failed runs wait again; a run that was stopped stays so.
     assert [e.state for e in again.entries] == [FINISHED, WAITING, WAITING, STOPPED]
-    assert remarks[-1].endswith("2 of 4 runs are done, 1 go on from a checkpoint")
+    assert remarks[-1].endswith("2 of 4 runs are done, 1 continue from a checkpoint")
     # A result that the queue had not yet heard of counts; one that is gone does not.
     finish(again, "seed=3", [0.5])
     (tmp_path / "s" / "seed=1" / "result.json").unlink()
@@ -188,7 +188,7 @@ def test_the_queue_goes_on_with_what_is_not_finished(tmp_path: Path) -> None:
 def test_a_queue_can_be_extended_but_is_not_another_sweeps(tmp_path: Path) -> None:
     open_queue(tmp_path, planned("seed=1,2"), "")
     queue, remarks = open_queue(tmp_path, planned("seed=1..4"), "longer")
-    assert remarks[0].startswith("2 new runs join the 2")
+    assert remarks[0].startswith("2 new runs are added to the 2")
     assert [e.name for e in queue.entries] == [f"seed={i}" for i in range(1, 5)]
     with pytest.raises(ConfigError, match=r"holds another sweep.*got a sweep without seed=3"):
         open_queue(tmp_path, planned("seed=1,2"), "")
@@ -211,7 +211,7 @@ def test_folders_that_are_no_sweep_are_refused(tmp_path: Path) -> None:
 def test_two_sweeps_on_one_folder_refuse_each_other(tmp_path: Path) -> None:
     with (
         holding(tmp_path / "s"),
-        pytest.raises(BouquetError, match="no sweep works on"),
+        pytest.raises(BouquetError, match="no sweep uses"),
         holding(tmp_path / "s"),
     ):
         pass

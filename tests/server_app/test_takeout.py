@@ -99,7 +99,7 @@ def test_a_model_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) ->
         take(shared, "client-9")
     for file in (tmp_path / "state").rglob("client-0.safetensors"):
         file.unlink()
-    with pytest.raises(StateError, match="client-0: expected its kept state"):  # not a new client's model
+    with pytest.raises(StateError, match="client-0: expected its state"):  # not a new client's model
         take(shared, "client-0")
     with pytest.raises(ConfigError, match="expected a result folder"):
         take(tmp_path / "nothing")

@@ -40,7 +40,7 @@ def test_who_is_enrolled_has_the_name_whoever_was_first() -> None:
     for held in ({}, {"a": "stranger/a"}):
         done = admit([own(1, "a", disk="stranger"), own(2, "a", disk="mine", name="a")], held)
         assert done.admitted == {2}
-        assert "node a is enrolled" in done.refused[1]
+        assert "the enrolled name of node a" in done.refused[1]
 
 
 def test_of_two_that_bring_one_name_who_held_it_keeps_it() -> None:
@@ -56,7 +56,7 @@ def test_with_none_who_held_it_the_first_registered_has_it_and_somebody_must_loo
     for order in itertools.permutations(claims):
         done = admit(order, {})
         assert done.admitted == {2}
-        assert "node 1 and node 2 bring data of their own as client 'a'" in done.ambiguous
+        assert "node 1 and node 2 bring their own data as client 'a'" in done.ambiguous
 
 
 def test_of_one_pool_who_told_last_takes_the_place() -> None:
@@ -73,7 +73,7 @@ def test_a_pool_of_a_partition_and_several_pools_take_part_together() -> None:
 def test_a_node_that_counts_the_partition_otherwise_is_refused() -> None:
     done = admit([shared(1, 10), shared(2, 10), shared(3, 10**7)], {})
     assert done.admitted == {1, 2}
-    assert done.refused[3] == "counts 10000000 clients in the partition where others count 10"
+    assert done.refused[3] == "has 10000000 clients in the partition; others have 10"
     assert (done.deviating, done.ambiguous, done.size) == ({3}, "", 10)
     assert admit([shared(3, 10**7)], {}, size=10).admitted == set()
 

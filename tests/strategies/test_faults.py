@@ -215,7 +215,7 @@ def test_a_node_that_stays_away_is_named_and_the_round_goes_on(caplog: pytest.Lo
     assert "Node 1 " not in line["got"]
     assert keep.rows[1]["answered"] == 2
     assert (keep.rows[2]["population"], keep.rows[2]["answered"]) == (2, 2)
-    assert "node ward-1, which leaves the order for ward-1 open: it went offline" in caplog.text
+    assert "node ward-1, so the order for ward-1 stays open: it went offline" in caplog.text
 
 
 def test_min_replies_makes_a_round_wait_for_its_nodes(undisturbed: list[str]) -> None:

@@ -18,8 +18,9 @@ from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.packing import FORM, is_packed
-from tests.strategies.test_base import Keep, model, named_grid
+from tests.strategies.test_base import model, named_grid
 from tests.support.apps import foreign_app
+from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
 
 

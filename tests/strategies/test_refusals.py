@@ -107,7 +107,7 @@ def test_reasons_are_said_once_each_with_their_clients() -> None:
         ("config: no such layer", ConfigError, "Correct that"),
         ("data: line 3", DataError, "Correct these data"),
         ("policy: min-examples = 10", RefusedError, "[policy] of their kit.toml"),
-        ("code: NameError at net, line 3", CodeError, "a mistake in code"),
+        ("code: NameError at net, line 3", CodeError, "That is a bug"),
         ("it went offline", NodesError, "Repair the nodes"),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_node_that_is_asked_for_something_else_adds_nothing_and_no_sum_is_open
     assert played.rows[1]["skipped"]
     assert not played.messages("query.secagg_unmask")
     why = " ".join(q["got"] for q in played.rows[1]["quarantined"])
-    assert "something else than the others" in why or "field 'epochs': expected 0 to 1" in why
+    assert "a different request than the others" in why or "field 'epochs': expected 0 to 1" in why
 
 
 @pytest.mark.parametrize(("name", "value"), [("round", 7), ("run", "another"), ("order", "f" * 64)])
@@ -118,7 +118,7 @@ def test_nodes_under_unlike_run_configs_add_up_to_nothing(owners: Path) -> None:
 
     row = play(keys, nodes=3, grid_type=Unlike).rows[1]
     assert row["skipped"]
-    assert any("something else than the others" in q["got"] for q in row["quarantined"])
+    assert any("a different request than the others" in q["got"] for q in row["quarantined"])
 
 
 def test_a_node_whose_clients_all_fail_is_no_node_of_the_sum(owners: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_key_that_is_not_registered_is_named(link: Link, tmp_path: Path) -> No
     provision(kits, link.kit.address, ["ward-9"])
     other = dataclasses.replace(link, kits=kits)
     with running_node(other, "ward-9") as node:
-        node.until(lambda: "does not vouch for the link's certificate" in node.said())
+        node.until(lambda: "did not sign the link's certificate" in node.said())
     (kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
     with running_node(other, "ward-9") as node:
         node.until(lambda: "was refused by 127.0.0.1" in node.said())

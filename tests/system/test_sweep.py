@@ -111,7 +111,7 @@ def test_ctrl_c_ends_all_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.wait(30) == 130
     assert gone(family)
     text = (tmp_path / "log").read_text()
-    assert f"go on with: bouquet sweep --name s --runs-dir {tmp_path}" in text
+    assert f"continue with: bouquet sweep --name s --runs-dir {tmp_path}" in text
     assert states(tmp_path / "s") == ["waiting"] * 3
     assert "Traceback" not in text
 

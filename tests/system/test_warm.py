@@ -57,7 +57,7 @@ def test_however_a_task_ends_its_message_is_answered_and_the_next_one_works(
 def test_a_task_past_its_messages_time_to_live_is_ended(crashing: Runtime) -> None:
     """A reply to it would be refused, and the node would be busy with it for nothing."""
     reply = crashing.ask(how="sleeps 600", ttl=1)
-    assert "its message's time to live was over" in reply.error.reason
+    assert "its message's time to live had expired" in reply.error.reason
     assert not crashing.ask().has_error()
 
 

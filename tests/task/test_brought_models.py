@@ -170,7 +170,7 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ("def Net(): return nn.Flatten()", "parameters to train; got none"),
         (
             "class Net(Flat):\n    def forward(self, x):\n        return super().forward(x).softmax(1)",
-            'logits, of which the loss takes the softmax; got probabilities; .* or bring a "loss" for them',
+            'logits; the loss applies the softmax; got probabilities; .* or bring a "loss" for them',
         ),
         (
             "class Net(Flat):\n    def forward(self, x):\n"

@@ -65,12 +65,6 @@ def test_a_machine_of_another_class_is_refused_by_name(machine: str, monkeypatch
             check()
 
 
-@pytest.mark.parametrize(("key", "value"), [("threads", 2), ("threads", 0), ("device", "cuda")])
-def test_keys_that_differ_by_machine_are_refused_with_it(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f'"{key}": expected .* with portable = true'):
-        read_config({"portable": True, key: value})
-
-
 def test_a_node_with_other_kernels_is_refused_also_one_whose_app_is_not_ours() -> None:
     def claim(node: int, kernels: str, foreign: bool = False) -> Claim:
         code = {portable.KERNELS: kernels} if kernels else {}

@@ -33,8 +33,8 @@ from tests.support.transcripts import found, run_here, texts
 from tests.test_contract import config
 
 Row = dict[str, Any]
-COUNTED = "uploads of the node that were counted once, by its receipts"
-ADDED = "published sums that are the sum of the kept uploads"
+COUNTED = "uploads with a receipt of the node that were counted once"
+ADDED = "published sums that equal the sum of the stored uploads"
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def test_a_changed_sum(copy: Path) -> None:
         lines[2]["phases"][0]["sums"] = sha256(sums)
 
     assert lie(copy, change) == [
-        "round 2: phase train: expected the sum of the kept uploads; got another one"
+        "round 2: phase train: expected the sum of the stored uploads; got a different one"
     ]
 
 
@@ -287,8 +287,8 @@ def test_a_node_that_is_left_out(copy: Path) -> None:
             said["replies"]["scalars"][key] = [v for i, v in enumerate(values) if i not in at]
 
     got = lie(copy, change, receipts=True)
-    assert "round 2: its upload, of which it has a receipt, is not counted: none within 60 s" in got
-    assert any("expected the sum of the kept uploads" in text for text in got)
+    assert "round 2: its upload was not counted, though it has a receipt: none within 60 s" in got
+    assert any("expected the sum of the stored uploads" in text for text in got)
 
 
 def test_a_node_that_never_answered_by_the_servers_word(owners: Path, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_node_that_never_answered_by_the_servers_word(owners: Path, tmp_path: 
     folder = run_here(keys, tmp_path, 3, tamper=lost)
     assert texts(found(folder)) == []
     (text,) = texts(found(folder, tmp_path / "state"))
-    assert text.startswith("round 2: its upload, of which it has a receipt, is not counted: round 2: client")
+    assert text.startswith("round 2: its upload was not counted, though it has a receipt: round 2: client")
 
 
 def test_an_upload_that_is_counted_twice(copy: Path) -> None:
@@ -412,7 +412,7 @@ def test_a_receipt_that_is_missing(copy: Path) -> None:
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     (text,) = lie(copy, len, receipts=True)
     assert text.startswith("round 3, node with the key")
-    assert text.endswith("there is an upload in its name, of which it has no receipt")
+    assert text.endswith("there is an upload in its name for which it has no receipt")
 
 
 def test_a_transcript_that_ends_before_the_run(copy: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_node_that_is_lost_after_its_shares_leaves_a_sum_that_can_be_added_up(
     shares[whose][whose] += 1
     rewritten(folder, folder, lines)
     (text,) = texts(found(folder))
-    assert text.startswith("round 2: phase train: expected the sum of the kept uploads")
+    assert text.startswith("round 2: phase train: expected the sum of the stored uploads")
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -470,7 +470,7 @@ def test_a_killed_run_goes_on_with_its_transcript(
     half = found(tmp_path / "runs/it", tmp_path / "state")
     assert texts(half) == []
     assert "there is no model.safetensors yet: the run is not over" in half.notes
-    late = "uploads of the node are of rounds without a line yet: the run is not over"
+    late = "uploads of the node are of rounds without a line yet: the run has not finished"
     assert f"2 {late}" in half.notes
     (tmp_path / "runs/it/transcript/.4-0-train.safetensors.a").mkdir()
     folder = run_here(keys | {"resume": True}, tmp_path)

@@ -168,7 +168,7 @@ def _admitted(task: _Received, own: ClientApp, here: Mapping[str, str]) -> Clien
 
 
 def _limit_memory(most: int) -> None:
-    """Let this process use what is left of the node's memory, in bytes; 0 = all that there is."""
+    """Limit this process to the node's remaining memory, in bytes; 0 = no limit."""
     if most:
         data = MemoryLimit(most).data_limit()
         resource.setrlimit(resource.RLIMIT_DATA, (data, data))

@@ -149,7 +149,7 @@ class Control:
         return int(self._ask(lambda: self._client.RegisterNode(request)).node_id)
 
     def unregister(self, node: int) -> None:
-        """Unregister a node: it may not join any more.
+        """Unregister a node: it may no longer join.
 
         Raises:
             LinkError: There is no such node, or the SuperLink does not answer.
@@ -175,10 +175,10 @@ class Control:
             response = self._ask(lambda: self._client.StartRun(request))
         except LinkError as err:
             if err.answered:
-                raise ConfigError(f"the SuperLink did not take the run: {err}") from None
+                raise ConfigError(f"the SuperLink did not accept the run: {err}") from None
             raise
         if not response.HasField("run_id"):
-            raise ConfigError(f"the SuperLink did not take the run: its app has {len(fab)} bytes, too many")
+            raise ConfigError(f"the SuperLink did not accept the run: its app is too large, {len(fab)} bytes")
         return int(response.run_id)
 
     def run(self, run: int) -> RunState | None:
@@ -225,7 +225,7 @@ class Control:
         except httpx.HTTPStatusError as err:
             text = err.response.text.strip()[:500]
             raise LinkError(
-                f"the SuperLink at {self._url} answered {err.response.status_code}: {text or 'nothing more'}",
+                f"the SuperLink at {self._url} answered {err.response.status_code}: {text or 'no details'}",
                 answered=err.response.status_code < 500 and err.response.status_code != UNAUTHORIZED,
             ) from None
         except (httpx.HTTPError, ValueError, OSError) as err:

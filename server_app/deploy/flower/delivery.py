@@ -1,13 +1,13 @@
 """Messages that arrive although a process dies: at-least-once delivery in the SuperLink's database.
 
-Flower's SuperLink marks a message as delivered when it is fetched and then forgets it, so what was on its
-way when a node, the ServerApp or the SuperLink itself died is lost: the round waits for it in vain, or goes
-on without it. Here a message stays until the answer to it has arrived.
+Flower's SuperLink marks a message as delivered when it is fetched and then forgets it. A message in transit
+is therefore lost when a node, the ServerApp or the SuperLink dies: the round waits until its timeout, or
+continues without it. Here a message stays until the answer to it has arrived.
 
 * An order that a node fetched and has not answered is handed out again when the node, which does one thing
   after the other, asks for work again; at most `MAX_ORDERS` times.
 * A reply stays until the ServerApp has all of it, and is not handed out before all of it is here, so that a
-  slow or broken upload holds up nobody else's.
+slow or broken upload does not delay others.
 * After a restart of the SuperLink, nodes and tasks alive before have `timing.SURVIVORS_S` to report.
 
 A client that trains twice for one round gives the same answer twice; only one of them is used.
@@ -63,7 +63,7 @@ class Delivery:
         vars(state)["store_object"] = self._put(state.store_object)
 
     def survive(self) -> None:
-        """Give whoever was alive when the SuperLink went the time to report to the new one."""
+        """Give nodes that were alive when the SuperLink stopped the time to report to the new one."""
         later = now() + timedelta(seconds=timing.SURVIVORS_S)
         with self.state.session() as session:
             session.execute(
@@ -78,9 +78,10 @@ class Delivery:
             )
 
     def reopen_orders(self, node: int) -> None:
-        """Hand out again what a node fetched and has not answered; call it when the node asks for work.
+        """Redeliver what a node fetched but has not answered; call this when the node asks for work.
 
-        An upload that it has not ended by then is one that it has given up.
+        Only the link sees that a node which is online has lost its order. If the node itself is lost,
+        `strategies.engine.exchange` sends a copy to another one. An upload that has not ended is given up.
         """
         for session_id, _ in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
@@ -90,13 +91,13 @@ class Delivery:
                 self._orders[order] += 1
                 times = self._orders[order]
             if times < MAX_ORDERS:
-                logger.info("message %s to node %d: not answered; handing it out again", order[:8], node)
+                logger.info("message %s to node %d: not answered; redelivering it", order[:8], node)
                 with self.state.session() as session:
                     session.execute(
                         update(MessageIns).where(MessageIns.message_id == order).values(delivered_at="")
                     )
             else:
-                self.answer(order, node, f"the node fetched this message {times} times and did not answer it")
+                self.answer(order, node, f"the node fetched this message {times} times without answering it")
 
     def _unanswered(self, node: int) -> list[str]:
         answered = select(MessageRes.reply_to_message_id).where(
@@ -143,7 +144,7 @@ class Delivery:
             self.answer(order, node, reason)
 
     def _uploads(self, node: int) -> list[tuple[str, str]]:
-        """Return session and order of each reply of a node of which parts are missing."""
+        """Return session and order of each incomplete reply of a node."""
         with self.state.session() as session:
             found = session.execute(
                 select(ObjectPushSession.session_id, MessageRes.reply_to_message_id)
@@ -199,7 +200,7 @@ class Delivery:
         return objects.read(store, object_ids, most_bytes)
 
     def has(self, object_id: str) -> bool:
-        """Return whether an object is here: the answer to whoever sends it may have been lost."""
+        """Return whether an object has arrived: the sender may have missed the confirmation."""
         with self.state.session() as session:
             found = session.scalar(
                 select(StoredObject.is_available).where(StoredObject.object_id == object_id)
@@ -268,7 +269,7 @@ class Delivery:
         return set(orders) - set(waiting)
 
     def reopen_replies(self, orders: Iterable[str]) -> None:
-        """Hand out again the replies that the ServerApp asks for although it was given them."""
+        """Redeliver replies that the ServerApp requests although it has received them."""
         given = f"reply_to_message_id IN {objects.THESE} AND delivered_at != ''"
         with objects.sql(self.state) as run:
             these = objects.these(orders)
@@ -337,7 +338,7 @@ class Delivery:
             return {order for (order,) in run(found, objects.these(orders))}
 
     def sweep(self) -> None:
-        """Delete what nobody will ask for any more: orders whose time is up, replies to them, objects.
+        """Delete what is no longer needed: expired orders, replies to them, objects.
 
         If the clock was set back, what was to end at a time that is now far away ends as soon as else.
         """

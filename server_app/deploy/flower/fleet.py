@@ -85,7 +85,7 @@ class Fleet(FleetServicer):
             if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
                 self._delivery.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
-        logger.info("%s is here", self._limiter.sender(response.node_id, request.public_key))
+        logger.info("%s is online", self._limiter.sender(response.node_id, request.public_key))
         return response
 
     def SendNodeHeartbeat(  # noqa: N802
@@ -113,8 +113,8 @@ class Fleet(FleetServicer):
             self._apps.keep(str(node), said)
         if differs(said, self._code):
             raise RefusedCallError(
-                f"this node runs app {read_app(said)}, the runs here have the code {self._code}. Give both "
-                "machines the same version; the node joins by itself then",
+                f"this node runs app {read_app(said)}, the runs here have the code {self._code}. "
+                "Install the same version on both machines; then the node joins automatically",
                 grpc.StatusCode.PERMISSION_DENIED,
             )
 
@@ -176,7 +176,7 @@ class Fleet(FleetServicer):
         metadata = request.messages_list[0].metadata
         if metadata.src_node_id != node or not metadata.reply_to_message_id:
             logger.warning(
-                "%s: reply refused: expected a reply in its own name; got one of node %d",
+                "%s: reply refused: expected a reply of its own; got one of node %d",
                 self._limiter.sender(node), metadata.src_node_id,
             )  # fmt: skip
             raise RefusedCallError(
@@ -222,7 +222,9 @@ class Fleet(FleetServicer):
         if not inbox.has(request.object_id):
             self._delivery.recall(node)
             if not inbox.has(request.object_id):
-                self._limiter.say(node, "PullObject refused: it is no part of a message to this node")
+                self._limiter.say(
+                    node, "PullObject refused: the object is not part of a message to this node"
+                )
                 return PullObjectResponse(object_found=False, object_available=False)
         try:
             response = super().PullObject(request, context)

@@ -156,11 +156,11 @@ class FleetClient:
         after one without an answer, those during large messages have a connection of their own.
 
         Raises:
-            NotLetInError: The SuperLink does not know this node any more.
+            NotLetInError: The SuperLink no longer knows this node.
         """
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=timing.BEAT_INTERVAL_S)
         if not self._call(BEAT, request, timeout_s=timing.BEAT_ANSWER_S).success:
-            raise NotLetInError("the SuperLink does not know this node any more")
+            raise NotLetInError("the SuperLink no longer knows this node")
 
     def pull(self) -> tuple[Message, ObjectTree] | None:
         """Return a message without its content; None if there is none, at once or when one was waited for.
@@ -184,7 +184,7 @@ class FleetClient:
         return found
 
     def has_ended(self, run: int) -> bool:
-        """Return whether a run has ended, so that nobody wants an answer to its messages.
+        """Return whether a run has ended, so that its messages need no answer.
 
         The heartbeats wait for this, so it waits no longer for an answer than they do.
         """
@@ -286,7 +286,7 @@ class FleetClient:
     def _call(
         self, name: str, request: Any, more: Mapping[str, str] | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Call the SuperLink, again and again while it is away."""
+        """Call the SuperLink; retry while it is unavailable."""
         tries, pause_s = 0, float(timing.RETRY_FIRST_S)
         while True:
             transport = (self._beats if name == BEAT and self._large else None) or self._transport
@@ -362,7 +362,7 @@ def read_reply(
     Raises:
         ValueError: They are no reply to this order, or some of its objects are missing.
     """
-    what = "the ClientApp's process wrote what is no reply"
+    what = "the ClientApp's process wrote something that is not a reply"
     try:
         (reply := Message()).ParseFromString(head)
         (parts := ObjectTree()).ParseFromString(tree)

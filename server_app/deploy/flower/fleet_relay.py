@@ -10,7 +10,7 @@ there, once, and a call is held there, too. What HTTP adds is bounded here, befo
   at a time; to others the answer is "try again", since this process may be younger than the node;
 * `CONNECTIONS` at a time; one whose other end takes nothing for `timing.CONNECTION_IDLE_S` ends. A further
   one takes the place of the oldest on which no call is being served, whether its TLS handshake is over or
-  not: so nobody keeps nodes out by connections on which nothing comes.
+  not: idle connections cannot keep nodes out.
 """
 
 import asyncio
@@ -149,8 +149,8 @@ class Relay:
         if key not in self._accepted or not _is_signed(metadata) or self._large[key] >= CONCURRENT:
             raise _AnswerError(
                 503,
-                f"expected at most {SMALL_BYTES} bytes, or a signed call of a node that is here, at most "
-                f"{CONCURRENT} at a time; got {size} bytes. Try again",
+                f"expected at most {SMALL_BYTES} bytes, or a signed call of a connected node, at "
+                f"most {CONCURRENT} at a time; got {size} bytes. Try again",
             )
         self._large[key] += 1
         try:

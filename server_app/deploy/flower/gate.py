@@ -1,9 +1,9 @@
 """The HTTP port of the SuperLink: only who proves the kit's secret reaches the Control API.
 
-Flower's Control API has no authentication of its own: whoever reaches the port could start runs with the
+Flower's Control API has no authentication of its own: anyone who reaches the port could start runs with the
 rights of the link's account and turn nodes out for good. The Runtime API has, by a task's token or the
 SuperExec secret, so its calls pass; everything else but the health check needs the proof, whatever Flower
-serves there. Flower's HTTP Fleet API (1.40 and later) is closed to everybody: the limits on nodes and the
+serves there. Flower's HTTP Fleet API (1.40 and later) is closed: the limits on nodes and the
 delivery of messages are those of the gRPC one, and fleet_relay.py leads nodes over HTTP to that.
 """
 
@@ -22,9 +22,9 @@ REFUSED = (
     "expected a proof of the secret of the link's kit (superexec.secret); got none, or another's. "
     "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit"
 )
-NO_FLEET = "nodes reach this link at the addresses in its kit.toml, fleet and fleet-http; this is neither"
-# Layers that come with these inspect the calls of their own API only. Each costs a call of the Runtime API,
-# of which a round has dozens, about a millisecond.
+NO_FLEET = "this is not an address for nodes: use fleet or fleet-http of the link's kit.toml"
+# Layers that come with these inspect the calls of their own API only. Each costs a call of the Runtime API
+# about a millisecond, and a round has dozens of calls.
 OTHERS = ("flwr.superlink.routers.control.", "flwr.superlink.routers.fleet.")
 
 

@@ -1,4 +1,4 @@
-"""What has arrived for whom, in memory: a held call is answered at once, and a vain look costs no database.
+"""In-memory index of arrived messages: long polls are answered at once, an empty poll skips the database.
 
 The database has the messages. Here stands what this process saw of them: which are whole, which are on their
 way, and which a node has and did not answer. Nothing is lost with it: for what a new SuperLink does not know
@@ -48,7 +48,7 @@ class Inbox:
             return self._turn
 
     def leave(self, turn: int) -> None:
-        """End a call: whoever made it is gone."""
+        """End a call whose caller is gone."""
         with self._change:
             self._turn += self._turn == turn
             self._change.notify_all()
@@ -90,7 +90,7 @@ class Inbox:
         return not self._coming and (not self._known or bool(self._whole or self._out))
 
     def stored(self, order: str, *, whole: bool) -> None:
-        """Note a message to the node, of which parts may be missing."""
+        """Note a message to the node; it may be incomplete."""
         with self._change:
             if whole:
                 self._coming.pop(order, None)
@@ -128,7 +128,7 @@ class Inbox:
             return frozenset(self._whole)
 
     def incomplete(self, before: frozenset[str]) -> None:
-        """Note that a look found a message of which parts are missing; `before` is as of `looked`.
+        """Note that a poll found an incomplete message; `before` is as of `looked`.
 
         If a message became whole since, it may be this one, and the next look tells.
         """

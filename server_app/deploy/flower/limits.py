@@ -11,12 +11,12 @@ It has no limit on size, count or rate. `RateLimiter` stands before its check of
 * at most `CONCURRENT` calls of one node are served at a time, one of them held (`fleet.Fleet.PullMessages`);
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
-Connections need no key, so `connections` bounds them: as many as there are files for, each with a time for
-its handshake and an end when no call comes. A call lasts as long as its bytes flow: one that sends nothing is
+Connections need no key, so `connections` bounds them: as many as there are file descriptors, each with a
+timeout for its handshake and for idleness. A call lasts as long as its bytes flow: one that sends nothing is
 ended by the kernel once what was sent to it is not acknowledged, and by gRPC's keepalive.
 
 `Fleet`, the servicer behind it, refuses replies in another node's name, replies of too many objects, and the
-activation of a node by somebody who does not hold its key.
+activation of a node by anyone who does not hold its key.
 """
 
 import json
@@ -49,8 +49,8 @@ from task.storage.files import write_json
 
 logger = logging.getLogger("flwr")
 
-FRAME_BYTES = 16 * 1024**2  # Flower cuts arrays into objects of 5 MB, each of which is a frame
-SMALL_BYTES = 64 * 1024  # of a frame of somebody who is not registered
+FRAME_BYTES = 16 * 1024**2  # Flower cuts arrays into objects of 5 MB; each is a frame
+SMALL_BYTES = 64 * 1024  # of a frame from an unregistered sender
 MAX_OBJECTS = 20_000  # in one reply: records, arrays and their parts
 PLACE_LETTERS = 64
 CONCURRENT = 8
@@ -146,7 +146,7 @@ class NodeNotes:
             try:
                 self._of = {str(key): str(place) for key, place in json.loads(path.read_bytes()).items()}
             except (OSError, ValueError, AttributeError) as err:
-                logger.warning("%s: expected what nodes said, in JSON: %s; it is replaced", path, err)
+                logger.warning("%s: expected the nodes' reports, in JSON: %s; replacing the file", path, err)
 
     def of(self, key: str) -> str:
         """Return what a node said, "" if nothing is known."""
@@ -259,7 +259,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
             return
         sender, came = self.sender(node, key), time.monotonic()
         if sender.is_replay(stamp):
-            self._say(str(sender), f"{method} refused: the same call came before")
+            self._say(str(sender), f"{method} refused: the same call was received before")
             raise RefusedCallError(
                 "a call is accepted once; this one was sent again", grpc.StatusCode.ABORTED
             )
@@ -319,7 +319,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         raise RefusedCallError(text)
 
     def _say(self, who: str, text: str) -> None:
-        """Log a line, but not the same all the time: whoever is refused might have a log filled."""
+        """Log a line, but repeat it rarely: a refused caller could fill the log."""
         now = time.monotonic()
         with self._lock:
             if now - self._said.get((who, text), -timing.SAME_LINE_S) < timing.SAME_LINE_S:
@@ -331,7 +331,7 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 def raise_files() -> int:
-    """Let this process open `FILES` files, or as many as the system allows; return how many."""
+    """Raise this process's limit of open files to `FILES`, or the system's maximum; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -348,7 +348,7 @@ def connections(files: int) -> list[tuple[str, int]]:
         ("grpc.max_allowed_incoming_connections", max(files - OWN_FILES, files // 2)),
         ("grpc.server_handshake_timeout_ms", int(1000 * timing.HANDSHAKE_S)),
         ("grpc.max_connection_idle_ms", int(1000 * timing.CONNECTION_IDLE_S)),
-        # gRPC pings whoever sends it a message, to learn how much the line holds. The answer waits behind
+        # gRPC pings the sender of a message, to measure the line's capacity. The answer waits behind
         # that message: on a slow line for longer than the minute after which gRPC ends the connection.
         ("grpc.http2.ping_timeout_ms", NEVER_MS),
     ]

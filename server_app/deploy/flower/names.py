@@ -29,8 +29,8 @@ SUPERLINK = Use(
 )
 
 DELIVERY = Use(
-    "messages that arrive although a process dies.",
-    "a message is lost with the process that had it, and the round waits for it.",
+    "messages that arrive even if a process dies.",
+    "a message is lost if its process dies, and the round waits for it.",
     """
         flwr.superlink.servicer.runtime.runtime_handlers
             pull_messages(request, state, task)
@@ -89,7 +89,7 @@ DELIVERY = Use(
 )
 
 ECONOMY = Use(
-    "answers of the SuperLink's state that hold for a moment, and traffic that is written each second.",
+    "caching answers of the SuperLink's state briefly, and writing traffic once a second.",
     "each call costs the SuperLink three times as much.",
     """
         flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
@@ -110,7 +110,7 @@ ECONOMY = Use(
 )
 
 RUNTIME = Use(
-    "the Runtime API's calls of a round without Flower's layers, and a question that is held.",
+    "the Runtime API's calls of a round without Flower's layers, and long polls.",
     "`bouquet link` does not start.",
     """
         flwr.superlink.servicer.runtime.runtime_handlers
@@ -134,8 +134,8 @@ RUNTIME = Use(
 )
 
 FLEET = Use(
-    "checks of what a node says and limits on what it sends, before Flower takes it.",
-    "a node can answer in another's name, or fill the SuperLink's memory and disk.",
+    "checks and limits on what a node sends, before Flower handles it.",
+    "a node can answer in another node's name, or fill the SuperLink's memory and disk.",
     """
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer
             FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
@@ -187,8 +187,8 @@ FLEET = Use(
 )
 
 GATE = Use(
-    "a proof of the kit's secret before the Control API, which has no authentication of its own.",
-    "whoever reaches the port can start runs, or `bouquet link` does not start.",
+    "requiring a proof of the kit's secret for the Control API, which has no authentication of its own.",
+    "anyone who reaches the port can start runs, or `bouquet link` does not start.",
     """
         flwr.superlink.routers
             control: module
@@ -198,7 +198,7 @@ GATE = Use(
 )
 
 ROUTINE = Use(
-    "keeping the link's own questions out of the SuperLink's log.",
+    "keeping the link's own requests out of the SuperLink's log.",
     "the log grows by a line each second.",
     """
         flwr.superlink.servicer.control.control_handlers
@@ -208,7 +208,7 @@ ROUTINE = Use(
 )
 
 CONTROL = Use(
-    "asking the Control API for nodes and runs.",
+    "querying the Control API for nodes and runs.",
     "`bouquet link` knows neither its nodes nor its runs.",
     """
         flwr.supercore.control.control_http_client
@@ -352,7 +352,7 @@ CLIENT_APPS = Use(
 )
 
 ENVIRONMENT = Use(
-    "processes that ask no other machine for updates.",
+    "processes that don't check for updates.",
     "a process waits for a machine that it cannot reach.",
     """
         flwr.supercore.constant

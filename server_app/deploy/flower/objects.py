@@ -188,4 +188,4 @@ def _refer(run: Run, references: Counter[str], sign: int) -> None:
 
 def _expect(holds: bool) -> None:
     if not holds:
-        raise ValueError("the upload is another than this one")  # and nothing of it is stored
+        raise ValueError("the upload is a different one")  # and nothing of it is stored

@@ -2,8 +2,8 @@
 
 It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
 (server_app/deploy/flower/limits.py) and checks (fleet.py), the Control API asks for the kit's secret
-(gate.py), messages survive the death of whoever has them (delivery.py), an open log stream does not hold up
-its end, and it ends with the process that started it.
+(gate.py), messages survive the death of the process that has them (delivery.py), an open log stream does not
+hold up its end, and it ends with the process that started it.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def patch(limits: Limits, code: str = "") -> None:
         def startup(self) -> None:
             state = self.state_factory.state()
             if not isinstance(state, SqlLinkState):
-                raise ConfigError("expected --database FILE, in which messages survive; got none")
+                raise ConfigError("expected --database FILE, which stores the messages; got none")
             self.traffic = economise(state)
             delivery = Delivery(state)
             deliveries.append(delivery)
@@ -142,7 +142,7 @@ def serve_fleet(
         servers.grpc = grpc
     if not bounded.used:
         raise ConfigError(
-            "this version of flwr makes its gRPC server elsewhere: its connections are unbounded"
+            "this version of flwr creates its gRPC server elsewhere: the number of connections is not limited"
         )
     return server
 
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.superlink", description=__doc__)
     parser.add_argument("--max-reply", type=int, required=True, help="bytes of a reply")
     parser.add_argument("--max-rate", type=int, required=True, help="replies of a node in a minute")
-    parser.add_argument("--app", default="", help="code of the app; nodes with another are refused")
+    parser.add_argument("--app", default="", help="code of the app; nodes with different code are refused")
     ours, theirs = parser.parse_known_args(arguments)
     patch(Limits(ours.max_reply, ours.max_rate), ours.app)
     logger.addFilter(_is_news)

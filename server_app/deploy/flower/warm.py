@@ -77,7 +77,7 @@ class AcquiredTask:
         try:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
         except httpx.HTTPError as err:  # who gave the task may be another process by now
-            say(f"nobody waits for the task any more: {err}")
+            say(f"the task is no longer needed: {err}")
 
 
 class PreforkExecutor:
@@ -85,8 +85,8 @@ class PreforkExecutor:
 
     Args:
         address: HOST:PORT of the Runtime API.
-        tokens: Folder for what proves that a task is this parent's. Whoever comes after a killed one
-            reports its tasks with it; else who gave them would wait a minute for a sign of life.
+        tokens: Folder for what proves that a task is this parent's. The successor of a killed process reports
+        its tasks with it; otherwise the SuperLink would wait a minute for a heartbeat.
         secret: The SuperExec secret.
         certificates: Root certificates of the Runtime API; None = plaintext.
     """
@@ -123,7 +123,7 @@ class PreforkExecutor:
             answer = self.client.AcquireTask(AcquireTaskRequest(supported_task_types=[SERVER_APP]))
         except (httpx.HTTPError, ValueError) as err:
             if str(err) != self._trouble:
-                say(f"no tasks: {self.address} does not answer as it should: {err}")
+                say(f"no tasks: unexpected answer from {self.address}: {err}")
                 self._trouble = str(err)
             return timing.TASK_RETRY_S
         if self._trouble:
@@ -235,10 +235,12 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="server_app.deploy.flower.warm", description=__doc__.split("\n")[0])
     parser.add_argument("--runtime", required=True, metavar="HOST:PORT", help="Runtime API")
-    parser.add_argument("--root-certificates", help="of the Runtime API; without it: plaintext, on loopback")
+    parser.add_argument(
+        "--root-certificates", help="root certificate of the Runtime API; without it: plaintext, on loopback"
+    )
     parser.add_argument("--secret", required=True, help="file of the SuperExec secret")
     parser.add_argument(
-        "--tasks", type=Path, required=True, help="folder for what proves that running tasks are its own"
+        "--tasks", type=Path, required=True, help="folder for proofs that running tasks are its own"
     )
     return parser.parse_args()
 

@@ -86,7 +86,7 @@ def check_unpacked(bundle: bytes) -> None:
         with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
             members = archive.infolist()
     except zipfile.BadZipFile:
-        return  # whoever reads it says so
+        return  # the reader reports it
     lists = sum(member.file_size for member in members if member.filename in (CONTENT, PROJECT))
     size = sum(member.file_size for member in members)
     if len(members) > MOST_FILES or size > MOST_UNPACKED or lists > MOST_LISTED:

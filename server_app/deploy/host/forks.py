@@ -62,7 +62,7 @@ class Forks:
         except BaseException:  # of a child that is forked: it prints its traceback and ends with code 1
             traceback.print_exc()
         finally:
-            with contextlib.suppress(Exception):  # nobody may read the output any longer
+            with contextlib.suppress(Exception):  # the output may have no reader
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)

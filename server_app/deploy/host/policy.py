@@ -20,7 +20,7 @@ class Site:
         apps: "installed" or "any": which code may run.
         max_rounds: Training messages of a run that are answered; 0 = no limit.
         min_examples: Fewest examples that an update is computed from; 0 = no limit. The installed app sees to
-            it (`client_app.data.owner`); of another nobody can say.
+            it (`client_app.data.owner`); for another app it is unknown.
         min_steps: Fewest local steps that it is computed in, likewise.
         may_train: Program that is asked before each training task; "" = none.
         threads: Most threads of a task; 0 = no limit.
@@ -56,7 +56,9 @@ def may_train(site: Site, trained: int, *, installed: bool) -> None:
         raise RefusedError(f"policy: max-rounds = {site.max_rounds} of this run are done")
     for key, least in (("min-examples", site.min_examples), ("min-steps", site.min_steps)):
         if least and not installed:
-            raise RefusedError(f"policy: {key} = {least}; another app's cannot be counted, so expected 0")
+            raise RefusedError(
+                f"policy: {key} = {least}; expected 0, as another app's work cannot be counted"
+            )
     if site.may_train:
         ask(site.may_train)
 

@@ -256,5 +256,5 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
         try:
             held.enter_context(locked(lock, str(os.getpid())))
         except HeldError as err:
-            raise BouquetError(f"{what} runs already, as process {err.holder}; stop it first") from None
+            raise BouquetError(f"{what} is already running, as process {err.holder}; stop it first") from None
         yield

@@ -62,7 +62,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")  # each 1024 of the
 
 
 def lacking(err: BaseException) -> int | None:
-    """Return how many bytes an error, or what led to it, says were asked for in vain.
+    """Return how many bytes a failed allocation requested, by its error or the error's cause.
 
     Returns:
         0 where it does not say how many, as Python's own `MemoryError`; None for an error of another kind.
@@ -111,7 +111,7 @@ def read_rate(text: str) -> float:
 
 
 class ByteBucket:
-    """A token bucket: so many bytes per second, and a tenth of a second's worth at once.
+    """A token bucket of a rate in bytes per second, with bursts of a tenth of a second's worth.
 
     Args:
         rate: Bytes per second.
@@ -129,7 +129,7 @@ class ByteBucket:
 
 
 class SlowLink:
-    """A TCP relay on loopback that lets so many bytes per second pass, in each direction.
+    """A TCP relay on loopback that limits the bytes per second in each direction.
 
     It sees ciphertext only: the ends speak TLS through it. It works in a thread of its own.
 

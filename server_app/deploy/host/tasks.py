@@ -131,7 +131,7 @@ class Tasks:
         if running is None or running.why:
             return
         if time.monotonic() > running.until:
-            running.why = "its message's time to live was over"
+            running.why = "its message's time to live had expired"
         elif self._memory is not None and (used := self._memory.used()) > self._memory.most:
             most = spell(self._memory.most)
             running.why = f"{MEMORY} {most}: this task needs at least {spell(used)}"
@@ -176,7 +176,7 @@ class Tasks:
                 return _read(pipe)
             except (OSError, EOFError) as err:
                 if not isinstance(err, EOFError | ConnectionError) and "end of file" not in str(err):
-                    running.why = f"it wrote what is no reply: {err}"
+                    running.why = f"it wrote something that is not a reply: {err}"
                 if running.why or not running.ended.wait(timing.KILL_S):  # or it closed the pipe and lives on
                     self._send(KILL, running.number)
                     running.ended.wait(timing.KILL_S)

@@ -18,7 +18,7 @@ from typing import Any
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError, choose_from
-from task.flower import environment as flower
+from task.flower import app as flower
 from task.references import CODE, is_hub
 
 CONFIG = "kit.toml"
@@ -188,8 +188,9 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
     if (folder / KEY_FILE).exists():
         if kind == "link":
             raise ConfigError(
-                f"{folder / KEY_FILE}: expected no key of the nodes' encryption in the link's kit, which "
-                "must not be able to open what it adds up; got one. Remove it, and give the nodes a new one: "
+                f"{folder / KEY_FILE}: expected no encryption key of the nodes in the link's kit, "
+                "which must not be able to decrypt the sums; got one. Remove it, and give the nodes "
+                "a new one: "
                 "bouquet provision --out DIR --rotate-he"
             )
         private.append(KEY_FILE)
@@ -259,8 +260,7 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     size = read_size(values["max-reply"], key("max-reply"))
     if size > LARGEST:
         raise ConfigError(
-            f"{key('max-reply')}: expected less than 2G, which is what gRPC carries; "
-            f"got {values['max-reply']!r}"
+            f"{key('max-reply')}: expected less than 2G, the limit of gRPC; got {values['max-reply']!r}"
         )
     for name in numbers:
         if values[name] < 1:

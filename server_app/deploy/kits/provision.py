@@ -1,6 +1,6 @@
 """Make the start kits of a federation, add and revoke nodes, renew the SuperLink's certificate.
 
-The folder stays with whoever provisions; its kits go to the machines::
+The folder stays with its maker; its kits go to the machines::
 
     OUT/provision.json   a record: the address, fingerprints, nodes with their dates
     OUT/he/              the key that nodes encrypt with, of which each kit of a node has a copy
@@ -82,8 +82,8 @@ def provision(
             )
     except OSError as err:
         raise BouquetError(
-            f"{err.filename or folder}: could not be written: {err.strerror}. No kit is half made: solve "
-            "that and run the same command again"
+            f"{err.filename or folder}: could not be written: {err.strerror}. No kit is half made: "
+            "fix this and run the same command again"
         ) from err
 
 
@@ -236,7 +236,7 @@ class _Folder:
                 continue
             if not signer.is_file():
                 self.remarks.append(
-                    f"{name}: gets no node.crt, for secure aggregation, as {signer} is not here"
+                    f"{name}: gets no node.crt, for secure aggregation, as {signer} is missing"
                 )
                 continue
             authority, public = self._kit().ca_certificate.read_bytes(), self._complete(folder)
@@ -272,8 +272,8 @@ class _Folder:
                 self.lines[self.lines.index(before)] = replace(before, changed=(*before.changed, KEY_FILE))
         if rotate:
             self.remarks.append(
-                "the former key of encryption still opens what was encrypted under it; runs that began with "
-                "it cannot go on, and nodes without the new one are left out"
+                "the former encryption key still decrypts what was encrypted with it; runs that "
+                "started with it cannot continue, and nodes without the new key are excluded"
             )
 
     def _complete(self, folder: Path) -> bytes:

@@ -33,7 +33,7 @@ class Provisioned:
     out: Path
     link: str  # the SuperLink's address
     lines: tuple[Line, ...]  # one line per folder
-    remarks: tuple[str, ...]  # for whoever provisions
+    remarks: tuple[str, ...]  # for the person who provisions
 
 
 def table(result: Provisioned) -> Table:

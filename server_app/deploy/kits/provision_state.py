@@ -56,8 +56,8 @@ def read_state(out: Path, link: str) -> ProvisionState:
         link = read_link_kit(kit).address if kit.exists() else link
         if not link:
             raise ConfigError(
-                "--link: expected HOST:PORT by which nodes reach the SuperLink; got none, and no earlier "
-                f"command made kits in --out {out}"
+                "--link: expected HOST:PORT, where nodes reach the SuperLink; got none, and no "
+                f"earlier command made kits in --out {out}"
             )
         return ProvisionState(out, link, {})
     try:
@@ -65,7 +65,7 @@ def read_state(out: Path, link: str) -> ProvisionState:
         record = ProvisionState(out, table["link"], table["nodes"])
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{path}: expected what `bouquet provision` wrote; got a damaged file. Restore a copy, or "
+            f"{path}: expected a file of `bouquet provision`; got a damaged one. Restore a copy, or "
             "provision into another folder"
         ) from None
     if not kit.exists():

@@ -9,13 +9,13 @@ HTTP_PORT = 9095
 
 LINK_CONFIG = """\
 kind = "link"
-fleet = "{any}:{port}"  # where the Fleet API listens: the only one that faces the network
+fleet = "{any}:{port}"  # where the Fleet API listens: the only port that faces the network
 # fleet-http = "{any}:{http}"  # the same over HTTP, for SuperNodes of Flower 1.40 and later
 control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network
 address = "{link}"  # where nodes reach the Fleet API
 max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
-max-rate = {max_rate}  # messages of a node in a minute
-max-runs = {max_runs}  # jobs that run at once, on different nodes
+max-rate = {max_rate}  # messages of a node per minute
+max-runs = {max_runs}  # jobs that run at the same time, on different nodes
 """
 
 NODE_CONFIG = """\
@@ -27,16 +27,16 @@ link = "{link}"  # the SuperLink's Fleet API
 apps = "installed"  # installed = only an app equal to the one installed here; any = what the SuperLink sends
 max-rounds = 0  # training messages answered in one run
 min-examples = {min_examples}  # fewest examples of this site's data for an update, or for loss and metrics
-min-steps = 0  # fewest local steps that it is computed in, unless each step takes all examples
+min-steps = 0  # fewest local steps of an update, unless each step uses all examples
 run-paths = false  # true = a run may name data-path, data-dir, cache-dir and state-dir on this machine
 packages = []  # ["net"] = runs may use the code net.py or net/, installed or in the folder code of this kit;
               # ["hf:OWNER/NAME"] = and this data set of Hugging Face, which this machine may download
 secagg = false  # true = take part only in runs with secure aggregation
 he = false  # true = take part only in runs with homomorphic encryption
-max-epsilon = 0.0  # most epsilon of all runs together; then dp.noise-by="nodes" or dp.unit="example" only
-delta = 1e-5  # at which max-epsilon is counted
+max-epsilon = 0.0  # largest epsilon of all runs together; needs dp.noise-by="nodes" or dp.unit="example"
+delta = 1e-5  # delta of max-epsilon
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
-names = false  # true = let names of columns, categories and classes out: to the link, into the model's file
+names = false  # true = send names of columns, categories and classes to the link and into the model's file
 """
 
 LINK_README = """\
@@ -56,7 +56,7 @@ NODE_README = """\
 cp {kit}/bouquet-node.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-node (it expects /opt/bouquet/bin/bouquet and {home}/data)
 4. No port needs to be open. [policy] in kit.toml says what this site takes part in.
-5. Key lost or stolen? Tell whoever made this kit: bouquet provision --out DIR --revoke {name}
+5. Key lost or stolen? Ask the person who made this kit to run bouquet provision --out DIR --revoke {name}
 """
 
 # No MemoryDenyWriteExecute: torch compiles code. PrivateDevices only where no GPU is needed.

@@ -43,13 +43,15 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
     config = read_config(confined(keys, kit.path))
     if not config.output.keep_state:
         raise ConfigError(
-            'run-config key "keep-state" (--no-keep-state): expected none with --link: the state lies '
-            "with the nodes, where `bouquet state` lists and deletes it"
+            'run-config key "keep-state" (--no-keep-state): expected none with --link: the state is '
+            "on the nodes, where `bouquet state` lists and deletes it"
         )
     jobs = Jobs(kit.jobs, kit.runs)
     name = config.output.run_name
     if name.startswith("."):
-        raise ConfigError(f'run-config key "run-name": expected no dot in the first place; got {name!r}')
+        raise ConfigError(
+            f'run-config key "run-name": expected a name that does not start with a dot; got {name!r}'
+        )
     with jobs.submitting():
         if name:
             jobs.check_over(name)
@@ -61,7 +63,7 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
         if nodes and keys["min-nodes"] > len(nodes):
             raise ConfigError(
-                f'run-config key "min-nodes": expected at most {len(nodes)}, as many as "nodes" has; got '
+                f'run-config key "min-nodes": expected at most {len(nodes)}, the number of "nodes"; got '
                 f"{keys['min-nodes']}"
             )
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
@@ -126,7 +128,7 @@ def follow(kit: LinkKit, job: Job) -> None:
         KeyboardInterrupt: The user stopped following; the job goes on.
     """
     jobs = Jobs(kit.jobs, kit.runs)
-    trust.user_named(references_in(job.keys))  # typed by whoever submitted it with this kit
+    trust.user_named(references_in(job.keys))  # typed by the user who submitted it with this kit
     config = read_checked(dict(job.keys))
     folder = kit.runs / job.name
     with Progress(config.output.progress, config.server.num_server_rounds, title_of(config)) as progress:

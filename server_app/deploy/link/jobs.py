@@ -121,8 +121,8 @@ class Jobs:
                 yield
         except HeldError as err:
             raise BouquetError(
-                f"{self.folder}: expected to submit a job; process {err.holder or '?'} has been doing so for "
-                f"{timing.SUBMIT_S:g} s. Try again"
+                f"{self.folder}: expected to submit a job; process {err.holder or '?'} has been "
+                f"submitting one for {timing.SUBMIT_S:g} s. Try again"
             ) from None
 
     def submit(self, name: str, keys: Mapping[str, Value]) -> Job:

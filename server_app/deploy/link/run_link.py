@@ -194,7 +194,7 @@ class Health:
             return ""
         if answered <= started:
             self._starts_s = min(2 * self._starts_s, timing.SUPERLINK_STARTS_LONGEST_S)
-        return f"no good answer for {silent_s:.0f} s ({self._seen.trouble or 'no answer at all'})"
+        return f"no valid answer for {silent_s:.0f} s ({self._seen.trouble or 'no answer at all'})"
 
 
 class StatusWriter:
@@ -296,7 +296,7 @@ def check_addresses(kit: LinkKit) -> None:
             error = BouquetError if taken else ConfigError  # the last link may be just about to end
             raise error(
                 f'{kit.path / CONFIG}: key "{key}": expected an address to listen on; got {address}'
-                + (", on which another program listens: end that one, or" if taken else f" ({err.strerror}):")
+                + (", but another program listens there: stop it, or" if taken else f" ({err.strerror}):")
                 + " choose another"
             ) from None
 

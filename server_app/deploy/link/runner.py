@@ -113,15 +113,16 @@ class Runner:
     def _submit(self, job: Job, attempt: _Attempt, least: int = 0) -> None:
         """Start a run.
 
-        `least` nodes must be online before it goes on; 0 = as many as the job says. `attempt` is the previous
+        `least` nodes must be online before it continues; 0 = the job's own number. `attempt` is the previous
         one.
         """
         if job.app not in ("", self._app):
             self._end(
                 job, FAILED,
-                f"it began with version {job.app} of the app, and this link runs {self._app} now, with which "
-                "it may come to another model. To go on with this one, submit it again with the same keys "
-                "and --resume; to end it as it began, install that version again first, on the nodes too",
+                f"it started with version {job.app} of the app, but this link now runs {self._app}, "
+                "which may give a different model. To continue with this version, submit it again "
+                "with the same keys and --resume; to finish it with the former one, first install "
+                "that again, on the nodes too",
             )  # fmt: skip
             return
         folder = self.jobs.runs / job.name
@@ -182,7 +183,7 @@ class Runner:
             return
         rounds = _size(self.jobs.runs / job.name / "rounds.jsonl")
         if rounds <= attempt.rounds and of_memory(text) and of_memory(job.reason):
-            self._end(job, FAILED, f"{text}. It was so at the attempt before, too, so it is not tried again")
+            self._end(job, FAILED, f"{text}. The previous attempt ended the same way, so there is no other")
             return
         if rounds > attempt.rounds:
             attempt.fruitless = 0

@@ -61,7 +61,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
     processes = [_process(child) for child in children]
     faults = [f"{row['name']} is not running" for row in processes if not row["running"]]
     if time.monotonic() - seen.answered > timing.SUPERLINK_RED_S or not seen.answered:
-        faults.append(f"the SuperLink does not answer well: {seen.trouble or 'it has not answered yet'}")
+        faults.append(f"the SuperLink does not answer correctly: {seen.trouble or 'it has not answered yet'}")
     if seen.disk:
         faults.append(seen.disk)
     faults += [finding.text for finding in seen.certificates if finding.fatal]
@@ -116,9 +116,9 @@ def round_lines(run: str, row: Mapping[str, Any], least: object) -> list[str]:
     `row` is the round's line of rounds.jsonl, `least` the run's ``min-replies``.
     """
     head, dropped = f"run {run}, round {row['round']}", row.get("quarantined") or []
-    lines = [f"run {run} went on without a reply; {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]
+    lines = [f"run {run} continued without a reply; {q['reason']}" for q in dropped[:SHOWN_CLIENTS]]
     if len(dropped) > SHOWN_CLIENTS:
-        lines.append(f"{head} went on without {len(dropped) - SHOWN_CLIENTS} more clients")
+        lines.append(f"{head} continued without {len(dropped) - SHOWN_CLIENTS} more clients")
     if row.get("skipped"):
         lines.append(
             f"{head} kept the model: expected {least} or more usable replies (run-config key "
@@ -135,7 +135,7 @@ def _too_few(registered: Set[str], jobs: Sequence[Job]) -> list[str]:
         if not job.ended
     ]
     return [
-        f"expected at least {least} nodes that may join, for {what}; got {there} whose keys are good. "
+        f"expected at least {least} nodes that may join, for {what}; got {there} with valid keys. "
         "Enrol nodes: bouquet provision --out DIR --node NAME, then copy link/nodes"
         for what, least, there in needs or [("a run", 1, len(registered))]
         if isinstance(least, int) and there < least
@@ -152,7 +152,7 @@ def read_status(kit: LinkKit) -> Row:
         return row | {"warnings": [f"the link is not running: {why}. Start it: bouquet link {kit.path}"]}
     age_s = time.time() - row.get("written", 0)
     if age_s > timing.STATUS_OLD_S:
-        text = f"the link is not running, or stands still: its status is {age_s:.0f} s old"
+        text = f"the link is not running, or hangs: its status is {age_s:.0f} s old"
         row |= {"state": RED, "warnings": [text, *row["warnings"]]}
         row["nodes"] = [node | {"online": False} for node in row["nodes"]]
     return row | {"running": age_s <= timing.STATUS_OLD_S}
@@ -232,12 +232,12 @@ def node_apps(kit: LinkKit) -> dict[str, App]:
     try:
         said = json.loads((kit.state / APPS).read_bytes())
         return {node: app for node, header in said.items() if (app := read_app(header))}
-    except (OSError, ValueError, AttributeError):  # nobody said anything yet, or a damaged file
+    except (OSError, ValueError, AttributeError):  # no reports yet, or a damaged file
         return {}
 
 
 def _app_row(app: App | None, version: object) -> Row:
-    """Return what a status says of an app; of one that nobody named, the version at most."""
+    """Return how a status describes an app; of an unnamed one, the version at most."""
     code, flower = (app.code, app.flower) if app else (None, None)
     return {"app_version": app.version if app else version, "app_code": code, "flower_version": flower}
 
@@ -251,13 +251,16 @@ def _app_words(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _node(node: NodeState, known: Row, left_out: str, app: App | None, ours: App | None) -> Row:
     away = "is not online" + (
-        f": its last sign of life was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
+        f": it was last seen at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(node.last_seen))}"
         if node.last_seen
         else ", and never was"
     )
     other = ""
     if app and ours and app.code != ours.code:
-        other = f"runs app {app}, the link {ours}: give both the same version; until then it takes no part"
+        other = (
+            f"runs app {app}, the link {ours}: install the same version on both; until then it "
+            "does not take part"
+        )
     return {
         "name": node.name,
         "id": str(node.id),
@@ -299,7 +302,7 @@ def left_out_of(kit: LinkKit, job: Job) -> dict[str, str]:
     """Return by id the nodes that a run went on without, and why."""
     with suppress(BouquetError, KeyError, TypeError, AttributeError):  # a damaged file
         rows = RunFolder(kit.runs / job.name).left_out()
-        return {str(row["node"]): f"{row['reason']}: run {job.name} goes on without it" for row in rows}
+        return {str(row["node"]): f"{row['reason']}: run {job.name} continues without it" for row in rows}
     return {}
 
 

@@ -39,7 +39,7 @@ def finish_stopped(jobs: Jobs, job: Job) -> None:
     if done.returncode == FAILED:
         raise BouquetError(done.stdout.strip())
     if done.returncode:
-        trace = done.stderr.strip().rpartition("\n")[2] or "no word; is there too little memory?"
+        trace = done.stderr.strip().rpartition("\n")[2] or "no output; is there too little memory?"
         raise BouquetError(f"the process that writes it {how_it_ended(done.returncode)}: {trace}")
 
 

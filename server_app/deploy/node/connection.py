@@ -13,7 +13,7 @@ from server_app.deploy.node.probe import Probe
 
 
 def connection(kit: NodeKit, options: Options) -> tuple[FleetClient, Probe]:
-    """Return the client of the SuperLink's Fleet API, and the probe that looks at its port."""
+    """Return the client of the SuperLink's Fleet API, and the probe of its port."""
     link = read_address(kit.link, "link")
     address, name = kit.link, ""
     if options.bandwidth:

@@ -34,7 +34,7 @@ from task.wire.registration import REGISTER
 
 REGISTRATION = f"query.{REGISTER}"  # type of the message that asks what data a node has
 RUNS = 4  # whose apps, and what they keep, are held in memory
-SHARE = 0.05  # a pause between looks for messages is at most this share of the silence before it
+SHARE = 0.05  # a pause between polls is at most this share of the silence before it
 
 
 @dataclass
@@ -162,7 +162,7 @@ class MessageLoop:
                 self._over.wait(min(max(pause_s, timing.PULL_FIRST_S), timing.PULL_LATER_S))
 
     def _answer(self, message: Message, tree: ObjectTree) -> None:
-        """Serve a message and send what comes of it; an answer that nobody wants is dropped."""
+        """Serve a message and send the result; an answer that is no longer needed is dropped."""
         about = message.metadata
         try:
             order = self._order(message, tree)
@@ -212,7 +212,7 @@ class MessageLoop:
             why = answer.error.reason[at:]
             say(why)
             if message_type == REGISTRATION:
-                self.lacks_memory = f"{why}. Give the node more memory, or a run smaller data"
+                self.lacks_memory = f"{why}. Give the node more memory, or the run less data"
 
     def _keep(self, series: int, state: bytes) -> None:
         """Keep what an app keeps for the next message of a series of runs."""

@@ -50,17 +50,19 @@ def check(options: Options) -> None:
     """
     if options.data is not None:
         if options.partition is not None:
-            raise ConfigError("--partition: a node with --data trains on that; give one of them")
+            raise ConfigError("--partition: a node with --data trains on those data; give only one of them")
         if not options.data.exists():
             raise ConfigError(f"--data: expected a file or folder; got none at {options.data}")
         needs = os.R_OK | os.X_OK if options.data.is_dir() else os.R_OK
         if not os.access(options.data, needs):
             raise ConfigError(
-                f"--data: expected something that this user (uid {os.getuid()}) can read; got {options.data}"
+                f"--data: expected a path that this user (uid {os.getuid()}) can read; got {options.data}"
             )
     if (options.width or options.model) and options.data is None:
         key = "--width" if options.width else "--model"
-        raise ConfigError(f"{key}: expected with --data; without, other nodes may train this one's clients")
+        raise ConfigError(
+            f"{key}: expected with --data; without it, other nodes may train this one's clients"
+        )
     if options.partition is not None and not 0 <= options.partition[0] < options.partition[1]:
         raise ConfigError(
             "--partition: expected I/N with I from 0 to N - 1; got {}/{}".format(*options.partition)

@@ -40,10 +40,11 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
         raise DataError(f"--data: {said}")
     if done.returncode == TOO_LARGE:
         raise ConfigError(
-            f"--max-memory {spell(max_memory)}: reading {place} takes more. Give the node more, or less data"
+            f"--max-memory {spell(max_memory)}: reading {place} needs more. Give the node more "
+            "memory, or less data"
         )
     if done.returncode:
-        trace = done.stderr.strip().rpartition("\n")[2] or "no word; is there too little memory?"
+        trace = done.stderr.strip().rpartition("\n")[2] or "no output; is there too little memory?"
         raise BouquetError(f"--data: the process that reads {place} {how_it_ended(done.returncode)}: {trace}")
     return said
 

@@ -1,7 +1,7 @@
 """Why a SuperLink cannot be reached: one connection and TLS handshake at a time, in a thread of its own.
 
 It goes the way of gRPC, through the proxy that the environment names, which is then part of what is said.
-gRPC and Flower try again and again, and say nothing of why.
+gRPC and Flower retry without saying why.
 """
 
 import socket
@@ -153,9 +153,9 @@ def _shake_hands(
     except ssl.SSLCertVerificationError as err:
         why = _unverified(err, address, authority)
     except TimeoutError:
-        why = "timeout: what listens there does not answer. Is it a link?"
+        why = "timeout: the program that listens there does not answer. Is it a link?"
     except ssl.SSLError as err:
-        why = f"what listens there speaks no TLS ({err.reason or err}). Is the port right?"
+        why = f"the program that listens there does not speak TLS ({err.reason or err}). Is the port right?"
     except OSError as err:
         why = f"{(err.strerror or str(err)).lower()}. Is it a link?"
     return Found(True, f"TLS handshake failed: {why}")
@@ -169,7 +169,7 @@ def _tls(plain: socket.socket, address: tuple[str, int], authority: Path, protoc
 
 def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], authority: Path) -> str:
     """Say why a certificate is no good."""
-    whose, cure = "the link's certificate", "ask whoever runs the link for bouquet provision --renew"
+    whose, cure = "the link's certificate", "ask the operator of the link to run bouquet provision --renew"
     if err.verify_code == EXPIRED:
         try:
             served = ends_when(whose, ssl.get_server_certificate(address, timeout=timing.PROBE_S).encode())
@@ -181,5 +181,5 @@ def _unverified(err: ssl.SSLCertVerificationError, address: tuple[str, int], aut
         clock = time.strftime("%Y-%m-%d %H:%M")
         return f"{whose} is not valid yet by this machine's clock, {clock}. Set it right."
     if err.verify_code in (WRONG_NAME, WRONG_ADDRESS):
-        return f"{whose} is not for {address[0]}: use the address that it was made for."
-    return f"{authority} does not vouch for {whose} ({err.verify_message}). Is this kit of this federation?"
+        return f"{whose} is not for {address[0]}: use the address that it was issued for."
+    return f"{authority} did not sign {whose} ({err.verify_message}). Is this kit of this federation?"

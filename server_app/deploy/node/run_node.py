@@ -76,7 +76,7 @@ class _NodeProcess:
         self._lost = False
         self._has_memory = self.limit is None
         self._began = time.monotonic()
-        self._touched = 0.0  # last exchange of which the file `alive` tells
+        self._touched = 0.0  # last exchange noted in the file `alive`
         self._refused_since = 0.0
         self._answers_since = 0.0  # since when the port answers without a break; 0 = it does not
         self._probed = -timing.CERTIFICATE_LOOK_S  # when a look at the port began
@@ -116,7 +116,7 @@ class _NodeProcess:
                 self._probed = -timing.CERTIFICATE_LOOK_S  # the last may be older than the link
             self.connected, self._lost, self._refused_since = True, False, 0.0
         elif self.connected and quiet_s > timing.NODE_SILENT_S and not self._lost:
-            say(f"lost the SuperLink since {quiet_s:.0f} s: trying again")
+            say(f"no contact with the SuperLink for {quiet_s:.0f} s: trying again")
             self._lost = True
         lost = not self.connected or quiet_s > timing.NODE_SILENT_S
         if time.monotonic() > self._probed + (timing.PORT_LOOK_S if lost else timing.CERTIFICATE_LOOK_S):
@@ -167,9 +167,7 @@ class _NodeProcess:
         answers = self._answers_since and time.monotonic() > self._answers_since + timing.NODE_STALE_S
         if quiet_s > timing.NODE_STALE_S and answers and not self.loop.refused:
             self._answers_since = 0.0
-            say(
-                f"no exchange with {self.kit.link} for {quiet_s:.0f} s, though its port answers: reconnecting"
-            )
+            say(f"no answer from {self.kit.link} for {quiet_s:.0f} s, though its port is open: reconnecting")
             self.loop.client.redial()
 
     def _refusal(self) -> str:
@@ -182,14 +180,14 @@ class _NodeProcess:
             if self.connected:
                 return (
                     f"was refused by {host}, which accepted the key of {self.kit.name} before: the key was "
-                    "revoked, or the link has just started and reads its keys soon"
+                    "revoked, or the link has just started and will read its keys soon"
                 )
             return (
                 f"was refused by {host}, which believes that an earlier process of this node is still online "
-                "(for up to 60 s), or does not know its key, which a link that has just started reads soon"
+                "(for up to 60 s), or does not know its key; a link that has just started will read it soon"
             )
         return (
-            f"was refused: key not accepted. Ask whoever runs {host} to register {self.kit.name}, "
+            f"was refused: key not accepted. Ask the operator of {host} to register {self.kit.name}, "
             "or to check that its key was not revoked"
         )
 

@@ -44,7 +44,7 @@ class Attacked:
 def attack_run(keys: Mapping[str, Any], nodes: int, steps: int, log: Path) -> Attacked:
     """Run a round, and attack the first client: its upload, and the model.
 
-    `nodes` are as many as clients, so that each sends for itself. What the run prints goes into `log`.
+    There are as many `nodes` as clients, so that each sends for itself. What the run prints goes into `log`.
 
     Raises:
         BouquetError: The run fails, or cannot be attacked.

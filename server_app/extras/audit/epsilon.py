@@ -45,8 +45,8 @@ from task.resolve.run_model import model_of, parts_of
 from task.wire.messages import ARRAYS
 
 LEAST_NUMBERS, LEAST_CANARIES = 1000, 50
-TOLERANCE = 0.02  # of weight and noise, beside four standard errors
-ENOUGH_ROUNDS = 5  # for cohorts to be told apart by their sizes
+TOLERANCE = 0.02  # of weight and noise, in addition to four standard errors
+ENOUGH_ROUNDS = 5  # to distinguish cohorts by their sizes
 
 Row = dict[str, Any]
 
@@ -69,18 +69,18 @@ def check_audited(config: Config) -> None:
     """
     if not config.dp.central:
         raise ConfigError(
-            'run-config key "dp.noise": expected above 0, with dp.unit = "client", which canary clients '
-            "measure; got a run without it"
+            'run-config key "dp.noise": expected above 0, with dp.unit = "client", as canaries are '
+            "clients; got a run without it"
         )
     if config.audit.canaries < LEAST_CANARIES:
         raise ConfigError(
-            f"--canaries: expected at least {LEAST_CANARIES}, or no bound says anything; got "
+            f"--canaries: expected at least {LEAST_CANARIES}, or the bounds are empty; got "
             f"{config.audit.canaries}"
         )
 
 
 def audit(first: Path, second: Path) -> Row:
-    """Return what two finished runs show, of which the second has ``audit.swap`` set; see `judge`."""
+    """Return what two finished runs show, the second with ``audit.swap``; see `judge`."""
     folders = RunFolder(first), RunFolder(second)
     config = read_checked(folders[0].config()["run"])
     ends = [read_model(f.path / MODEL)[1] for f in folders]

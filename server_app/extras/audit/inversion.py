@@ -136,7 +136,7 @@ def matched(originals: Images, candidates: Images) -> Rebuilt:
 def attack(
     model: nn.Module, dataset: Dataset, rows: np.ndarray, change: NamedArrays, steps: int, most: int = 8
 ) -> Rebuilt:
-    """Attack a change of the model that examples made; compare at most so many of them.
+    """Attack the model's change by a batch of examples; compare at most `most` of them.
 
     The optimised attack knows the labels of several examples, and takes one's from the change.
 
@@ -145,7 +145,7 @@ def attack(
     """
     if dataset.kind != "image":
         raise ConfigError(
-            f'run-config key "dataset": expected images, which a reconstruction can be compared with; got '
+            f'run-config key "dataset": expected images, to compare reconstructions with; got '
             f'"{dataset.name}"'
         )
     x, y = dataset.inputs(rows), dataset.targets(rows)
@@ -175,6 +175,6 @@ def picture(rows: Sequence[tuple[str, Images, Images | None, Images]], path: Pat
             else:
                 place.text(0.5, 0.5, "sees only\nthe sum", ha="center", va="center", fontsize=8)
         axes[0][j].set_title(fill(title, 16), fontsize=8)
-    for i, who in enumerate(("original", "server", "reader of\nthe model")):
+    for i, who in enumerate(("original", "server", "from the\nmodel alone")):
         axes[i][0].set_ylabel(who, fontsize=9)
     figure.savefig(path, dpi=110)

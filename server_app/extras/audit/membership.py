@@ -41,7 +41,7 @@ Losses = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Told:
-    """How well members are told from others."""
+    """How well members can be distinguished from others."""
 
     auc: float
     rates: tuple[float, ...]  # of true positives, at each of `FALSE`
@@ -50,7 +50,7 @@ class Told:
 def told(members: Losses, others: Losses) -> Told:
     """Return how well a threshold on the loss tells members from others.
 
-    At a rate of false positives the threshold is the largest loss that so many of the others stay below.
+    At a rate of false positives the threshold is the largest loss that this share of the others stay below.
     """
     order = np.sort(others)
     below, upto = (np.searchsorted(order, members, side) for side in ("left", "right"))
@@ -112,8 +112,8 @@ def shadow_keys(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
     config, data = taken.config, _data(taken, taken.config)
     if taken.card.task != "classification" or config.loss:
         raise ConfigError(
-            "--shadows: expected a run of classification with its usual loss, which LiRA takes probabilities "
-            f"from; got task {taken.card.task!r}, loss {config.loss!r}"
+            "--shadows: expected a classification run with the usual loss, from which LiRA computes "
+            "probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
         )
     own: dict[str, Any] = {"max-examples": config.data.max_examples or data.num_train // 2}
     own |= {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}
@@ -138,7 +138,9 @@ def _by_likelihood(taken: TakenModel, data: Dataset, rows: np.ndarray, shadows: 
 
 def _data(taken: TakenModel, config: Config) -> Dataset:
     if taken.card.kind == "":
-        raise ConfigError("audit membership: expected a run whose data are here; only its nodes have them")
+        raise ConfigError(
+            "audit membership: expected a run whose data are on this machine; only its nodes have them"
+        )
     if contract_of(config).personal:
         raise ConfigError(
             f"audit membership: expected a run of one global model; the models of {config.algorithm} are the "
@@ -146,20 +148,20 @@ def _data(taken: TakenModel, config: Config) -> Dataset:
         )
     if config.stream.on or config.drift.kind != "none" or config.arrive.share:
         raise ConfigError(
-            "audit membership: expected clients whose data stay as they are; those of this run change by "
-            "stream.*, drift.* or arrive.*, so that who trained on an example depends on the round"
+            "audit membership: expected data that don't change; those of this run change by "
+            "stream.*, drift.* or arrive.*, so membership depends on the round"
         )
     data = load_partitioned(config)[0]
     data = with_moments(data, taken.card.moments) if taken.card.moments and data.preparation else data
     if data.num_train == len(data.y):
         raise ConfigError(
-            "audit membership: expected a test set, of examples that nobody trained on; got none"
+            "audit membership: expected a test set, of examples that no client trained on; got none"
         )
     return data
 
 
 def attack(run: Path, shadows: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return how well the training examples of a finished run's clients are told from its test set.
+    """Return how well a finished run's training examples can be distinguished from its test set.
 
     With `shadows`, folders of finished runs of `shadow_keys`, also how well LiRA does it.
 

@@ -81,7 +81,7 @@ def guesses_right(scores: Scores, inside: Sequence[bool], guesses: int) -> int:
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the largest probability of so many right guesses if the run were (epsilon, delta)-DP."""
+    """Return the largest probability of this number of right guesses under (epsilon, delta)-DP."""
     from scipy.stats import binom
 
     chance = 1.0 / (1.0 + math.exp(-epsilon))

@@ -83,10 +83,12 @@ def _of_runs(watched: Watched, found: Row) -> Iterable[MetricFamily]:
     done = MetricFamily(
         "bouquet_run_round", "gauge", f"Last finished round of each of the {LATEST} latest runs."
     )
-    of = MetricFamily("bouquet_run_rounds", "gauge", "Rounds that the run is to have.")
-    running = MetricFamily("bouquet_run_running", "gauge", "1 while the run goes on.")
+    of = MetricFamily("bouquet_run_rounds", "gauge", "Planned rounds of the run.")
+    running = MetricFamily("bouquet_run_running", "gauge", "1 while the run is running.")
     accuracy = MetricFamily(
-        "bouquet_run_accuracy", "gauge", "Last accuracy, between 0 and 1, and where measured."
+        "bouquet_run_accuracy",
+        "gauge",
+        "Last accuracy, between 0 and 1; the label says where it was measured.",
     )
     loss = MetricFamily("bouquet_run_loss", "gauge", "Last loss on the server's test set, in nats.")
     moved = MetricFamily(

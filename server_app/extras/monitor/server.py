@@ -258,7 +258,7 @@ def serve(path: Path, host: str, port: int) -> None:
         where = f"[{host}]" if ":" in host else host
         if not _is_loopback(str(monitor.server_address[0])):
             print(
-                f"warning: --host {host} lets everyone who can reach this machine read the page: it has no "
+                f"warning: --host {host} lets anyone who can reach this machine read the page: it has no "
                 "password and no encryption. Prefer 127.0.0.1 and `ssh -L`.",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

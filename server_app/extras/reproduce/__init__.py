@@ -1,1 +1,1 @@
-"""Published tables, cell by cell: what each cell is, which of its runs are there, and ours beside theirs."""
+"""Published tables, cell by cell: definitions, finished runs, and our values next to the published ones."""

@@ -8,7 +8,11 @@ from server_app.results.lines import number
 
 PERCENT = 100
 DIGITS = 6  # that are kept behind the point
-CONVERGED, DIVERGED, WINDOW = 1e-4, 1.0, 10  # of the loss in a round, and within so many; as FedProx counts
+CONVERGED, DIVERGED, WINDOW = (
+    1e-4,
+    1.0,
+    10,
+)  # of the loss in one round, and within a number of rounds; as FedProx counts
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A table of a paper with our values beside the published ones: as Markdown, as HTML, and in a terminal."""
+"""A paper's table with our values next to the published ones: as Markdown, as HTML, and in a terminal."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,10 @@
 """What a cell still needs: the learning-rate grid on the first seed, then the other seeds at the best rate.
 
 The rate is chosen on the first seed alone, and all seeds count in the mean, so that no seed is chosen by its
-result. A run of the grid ends once it has done as many rounds as the best one so far needed: it cannot be
-chosen any more, so the choice is the same as without that limit. ``grid = "walk"`` begins at `start` and goes
-on to the neighbours of the best rate until both are worse, which finds the whole grid's best rate if the
-measure has one optimum over the rates; ``grid = "full"`` runs all.
+result. A run of the grid ends once it has done as many rounds as the best one so far needed: it can no longer
+be chosen, so the choice is the same as without that limit. ``grid = "walk"`` begins at `start` and goes on to
+the neighbours of the best rate until both are worse, which finds the whole grid's best rate if the measure
+has one optimum over the rates; ``grid = "full"`` runs all.
 """
 
 import math
@@ -121,14 +121,14 @@ def standing(cell: Cell, runs: Runs) -> Standing:
 
 
 def _limit(cell: Cell, records: Iterable[RunRecord]) -> int:
-    """Return the rounds after which a run of the grid cannot be the best any more."""
+    """Return the rounds after which a run of the grid can no longer be the best."""
     reached = [r.values.get("rounds") for r in records] if cell.measure.to_target else []
     least = min([cell.rounds, *(math.ceil(value) for value in reached if value is not None)])
     return max(least, cell.least_rounds)
 
 
 def _likely(cell: Cell, records: Iterable[RunRecord], limit: int) -> int:
-    """Return the rounds that a run will probably do: as many as those that ended by themselves, if any."""
+    """Estimate the rounds of a run: those of the runs that ended by themselves, if any."""
     ended = [r.rounds for r in records if r.ended_by not in (None, ROUNDS_OVER)]
     return limit if cell.measure.to_target or not ended else max(ended)
 

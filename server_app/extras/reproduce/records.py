@@ -65,8 +65,8 @@ def results_of(table: Path) -> Path:
 def run_id(keys: Mapping[str, Value]) -> str:
     """Return a fingerprint of all keys that decide a run's numbers.
 
-    With a target the number of rounds is only a limit, under which two runs are the same one, but for those
-    of which it decides the rounds themselves (`Config.horizon`).
+    With a target the number of rounds is only a limit, and two runs with different limits are the same run,
+    unless the rounds depend on it (`Config.horizon`).
     """
     own = {key: keys[key] for key in ("learning-rate", "seed")}
     shared = _terms(tuple(sorted((key, value) for key, value in keys.items() if key not in own)))
@@ -97,8 +97,8 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
     for key in ("rounds", "seconds"):
         if number(result.get(key)) is None:
             raise StateError(
-                f'{folder.path / "result.json"}: key "{key}": expected a number, as every run leaves it; got '
-                f"{result.get(key)!r}. Delete the run's folder, and the run is done again"
+                f'{folder.path / "result.json"}: key "{key}": expected a number, which every run writes; got '
+                f"{result.get(key)!r}. Delete the run's folder, and it runs again"
             )
     made: Mapping[str, Any] = config.get("environment") or {}
     target = read_config(keys).server.target_accuracy
@@ -152,7 +152,7 @@ class RunRecords:
             except (ValueError, TypeError) as err:
                 raise StateError(
                     f"{self.path}, line {i}: damaged: expected the record of a run, as `bouquet reproduce` "
-                    f"writes it; got one that cannot be read: {err}. Without the line its run is done again"
+                    f"writes it; got one that cannot be read: {err}. Delete the line, and its run is repeated"
                 ) from None
             found[record.run] = record
         self.by_run = found

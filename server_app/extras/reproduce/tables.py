@@ -1,9 +1,9 @@
 """Reads a table of a paper: a TOML file with a table ``[cells.NAME]`` for each published value.
 
-Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` join the table's, of
-which it takes those that its algorithm reads, as of a recipe. A table that ``extends`` another one of its
-folder has all that stands there, but for what it sets itself, at its top for every cell.
-What was measured does not stand here but in `server_app.extras.reproduce.records`: nobody types a result.
+Keys at the top hold for every cell that does not set them itself. A cell's ``keys`` are added to those of the
+table's that its algorithm reads, as with a recipe. A table that ``extends`` another one of its folder has all
+that stands there, but for what it sets itself, at its top for every cell. Measured values are in
+`server_app.extras.reproduce.records`: results are never typed by hand.
 """
 
 import difflib
@@ -158,7 +158,7 @@ def read_table(name_or_path: str) -> PublishedTable:
         raise ConfigError(f"{path}: expected a table [cells.NAME] for each published value; got none")
     for key in flatten(top.get("keys", {})):
         if not any(key in cell.keys for cell in cells.values()):
-            raise ConfigError(f'{path}: key "keys.{key}": expected one that a cell reads; no cell does')
+            raise ConfigError(f'{path}: key "keys.{key}": expected a key that a cell reads; no cell reads it')
     claims = tuple(_claim(own, cells, f"{path}, claim {name}") for name, own in _tables(top, "claims", path))
     texts = {key: top.get(key, "") for key in ("title", "paper", "url", "about")}
     return PublishedTable(path.stem, path, **texts, group=top.get("group", 0), cells=cells, claims=claims)

@@ -150,7 +150,7 @@ class TableQueue:
                     self._record(table, run, record)
 
     def _finished(self, table: PublishedTable, run: Wanted) -> RunRecord | None:
-        """Return the record of a run whose folder has all that is wanted of it, and that nobody stopped."""
+        """Return the record of a run whose folder is complete and that was not stopped."""
         folder = RunFolder(self.runs_dir / run.folder)
         result = folder.result()
         if result is None or result.get("stopped"):

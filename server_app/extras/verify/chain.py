@@ -59,9 +59,7 @@ def read_chain(run: Path, findings: Findings) -> Chain:
         )
     whole, rest = split(path.read_bytes())
     if rest:
-        findings.note(
-            f"{LINES} ends in {len(rest)} bytes of a line that is not whole: the run was killed there"
-        )
+        findings.note(f"{LINES} ends in {len(rest)} bytes of an incomplete line: the run was killed there")
     lines: list[Row] = []
     previous = ""
     for number, line in enumerate(whole):
@@ -89,6 +87,6 @@ def read_chain(run: Path, findings: Findings) -> Chain:
         first = lines[0]["about"]
         mine = row.get("about") or first
         if (mine["id"], terms(mine["run"])) != (first["id"], terms(first["run"])):
-            findings.fault(row["round"], "the run was resumed under other keys than it was begun with")
+            findings.fault(row["round"], "the run was resumed with other keys than it was started with")
     findings.checked("lines, each with the SHA-256 of the one before it", len(lines))
     return Chain(run / FOLDER, lines, previous)

@@ -55,7 +55,7 @@ def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -
             findings.fault(row["round"], text)
         findings.checked(PUBLISHED)
     if rows and rows[-1]["round"] < chain.lines[-1]["round"]:
-        findings.note("the result folder is behind its transcript: the run goes on, or was killed")
+        findings.note("the result folder is behind its transcript: the run is still running, or was killed")
     path = run / MODEL
     if not path.exists():
         findings.note(f"there is no {MODEL} yet: the run is not over")
@@ -66,7 +66,7 @@ def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -
         raise DataError(f"{path}: expected a model; got {err}") from None
     want = chain.lines[-1]["model"]
     if got != want and got in said.values() and "stopped" in (folder.result() or {}):
-        findings.note(f"{MODEL} is of an earlier round than the last one: the run was stopped")
+        findings.note(f"{MODEL} is from an earlier round than the last: the run was stopped")
     elif got != want:
         findings.fault(None, f"{MODEL}: expected the model {want[:12]} of the last round; got {got[:12]}")
     findings.checked(PUBLISHED)
@@ -81,8 +81,8 @@ def _check_ledger(run: Path, chain: Chain, findings: Findings) -> None:
     here = {line_digest(line) for line in found}
     for line in chain.lines:
         if set(line["ledger"]) - here:
-            findings.fault(line["round"], "the ledger of releases lacks a line that the transcript names")
-        findings.checked("lines of the ledger of releases", len(line["ledger"]))
+            findings.fault(line["round"], "the privacy ledger lacks a release that the transcript names")
+        findings.checked("lines of the privacy ledger", len(line["ledger"]))
 
 
 def proves(chain: Chain, *, receipts: bool) -> tuple[list[str], list[str]]:
@@ -96,27 +96,26 @@ def proves(chain: Chain, *, receipts: bool) -> tuple[list[str], list[str]]:
     shown = ["every published model is the rule's result on the published sums, from the initial model on"]
     if not noise:
         shown += [
-            "each client is counted in one upload at most, to which the holder of a key has committed",
+            "each client is counted in at most one upload, to which the holder of a key committed",
             "that holder had received the published model of the previous round, and the run's keys",
         ]
     if full:
-        shown.append("the published sums are the sums of those very uploads")
+        shown.append("the published sums are exactly the sums of those uploads")
     if receipts:
-        text = (
-            "each upload of the node, by its receipts, was counted once, but in rounds that were begun again"
-        )
+        text = "each upload that the node has a receipt for was counted once, except in restarted rounds"
         shown.append(f"{text}; no other is in its name" if not noise else text)
     hidden = [
-        "that a node trained honestly, on its own data: a commitment says what was sent, not how it was made",
-        "that nodes whose receipts were not checked were not left out",
-        "whose keys those without a certificate are",
-        "that the cohort was drawn as the run's keys say, and that what was refused had to be",
-        "that others see this very transcript: compare its last SHA-256 with theirs",
+        "that a node trained honestly, on its own data: a commitment proves what was sent, not how "
+        "it was computed",
+        "that nodes whose receipts were not checked were not omitted",
+        "who holds the keys that have no certificate",
+        "that the cohort was drawn as the run's keys say, and that refusals were justified",
+        "that others see the same transcript: compare its last SHA-256 with theirs",
     ]
     if not full:
         what = "the masked uploads" if secagg else "the uploads"
-        hidden.insert(0, f"that the published sum is that of {what}: the server is trusted with it. "
+        hidden.insert(0, f"that the published sum is that of {what}: for this the server is trusted. "
                          'transcript = "full" keeps them')  # fmt: skip
     if noise:
-        hidden.insert(0, "that the noise was drawn as it should, and who took part: dp.noise hides that")
+        hidden.insert(0, "that the noise was drawn correctly, and who took part: dp.noise hides that")
     return shown, hidden

@@ -15,7 +15,7 @@ from task.errors import DataError
 from task.privacy.releases import Releases
 from task.storage.client_state import receipts_of
 
-COUNTED = "uploads of the node that were counted once, by its receipts"
+COUNTED = "uploads with a receipt of the node that were counted once"
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,15 @@ def check_receipts(chain: Chain, own: Own, over: bool, findings: Findings) -> No
         elif phase is None and not over and number > chain.lines[-1]["round"]:
             waiting += 1
         elif phase is None:
-            findings.fault(number, "there is a receipt of an upload, and nothing of its phase", own.name)
+            findings.fault(number, "there is a receipt of an upload, but its phase is missing", own.name)
         elif any(r["answered"] for r in receipts):
             _check_one(number, phase, receipts, own.name, findings)
     if abandoned:
-        findings.note(f"{abandoned} uploads of the node are of rounds that were begun again after a restart")
+        findings.note(f"{abandoned} uploads of the node are of rounds that were repeated after a restart")
     if waiting:
-        findings.note(f"{waiting} uploads of the node are of rounds without a line yet: the run is not over")
+        findings.note(
+            f"{waiting} uploads of the node are of rounds without a line yet: the run has not finished"
+        )
     _check_others(chain, own, findings)
 
 
@@ -96,7 +98,7 @@ def _check_one(number: int, phase: Row, receipts: Sequence[Row], node: str, find
     elif times:
         findings.fault(number, f"its upload is counted {times} times", node)
     else:
-        findings.fault(number, f"its upload, of which it has a receipt, is not counted: {why}", node)
+        findings.fault(number, f"its upload was not counted, though it has a receipt: {why}", node)
 
 
 def _check_others(chain: Chain, own: Own, findings: Findings) -> None:
@@ -106,5 +108,5 @@ def _check_others(chain: Chain, own: Own, findings: Findings) -> None:
             mine = upload["key"] in keys or (own.name and upload["node"] == own.name)
             if mine and upload["signature"] not in signatures:
                 findings.fault(
-                    number, "there is an upload in its name, of which it has no receipt", name_of(upload)
+                    number, "there is an upload in its name for which it has no receipt", name_of(upload)
                 )

@@ -36,7 +36,7 @@ from task.resolve.schedule import learning_rate
 from task.wire import messages as wire
 
 NOBODY = cast(Grid, None)  # no message is sent
-MODELS = "models that are the rule's result on the published sums"
+MODELS = "models that equal the rule's result on the published sums"
 
 
 class DiffersError(BouquetError):
@@ -69,7 +69,7 @@ class ReplayEngine(PhaseEngine):
         line = next(self._lines, None)
         if line is None or line["kind"] != phase.kind:
             got = line["kind"] if line else "nothing"
-            raise DiffersError(f"expected a phase {phase.kind!r}, which the rule asks for; got {got}")
+            raise DiffersError(f"expected a phase {phase.kind!r}, as the rule requests; got {got}")
         sent = phase.records.get(wire.ARRAYS)
         model = "" if sent is None else sha256(sent)
         if model != line["model"]:
@@ -107,7 +107,7 @@ class ReplayEngine(PhaseEngine):
         return replace(reduced, **self._spent)
 
     def note_used(self, *, used: bool) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: a replay has no waiting clients."""
 
 
 def replay(chain: Chain, findings: Findings) -> Arrays | None:
@@ -150,7 +150,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
             _check_result(line, state, findings)
     except DiffersError as err:
         findings.fault(number, str(err))
-        findings.note(f"rounds after round {number} were not computed, as it contradicts")
+        findings.note(f"rounds after round {number} were not computed, because it does not match")
         return None
     return state.arrays
 
@@ -168,8 +168,8 @@ def _round(
         if (back := kept.get(int(line["back"]))) is None:
             raise DiffersError(f"expected to go back to an earlier round; got {line['back']}")
         engine.findings.note(
-            f"round {line['round']} went back to round {line['back']}: that most clients diverged is the "
-            "server's word"
+            f"round {line['round']} went back to round {line['back']}: that most clients diverged "
+            "is known from the server alone"
         )
         return done.skipped(done.rule.roll_back(back, state), asked, None)
     if (outcome == "updated") != (done.result is not None):
@@ -179,7 +179,7 @@ def _round(
         )
     if done.result is not None:
         return done.result[0]
-    engine.findings.note(f"round {line['round']} was skipped: {line['why'] or 'nobody was asked'}")
+    engine.findings.note(f"round {line['round']} was skipped: {line['why'] or 'no client was asked'}")
     return done.skipped(state, asked, done.trained())
 
 
@@ -226,9 +226,7 @@ def _check_columns(
     if contract is None or said is None:
         return
     if not line["phases"]:
-        findings.note(
-            "the means of columns are not in the transcript: the run was begun again before round 1"
-        )
+        findings.note("the means of columns are not in the transcript: the run was restarted before round 1")
         return
     engine.begin_line({**line, "cohort": line["phases"][0]["asked"]}, engine.model)
     if columns := engine.find(ColumnsStage):

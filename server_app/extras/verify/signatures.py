@@ -8,8 +8,8 @@ from server_app.extras.verify.findings import Findings
 from task.errors import BouquetError
 from task.wire.commitments import Commitment, Statement, commitment_in
 
-SIGNED = "uploads whose signature is the node's own"
-NAMED = "of them by a key that the federation's certificates name"
+SIGNED = "uploads with a valid signature of their node"
+NAMED = "of them by a key with a certificate of the federation"
 
 
 def check_signatures(chain: Chain, authority: bytes, findings: Findings) -> None:
@@ -18,7 +18,7 @@ def check_signatures(chain: Chain, authority: bytes, findings: Findings) -> None
         if "uploads" in phase:
             _check_phase(chain, server_round, phase, authority, findings)
         else:
-            findings.note("who took part is hidden (dp.noise): signatures can be checked with --kit alone")
+            findings.note("who took part is hidden (dp.noise): signatures can be checked only with --kit")
 
 
 def phases(chain: Chain) -> Iterator[tuple[int, Row]]:
@@ -51,7 +51,9 @@ def _check_phase(chain: Chain, server_round: int, phase: Row, authority: bytes, 
         except (BouquetError, ValueError) as err:
             findings.fault(server_round, str(err), node)
         if strange := set(upload["counted"]) - set(upload["clients"]):
-            findings.fault(server_round, f"{min(strange)} is counted, whom the node was not asked for", node)
+            findings.fault(
+                server_round, f"{min(strange)} is counted, but the node was not asked for it", node
+            )
         twice = [c for c in upload["counted"] if counted[c] > 1]
         if twice:
             findings.fault(server_round, f"{twice[0]} is counted {counted[twice[0]]} times", node)
@@ -59,16 +61,16 @@ def _check_phase(chain: Chain, server_round: int, phase: Row, authority: bytes, 
     if replies is not None and sorted(counted) != replies["clients"]:
         odd = min(counted.keys() ^ set(replies["clients"]))
         which = (
-            "no upload that is counted" if odd in replies["clients"] else "an upload, and is not in the sum"
+            "no upload that is counted" if odd in replies["clients"] else "an upload but is not in the sum"
         )
         findings.fault(server_round, f"client {odd} has {which}")
     if strange := counted.keys() - set(phase["asked"]):
-        findings.fault(server_round, f"{min(strange)} is counted, and was not asked")
+        findings.fault(server_round, f"{min(strange)} is counted, but was not asked")
 
 
 def _check_key(commitment: Commitment, upload: Row, authority: bytes, findings: Findings) -> None:
     if commitment.endorsement is None:
-        findings.note("some keys have no certificate: anybody, the server too, could have made them")
+        findings.note("some keys have no certificate: anyone, including the server, could have made them")
     elif not authority:
         findings.note("certificates were not checked: give the federation's ca.crt with --ca, or --kit")
     else:

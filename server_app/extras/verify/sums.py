@@ -28,8 +28,8 @@ from task.wire.coding import Coder
 from task.wire.commitments import Stored
 from task.wire.folding import reduced
 
-SUMS = "published sums with the SHA-256 that the transcript says"
-ADDED = "published sums that are the sum of the kept uploads"
+SUMS = "published sums with the SHA-256 in the transcript"
+ADDED = "published sums that equal the sum of the stored uploads"
 FORMS = Callable[[Algorithm], Mapping[str, Arrays]]
 
 
@@ -133,7 +133,7 @@ def _of_vector(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> Ag
     like = phase.like(contract)
     found, totals = secure.partials_of(contract, like, secure.vector_in(sums))
     if (totals.clients, [totals.examples]) != (len(said["clients"]), said["num_examples"]):
-        text = f"expected a sum over {len(said['clients'])} clients, who are named; got {totals.clients}"
+        text = f"expected a sum over the {len(said['clients'])} named clients; got {totals.clients}"
         findings.fault(phase.round, text)
     arrays = reduced(contract, like, found, totals.weight, totals.clients)
     return _replies(said, arrays, sums=totals.scalars)
@@ -148,12 +148,12 @@ def _folded(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> Aggre
         fold.take(cast(Message, _Reply(name, content)))
     for bad in fold.quarantined:
         if bad.client in said["clients"]:
-            findings.fault(phase.round, f"an upload that is counted is none: {bad}")
+            findings.fault(phase.round, f"an upload that was counted is invalid: {bad}")
     made = fold.finish(late="", lr=said["lr"], trainable=tuple(said["trainable"])).reduced
     _compare(phase, sums, fold.sums(), findings)
     given = _replies(said, made.arrays if made else {})
     if made is not None and not _alike(made, given):
-        findings.fault(phase.round, "the numbers of the clients are not those of their uploads")
+        findings.fault(phase.round, "the clients' numbers differ from those in their uploads")
     return given if made is None else replace(given, arrays=made.arrays)
 
 
@@ -204,7 +204,7 @@ def _unmasked(phase: Summed, findings: Findings) -> Arrays:
 
 def _compare(phase: Summed, published: Arrays, added: Arrays, findings: Findings) -> None:
     if sha256(published) != sha256(added):
-        text = f"phase {phase.phase.name}: expected the sum of the kept uploads; got another one"
+        text = f"phase {phase.phase.name}: expected the sum of the stored uploads; got a different one"
         findings.fault(phase.round, text)
     else:
         findings.checked(ADDED)
