@@ -54,7 +54,7 @@ def test_simulation_and_grpc_agree_to_the_byte_and_private_arrays_cross_no_wire(
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     keys = 'algorithm="fedper" num-server-rounds=3 fraction-evaluate=1.0'
     folders = []
-    for command, nodes in (("run", "2"), ("federation", "3")):
+    for command, nodes in (("run", "1"), ("federation", "2")):
         log = tmp_path / f"{command}.jsonl"
         folder = bouquet(
             command, tmp_path, command, keys, "--nodes", nodes, PYTHONPATH=path, **{LOG: str(log)}
@@ -84,7 +84,7 @@ def test_the_number_of_nodes_changes_nothing_and_a_run_resumes_to_the_same_bytes
     one = bouquet("run", tmp_path, "one", keys + "4", "--nodes", "1")
     half = bouquet("run", tmp_path, "half", keys + "2", "--nodes", "2")
     assert len(rounds(half)) == 3
-    again = bouquet("run", tmp_path, "half", keys + "4", "--nodes", "3", "--resume")
+    again = bouquet("run", tmp_path, "half", keys + "4", "--nodes", "1", "--resume")
     assert len(rounds(again)) == 5
     assert [r["model_sha256"] for r in rounds(again)] == [r["model_sha256"] for r in rounds(one)]
     assert (again / "model.safetensors").read_bytes() == (one / "model.safetensors").read_bytes()
@@ -99,7 +99,8 @@ def test_a_bad_value_is_refused_before_anything_starts(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
+@pytest.mark.full  # for every commit: tests/deploy/test_stopped.py
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
     line = [BOUQUET, "federation", "--recipe", "demo", "--run-name", "stopped", "--runs-dir", str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:

@@ -31,6 +31,8 @@ from server_app.deploy.link.jobs import Job, Jobs
 from server_app.deploy.link.status import read_status
 from server_app.run.confined import KIT
 from server_app.run.run_lock import is_held
+from task.config.read import read_recipe
+from tests.support.federation import in_one_process
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
@@ -133,11 +135,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the model that a simulation ends with."""
-    runs = tmp_path_factory.mktemp("sim")
-    line = [BOUQUET, "run", "--recipe", "demo", "--run-name", "sim", "--runs-dir", str(runs), "-c", KEYS]
-    subprocess.run(line, check=True, timeout=600, capture_output=True)
-    return model(runs / "sim")
+    """The hash of the model that a run in one process ends with."""
+    keys = read_recipe("demo") | {"num-server-rounds": ROUNDS, "client-evaluate-every": 4, "progress": "none"}
+    return model(in_one_process(keys | {"run-name": "one"}, tmp_path_factory.mktemp("one")))
 
 
 def model(folder: Path) -> str:
