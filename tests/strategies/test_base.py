@@ -18,7 +18,7 @@ from task.config.knobs import Config
 from task.errors import ConfigError, WireError
 from task.wire import checks
 from task.wire import messages as wire
-from tests.support.apps import adds, foreign_app, named_app, spread
+from tests.support.apps import adds, named_app, spread, stock_app
 from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
 
@@ -37,7 +37,7 @@ def named_grid(nodes: int, *, tamper: Any = None, seed: int = 0, amounts: Any = 
 
 def test_weights_are_example_counts_of_those_who_answered() -> None:
     # amounts (0.2, 1.0) with 30 and 10 examples: (30*0.2 + 10*1.0) / 40 = 0.4 a round
-    app = foreign_app(lambda c: (0.2, 30) if c.node_config["partition-id"] == 0 else (1.0, 10))
+    app = stock_app(lambda c: (0.2, 30) if c.node_config["partition-id"] == 0 else (1.0, 10))
     grid = LocalGrid(app, [{"partition-id": 0}, {"partition-id": 1}])
     result = FedAvg().start(grid, model(), num_rounds=2)
     assert wire.read_arrays(result.arrays)["w"] == pytest.approx([0.8, 1.8], rel=1e-6)
@@ -46,7 +46,7 @@ def test_weights_are_example_counts_of_those_who_answered() -> None:
 
 def test_flowers_argument_names_and_lr_are_understood() -> None:
     strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_available_nodes=2)
-    app = foreign_app(lambda c: (1.0, 1))
+    app = stock_app(lambda c: (1.0, 1))
     grid = LocalGrid(app, [{}, {}, {}, {}])
     strategy.start(grid, model(), num_rounds=1, train_config=ConfigRecord({"lr": 0.025, "note": "x"}))
     trained = [m for m in grid.sent if m.metadata.message_type == "train"]

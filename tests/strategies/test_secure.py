@@ -229,7 +229,7 @@ def test_a_simulation_on_too_few_nodes_is_refused_before_round_1(owners: Path) -
 
 
 def test_another_loop_cannot_drive_it(owners: Path) -> None:
-    from strategies.membership.foreign import check_loop
+    from strategies.membership.stock_clients import check_loop
 
     with pytest.raises(ConfigError, match="no node sends its own model"):
         check_loop(ALGORITHMS["fedavg"], read_config(owners_config(owners, secagg=True)))

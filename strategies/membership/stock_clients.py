@@ -1,4 +1,4 @@
-"""Stock clients and foreign loops: what a rule can do with them, and what it must refuse.
+"""Stock clients and stock loops: what a rule can do with them, and what it must refuse.
 
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
@@ -88,17 +88,17 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def foreign_registration(node: OnlineNode) -> Registration:
+def stock_registration(node: OnlineNode) -> Registration:
     """Return the registration of a node whose app cannot register: one client, of one example."""
     name = node.name or f"node-{node.id}"
-    return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
+    return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", stock=True)
 
 
 def as_one_client(node: OnlineNode, registered: Registration) -> Registration:
     """Return a node's registration as if its share of the clients were one client, named after the node."""
     part, parts = registered.share
     mine = np.asarray(registered.num_examples)[part :: max(parts, 1)]
-    one = foreign_registration(node)
+    one = stock_registration(node)
     clients, counts = one.clients if len(mine) else (), mine.sum(keepdims=True)
     return replace(
         registered, clients=clients, num_examples=counts, pool=one.pool, share=one.share, whole=True
