@@ -6,7 +6,8 @@ from task.features.feature import Feature
 
 
 def _has(config: Config) -> bool:
-    return config.robust.client_momentum > 0 and algorithm_of(config.algorithm).withstands is not None
+    withstands = algorithm_of(config.algorithm).withstands is not None
+    return withstands and config.robust.client_momentum > 0
 
 
 FEATURE = Feature(
