@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from flwr.app import Context, RecordDict
 
-from client_app.data.by_name import in_order
 from client_app.data.node import Node
 from client_app.stages import node_stages_of
 from client_app.stages.kept_model import keep_model
@@ -14,10 +13,13 @@ from client_app.stages.node_stage import Asked, NodeStage
 from client_app.work import check_bounds
 from client_app.works import WORK
 from task.catalogue.entry import Algorithm
+from task.config.paths import cache_dir
+from task.datasets.reorder import read_by_name
 from task.errors import MISTAKES, WireError
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
 from task.wire.norms import NormBound
+from task.wire.places import read_places
 
 
 def answer(
@@ -38,11 +40,14 @@ def answer(
 
     Raises:
         WireError: What came down does not fit this node: so it is for all of its clients.
+        DataError: The node's data are not those of the run.
         RefusedError: An upload would be computed from less than the owner of the node allows.
     """
     contract = contract or contract_of(node.config)
     stages = node_stages_of(Asked(node, content, contract, kind, context))
-    node = in_order(node, content)
+    if (places := read_places(content)) is not None:  # in which the run's tables have their columns
+        dataset = read_by_name(node.dataset, places, cache_dir(node.config.data))
+        node = replace(node, dataset=dataset)
     for stage in stages:
         node = stage.node(node)
     for stage in stages:

@@ -14,7 +14,7 @@ from client_app.memory.memory import Memory, store_of
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
-from client_app.stages.stage import Outcome, measured
+from client_app.stages.stage import Outcome, each
 from client_app.training.augment import augmentation
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
@@ -298,16 +298,16 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     if not (own or entry.parted):
         Single(model).load(order.arrays[wire.ARRAYS], 1)
 
-    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+    def of(client: str) -> wire.ClientUpdate:
         nonlocal model
         x, y = _test_data(node, client)
         if entry.parted:
             model = node.local_model(client)
             Single(model).load(order.received(client)[wire.ARRAYS], 1)
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
-        return found, {SUMS.name: sums} if entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if entry.metrics else {}, found)
 
-    return measured(order.clients, of)
+    return each(order.clients, of)
 
 
 def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -321,7 +321,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     """Evaluate each client's own model on its test data after a round of training; nothing is kept."""
     training = Training(node, entry, order)
 
-    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+    def of(client: str) -> wire.ClientUpdate:
         x, y = _test_data(node, client)
         rows = _rows(node, entry, client)
         with training.alone(client, rows, order.round + 1) as (model, task, solver):
@@ -330,9 +330,10 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
                 solver.run(task)
         (own,) = solver.own_models(task)
         Single(model).load(own, 1)
-        return measure(solver.predictor(model, task, 0), x, y, task=node.task)[0], {}
+        found, _ = measure(solver.predictor(model, task, 0), x, y, task=node.task)
+        return wire.ClientUpdate({}, found)
 
-    return measured(order.clients, of)
+    return each(order.clients, of)
 
 
 def _own(

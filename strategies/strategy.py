@@ -6,7 +6,7 @@ A subclass names its rule; nothing here is overridden. Flower's four verbs (``co
 ``aggregate_evaluate``) are the steps of the loop, so that Flower's wrappers can drive a rule too:
 ``configure_train`` runs the phases before the first training and returns that one's messages,
 ``aggregate_train`` takes its replies and runs the phases that follow. Driven so, each node answers with one
-model, that of its share of the clients (`strategies.membership.foreign`).
+model, that of its share of the clients (`strategies.membership.stock_clients`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_unti
 from strategies.engine.stage import Leave, RoundEnd
 from strategies.engine.state import AggregatedReplies, Number, ServerState, too_few
 from strategies.membership.client_registry import registry_of
-from strategies.membership.foreign import check_loop, check_plain, merges
+from strategies.membership.stock_clients import check_loop, check_plain, merges
 from strategies.stages import stages_of
 from task.catalogue.entry import SUMS
 from task.config.knobs import Config

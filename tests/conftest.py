@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,15 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+gc.disable()  # while modules are imported and tests collected, which takes twice as long with it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Leave out of later collections what lives as long as the process: modules and the tests themselves."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:
@@ -62,6 +72,15 @@ def _a_test_is_its_user() -> Iterator[None]:
 def _own_folders(monkeypatch: pytest.MonkeyPatch, shared_cache: Path, tmp_path: Path) -> None:
     monkeypatch.setenv("BOUQUET_CACHE", str(shared_cache))
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Path:
+    """A file of five owners with rows of their own, in the test's folder."""
+    from tests.support.federation import write_owners
+
+    write_owners(tmp_path / "owners.npz")
+    return tmp_path / "owners.npz"
 
 
 def real_data() -> Path | None:

@@ -2,7 +2,7 @@
 
 The folder has net.py, a convolutional model with batch normalisation and a loss, data.py, a data set and its
 partition, and rules.py, a rule with a solver and a phase of its own. Each algorithm, and that rule, trains it
-in the simulation, under `flwr run` through a local SuperLink, and on a link with three nodes over TLS whose
+in the simulation, under `flwr run` through a local SuperLink, and on a link with two nodes over TLS whose
 policies allow the three packages. Rounds' models and clients' numbers must be the same in all three. Prints a
 table; exit code 1 if something differs.
 """
@@ -100,7 +100,7 @@ FAMILIES = {
     OWN: "a rule, a solver, a phase",  # the user's own
 }
 WAYS = ("simulation", "flwr run", "federation")
-NODES, LIMIT_S = 3, 120  # of one run on the link
+NODES, LIMIT_S = 2, 120  # of one run on the link
 Found = tuple[str, ...]  # the hash of the last model, then what else must be equal
 
 

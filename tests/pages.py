@@ -1,4 +1,4 @@
-"""Writes what follows from elsewhere: algorithms, composition, reproduction, pyproject's keys, page.json.
+"""Writes generated files: algorithms, composition, reproduction, pyproject's keys, page.json.
 
 ``make docs`` runs it; tests hold all of them to it.
 """
@@ -18,7 +18,7 @@ from server_app.results.svg import STYLE
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.config.read import knobs
-from task.resolve.composition import CHOICES
+from task.features import CHOICES
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
@@ -27,34 +27,81 @@ SENT = ["algorithm", "`algorithm=`", "down", "up", "reduced by", "client keeps"]
 OWN = [*SENT, "never leaves the client", "a new client begins with"]
 
 
+ALGORITHMS_HEAD = """\
+# What each algorithm does and sends
+
+```bash
+bouquet algorithms fedprox        # one algorithm: the same, with its knobs and an example
+```
+
+Nothing else leaves a client: a test records every array on the wire and compares it with the
+[catalogue](../task/catalogue/algorithms.py), from which `make docs` makes this page.
+
+A `mean` is weighted by examples. In a `plain mean` all clients have equal weight, as in the paper.
+
+With `standardise` or `missing="mean"` a client also sends the sums of its table's columns, once, before
+round 1 ([`columns.py`](../task/catalogue/columns.py)). For each column of numbers these are the number of
+values, their sum and, to standardise, the sum of their squares."""
+
+NEWCOMERS = """
+## Clients that join, are away, or leave
+
+Under {means} the server holds the mean of the clients' states over all clients that the
+run has known, online or not:
+
+* A client that joins begins with zero, so the mean shrinks by N_old / N_new before its first round.
+* A client that is away stays in the mean with its last state.
+* A client that has left for good stays in it, too. The run then converges to the point where its last
+  gradient and those of the others sum to zero, as if its loss were linear from then on. To remove the
+  client, begin a new run from the model (`initial-model`).
+
+Under `apple` a client that is away, or has left, stays in all clients' mixtures with its last core
+model. With differential privacy for clients, M is the expected number of clients, out of all that the
+run has known. `fltrust` without `fltrust.root` trusts the first client by name of its first round."""
+
+COMPOSITION_HEAD = """\
+# What goes together
+
+```bash
+bouquet run -c 'algorithm="krum" secagg=true'     # refused before round 1, with the reason
+```
+
+Which algorithms work with which local optimizers, stages and selection policies. A letter stands for the
+reason why not, listed below the table; such a run is refused before round 1. `make docs` makes this page
+from the catalogue; a test runs every cell that says yes.
+"""
+
 REPRODUCTION = """\
 # Reproduction of published tables
 
-Made by `make docs` from the [tables](../task/recipes/tables) and the
-[results](../task/recipes/tables/results.jsonl), which only `bouquet reproduce` writes: each run's value,
-hash of the final model, hours, machine, date and commit.
+This page compares our results with the tables of papers, cell by cell:
 
 ```bash
 bouquet reproduce --list           # every cell, how far it is, and the hours that it takes
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
 bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores
-bouquet reproduce mytable.toml     # a table of your own; its results.jsonl lies next to it
+bouquet reproduce mytable.toml     # your own table; its results.jsonl lies next to it
 ```
 
-How a table is written down, with its keys and metrics: [tables.md](tables.md).
+`make docs` makes the page from the [tables](../task/recipes/tables) and the
+[results](../task/recipes/tables/results.jsonl). Only `bouquet reproduce` writes results: each run's value,
+hash of the final model, hours, machine, date and commit. [tables.md](tables.md) says how to write a table,
+with its keys and metrics.
+
+How to read the tables:
 
 * A cell is a recipe with changes, a grid of learning rates, and seeds. The rate is chosen on the first
-  seed. The others run at that rate, and mean ± sample standard deviation are over all of them.
-* A run of the grid ends as soon as it cannot be the best one: after as many rounds as the best one needed.
-* A grid is *walked*: from a start to the neighbours of the best rate, until both are worse. That is the
-  best of the whole grid if there is one optimum over the rates. In brackets stands how many of its rates
-  were tried.
+  seed, and the other seeds run at that rate. Mean ± sample standard deviation are over all seeds.
+* A run of the grid ends as soon as it cannot be the best one: after the number of rounds that the best one
+  needed.
+* A grid is *walked*: from a start to the neighbours of the best rate, until both are worse. This finds the
+  best of the whole grid if there is one optimum over the rates. The number of rates tried is in brackets.
 * `>N`: a run ended after N rounds without the target. A cell with such a seed has no mean.
-* *full*: all seeds at the published size; *fraction*: less, and what; *not run*: nothing yet.
-* Hours are by the clock, the grid's included, on machines that had much other work: two cores, or a lent
-  one with a GPU. Estimates are for two quiet cores, until a cell has runs of its own.
-* Bits depend on the processor's vector instructions, or the GPU: a hash holds for the machine that stands
-  next to it.
+* *full*: all seeds at the published size; *fraction*: less, and what; *not run*: no results yet.
+* Hours are wall-clock time, including the grid's, on machines with much other work: two cores, or a
+  borrowed machine with a GPU. Estimates are for two quiet cores, until a cell has its own runs.
+* Bits depend on the processor's vector instructions, or the GPU: a hash is valid for the machine next to
+  it.
 """
 
 
@@ -78,16 +125,7 @@ def paper_link(a: Algorithm) -> str:
 
 def sent() -> str:
     """Return docs/algorithms.md: what each algorithm does, what goes to clients and what leaves them."""
-    parts = [
-        "# What each algorithm does and sends",
-        "",
-        "Made by `make docs` from [the catalogue](../task/catalogue/algorithms.py).",
-        "Nothing else leaves a client: a test records every array on the wire and compares it with the",
-        "catalogue. A `mean` is weighted by examples; in a `plain mean` all clients count alike, as in the",
-        'paper. With `standardise` or `missing="mean"` the sums of the columns of its table go up too, once,',
-        "before round 1 ([`columns.py`](../task/catalogue/columns.py)): of each column of numbers how many",
-        "values there are, their sum and, to standardise, the sum of their squares.",
-    ]
+    parts = [ALGORITHMS_HEAD]
     for title, algorithms in groups().items():
         head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]
         does = [[f"`{a.name}`", a.about, paper_link(a)] for a in algorithms]
@@ -96,21 +134,7 @@ def sent() -> str:
         if differing := [f"- `{a.name}`: {a.differs}" for a in algorithms if a.differs]:
             parts += ["", "Not as published:", "", *differing]
     means = [f"`{a.name}`" for a in ALGORITHMS.values() if any(r.mean for r in a.keeps)]
-    parts += [
-        "",
-        "## Clients that join, are away, or leave",
-        "",
-        f"Under {', '.join(means)} the server holds the mean over all clients of what each of them keeps.",
-        "All clients are those that the run has known, online or not. One that joins begins with zero, so",
-        "that the mean shrinks by N_old / N_new before its first round; one that is away stays in it with",
-        "what it last had. A client that has left for good stays in it, too: the run then goes to the point",
-        "where the gradient that it last had and those of the others sum to zero, as if its loss were linear",
-        "from then on. To be rid of it, begin a new run from the model (`initial-model`).",
-        "",
-        "Under `apple` a client that is away, or has left, stays in everybody's mixture with its last core",
-        "model. With differential privacy for clients, M is the number of clients to be expected of all that",
-        "the run has known. `fltrust` without `fltrust.root` trusts the first by name of its first round.",
-    ]
+    parts.append(NEWCOMERS.format(means=", ".join(means)))
     return "\n".join([*parts, ""])
 
 
@@ -139,20 +163,8 @@ def composition() -> str:
             cells.append(reasons.setdefault(why, MARKS[len(reasons)]) if why else "yes")
         lines.append([f"`{entry.name}`", *cells])
     notes = [f"- **{mark}**: {why}" for why, mark in reasons.items()]
-    return "\n".join(
-        [
-            "# What goes together",
-            "",
-            "Algorithms with local optimizers, stages and selection policies. A letter says why not, and",
-            "such a run is refused before round 1. Made by `make docs` from the catalogue; a test runs every",
-            "cell that says yes.",
-            "",
-            table(["algorithm", *(f"`{choice}`" for choice in CHOICES)], lines),
-            "",
-            *notes,
-            "",
-        ]
-    )
+    columns = table(["algorithm", *(f"`{choice}`" for choice in CHOICES)], lines)
+    return "\n".join([COMPOSITION_HEAD, columns, "", *notes, ""])
 
 
 def reproduction() -> str:

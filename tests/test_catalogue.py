@@ -18,16 +18,16 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import MEASURED, MODEL_UP, evaluation_of
 from task.catalogue.gradients import gradients_phase
 from task.config.read import knobs
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.resolve.read import fuse, read_config
 from task.wire.messages import ANSWERED, CONFIG, FAILED, METRICS
 from task.wire.registration import REGISTER
 from tests.reference.catalogue import KINDS
 from tests.support import federation
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import (
     SIZES,
-    OneRun,
     Played,
     far,
     loss_and_gradient,
@@ -49,12 +49,6 @@ ACTIVE: dict[str, dict[str, Any]] = {name: {} for name in NAMES} | {
 }
 ACTIVE |= {"fedbn": {"model": "mlp-bn"}, "fine-tune": {"fine-tune.mu": 0.5}}
 SETTINGS = {"fraction_train": 0.6, "local_epochs": 3, "batch_size": 4, "lr_decay": 0.8, "learning_rate": 0.3}
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 # ------------------------------------------------------------------------------------ registries
@@ -178,20 +172,8 @@ def test_neither_nodes_nor_the_order_of_replies_nor_a_resume_change_a_byte(name:
         keys = keys_of(name, owners, stragglers=0.4, fraction_evaluate=0.7, local_test_fraction=0.3)
         keys |= ACTIVE[name]
 
-    def left(played: Played) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
-        # what a node answers for several clients is merged, so bytes differ; nothing else may
-        clock, last = {"seconds", "bytes_up", "bytes_down"}, played.keep.snapshots[-1]
-        rows = [{k: v for k, v in row.items() if k not in clock} for row in played.rows]
-        return rows, sha256(last.arrays), dict(last.numbers)
-
-    whole = play(keys, nodes=1, journal=OneRun())
-    rows, arrays, numbers = left(whole)
-    assert all(row["quarantined"] == [] and row["client_accuracy"] is not None for row in rows[1:])
-    assert left(play(keys, nodes=3, seed=2)) == (rows, arrays, numbers)
-    # The clients are rounds ahead of the snapshot: what they did after it does not count.
-    half = len(rows) // 2
-    resumed = play(keys, nodes=2, seed=1, journal=OneRun(whole.keep.snapshots[half]))
-    assert left(resumed) == (rows[half + 1 :], arrays, numbers)
+    whole = the_same_on_any_nodes_and_resumed(read_by(keys))
+    assert all(row["client_accuracy"] is not None for row in whole.rows[1:])
 
 
 # ----------------------------------------------------------------------------------- fixed point

@@ -8,7 +8,8 @@ import pytest
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES, OWN, Choice
+from task.features import CHOICES
+from task.features.refusals import OWN, Choice
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
 from tests.pages import composition
@@ -22,10 +23,10 @@ ALLOWED = [(n, c) for n, c in CELLS if not c.why_not(ALGORITHMS[n])]
 
 # Each reason, the choices that are refused for it, and an algorithm that is.
 REASONS: dict[str, dict[str, str]] = {
-    "adaptive local aggregation is verified in front of ditto, fedala, fedavg, fedprox, fedrep only": {
+    "adaptive local aggregation is tested only with ditto, fedala, fedavg, fedprox, fedrep": {
         "ala = true": "adaptive-tau"
     },
-    "its clients train parts of one model on each other's embeddings, for which this is not defined": {
+    "its clients train parts of one model on each other's embeddings; this is not defined for them": {
         "ala = true": "splitnn",
         "optimizer = adam": "vertical-logistic",
         "clip-norm > 0": "splitnn",
@@ -54,11 +55,11 @@ REASONS: dict[str, dict[str, str]] = {
         "selection = power-of-choice": "vertical-logistic",
         "selection = proportional": "splitnn",
     },
-    "its bound on what a step is worth is one of gradient steps": {
+    "its bound on the worth of a step holds for gradient steps": {
         "optimizer = adam": "adaptive-tau",
         "clip-norm > 0": "adaptive-tau",
     },
-    "its clients take the mean of their gradients from the length of their steps": {
+    "its clients derive their mean gradient from the length of their steps": {
         "optimizer = adam": "feddc",
         "clip-norm > 0": "feddc",
     },
@@ -67,7 +68,7 @@ REASONS: dict[str, dict[str, str]] = {
         "optimizer = adam": "fedsgd",
         "clip-norm > 0": "qfedsgd",
     },
-    "its steps are variance-reduced gradients, of which the rule sets the scale": {
+    "its steps are variance-reduced gradients, and the rule sets their scale": {
         "optimizer = adam": "fsvrg",
         "clip-norm > 0": "fsvrg-sparse",
     },
@@ -81,17 +82,17 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "its steps mix a gradient with the momentum of all clients": {"optimizer = adam": "fedcm"},
     "p_ii scales a client's steps, which other optimizers undo": {"optimizer = adam": "apple"},
-    "its steps follow theta, which gradient steps of a rate of their own find": {
+    "its steps follow theta, which is found by gradient steps with their own rate": {
         "optimizer = adam": "pfedme"
     },
-    "its clients do not step along the gradient of a loss on one batch, or it is not verified with them": {
+    "its clients do not step along the gradient of the loss on one batch, or this is untested": {
         "sam.rho > 0": "d-psgd"
     },
     "its clients keep arrays of the whole model from round to round": {
         "dropout-width < 1": "feddyn",
         "width.levels = 1,0.5": "moon",
     },
-    "its rule needs more than the mean of local models, and only that is known by coordinate": {
+    "its rule needs more than the mean of local models, and only that is known per coordinate": {
         "dropout-width < 1": "fedasync",
         "width.levels = 1,0.5": "fedatt",
     },
@@ -99,62 +100,61 @@ REASONS: dict[str, dict[str, str]] = {
         "dropout-width < 1": "fedexp",
         "width.levels = 1,0.5": "fedexp",
     },
-    "its clients have models of their own, which stay whole": {
+    "its clients have their own models, which stay whole": {
         "dropout-width < 1": "apfl",
         "width.levels = 1,0.5": "cfl",
     },
-    "one client trains on everybody's data, and nothing is saved on the way to it": {
+    "one client trains on all clients' data, so smaller models would save no bytes": {
         "dropout-width < 1": "centralised",
         "width.levels = 1,0.5": "centralised",
     },
     "its clients send models, or parts of one, that the server averages or compares": {
         "models.levels = logistic,mlp": "fedadagrad"
     },
-    "its clients begin with the model that the seed draws, which is never sent": {
+    "its clients begin with the model drawn from the seed, which is never sent": {
         "initial-model = FILE": "ensemble"
     },
-    "its clients mix what they get with the model that the seed draws": {"initial-model = FILE": "fedala"},
-    "its clients train on everybody's data": {
+    "its clients mix the received model with the model drawn from the seed": {
+        "initial-model = FILE": "fedala"
+    },
+    "it trains on all clients' data": {
         "heldout-clients > 0": "centralised",
         "attack.kind = sign-flip": "centralised",
         "attack.kind = label-flip": "centralised",
         "dp.noise > 0": "centralised",
         "dp.unit = example": "centralised",
     },
-    "the clients receive no common model that the change of their own could be measured from": {
+    "the clients receive no common model from which to measure the change of their own": {
         "attack.kind = sign-flip": "fedbuff",
         "attack.kind = little-is-enough": "fedamp",
         "codec.up = fp16": "fedfomo",
         "codec.up = top-k": "ifca",
     },
-    "nothing goes up that a client could falsify": {
+    "its clients send nothing that they could falsify": {
         "attack.kind = sign-flip": "local-only",
         "attack.kind = little-is-enough": "local-only",
         "secagg-bits = 64": "local-only",
     },
     (
-        "its clients train several times in a round, each edge's alone, where there may be no "
-        "benign ones to look like"
+        "its clients train several times in a round, each edge separately, and an edge may have no "
+        "benign clients to imitate"
     ): {"attack.kind = little-is-enough": "hierfavg"},
-    (
-        "its clients train several times in a round, and codes are drawn, and what they leave out "
-        "is kept, by round"
-    ): {
+    "its clients train several times in a round, but codes and their residuals are per round": {
         "codec.up = fp16": "hierfavg",
         "codec.up = top-k": "hierfavg",
     },
-    "nothing goes up that a code could stand for": {
+    "its clients send nothing that a code could replace": {
         "codec.up = fp16": "signsgd",
         "codec.up = top-k": "fedmd",
     },
     "the rule compares the clients' models entry by entry, and most entries of a sparse code are not sent": {
         "codec.up = top-k": "feddf"
     },
-    "the clients receive no common model that codes could bring up to date": {"codec.down = fp16": "fedacg"},
-    "its clients do more than steps from the received model, which no restriction is defined for": {
+    "the clients receive no common model that codes could update": {"codec.down = fp16": "fedacg"},
+    "its clients do more than take steps from the received model; no restriction is defined for that": {
         "structured.kind = low-rank": "nbafl"
     },
-    "its rule compares whole models, of which a restriction leaves most as they were": {
+    "its rule compares whole models, and a restriction leaves most of a model unchanged": {
         "structured.kind = low-rank": "bulyan"
     },
     "its rule needs each client's 'gradient', and noise protects sums only": {"dp.noise > 0": "adaptive-tau"},
@@ -162,49 +162,42 @@ REASONS: dict[str, dict[str, str]] = {
     "it weighs clients by the example counts that they registered, which are not protected": {
         "dp.noise > 0": "feddc"
     },
-    "its rule needs the number 'square-norm' of each client, which no bound makes safe": {
+    "its rule needs each client's 'square-norm', and no bound makes that number safe": {
         "dp.noise > 0": "fedexp"
     },
-    "its clients send 'update' in a form that clipping to a norm would spoil": {"dp.noise > 0": "fednova"},
-    "its clients send 'frequency' as well, whose share in the noise is not defined": {
+    "its clients send 'update' in a form that clipping to a norm would distort": {"dp.noise > 0": "fednova"},
+    "its clients also send 'frequency', whose share of the noise is not defined": {
         "dp.noise > 0": "fsvrg-sparse"
     },
-    "its clients train several times in a round, and a round is accounted for once": {
+    "its clients train several times in a round, but a round is accounted for once": {
         "dp.noise > 0": "hierfavg",
         "dp.unit = example": "hierfavg",
     },
-    (
-        "its noise follows from the run's seed and from a sensitivity that was disproved, and must "
-        "not pass for protection"
-    ): {
+    "its noise follows from the run's seed and from a disproved sensitivity, so it is no protection": {
         "dp.noise > 0": "nbafl",
         "dp.unit = example": "nbafl",
         "secagg-bits = 64": "nbafl",
         "secagg = true": "nbafl",
         "he = true": "nbafl",
     },
-    "its clients send 'buffers' as well, whose share in the noise is not defined": {
-        "dp.noise > 0": "qfedavg"
-    },
-    "its rule needs the number 'loss-before' of each client, which no bound makes safe": {
+    "its clients also send 'buffers', whose share of the noise is not defined": {"dp.noise > 0": "qfedavg"},
+    "its rule needs each client's 'loss-before', and no bound makes that number safe": {
         "dp.noise > 0": "qfedsgd"
     },
-    "its clients send 'sign' in a form that clipping to a norm would spoil": {"dp.noise > 0": "signsgd"},
-    "its rule needs the number 'step-weight' of each client, which no bound makes safe": {
+    "its clients send 'sign' in a form that clipping to a norm would distort": {"dp.noise > 0": "signsgd"},
+    "its rule needs each client's 'step-weight', and no bound makes that number safe": {
         "dp.noise > 0": "fedcm"
     },
-    "its clients send 'features' as well, whose share in the noise is not defined": {
-        "dp.noise > 0": "feddbe"
-    },
-    "its clients send 'logits' as well, whose share in the noise is not defined": {"dp.noise > 0": "fedmd"},
-    "its clients send 'prototypes' as well, whose share in the noise is not defined": {
+    "its clients also send 'features', whose share of the noise is not defined": {"dp.noise > 0": "feddbe"},
+    "its clients also send 'logits', whose share of the noise is not defined": {"dp.noise > 0": "fedmd"},
+    "its clients also send 'prototypes', whose share of the noise is not defined": {
         "dp.noise > 0": "fedproto"
     },
-    "nothing goes up that noise could protect": {"dp.noise > 0": "local-only"},
-    "its clients use their examples in other ways than in steps along the gradients of batches": {
+    "its clients send nothing that noise could protect": {"dp.noise > 0": "local-only"},
+    "its clients use their examples for more than steps along the gradients of batches": {
         "dp.unit = example": "fedlc"
     },
-    "its clients learn from their examples, before they train, how to mix models": {
+    "before they train, its clients learn from their examples how to mix models": {
         "dp.unit = example": "fedala"
     },
     "batch normalisation lets each example change the gradients of the others": {
@@ -218,8 +211,10 @@ REASONS: dict[str, dict[str, str]] = {
         "secagg-bits = 64": "term",
         "secagg = true": "centered-clipping",
     },
-    "its clients send 'update', whose numbers no bound on updates holds for": {"secagg-bits = 64": "fednova"},
-    "its clients send 'frequency', whose numbers no bound on updates holds for": {
+    "its clients send 'update', and the bound on updates does not apply to its numbers": {
+        "secagg-bits = 64": "fednova"
+    },
+    "its clients send 'frequency', and the bound on updates does not apply to its numbers": {
         "secagg-bits = 64": "fsvrg-sparse"
     },
     "the server would see the sums of single edges, which may have too few nodes": {
@@ -230,26 +225,32 @@ REASONS: dict[str, dict[str, str]] = {
         "secagg-bits = 64": "qfedsgd",
         "secagg = true": "qfedavg",
     },
-    "its clients send 'sign', whose numbers no bound on updates holds for": {"secagg-bits = 64": "signsgd"},
-    "its clients train on everybody's data, so that there is nothing to hide": {
+    "its clients send 'sign', and the bound on updates does not apply to its numbers": {
+        "secagg-bits = 64": "signsgd"
+    },
+    "it trains on all clients' data, so there is nothing to hide": {
         "secagg-bits = 64": "centralised",
         "secagg = true": "centralised",
         "he = true": "centralised",
     },
-    "its clients send 'features', whose numbers no bound on updates holds for": {
+    "its clients send 'features', and the bound on updates does not apply to its numbers": {
         "secagg-bits = 64": "feddbe"
     },
-    "its clients send 'logits', whose numbers no bound on updates holds for": {"secagg-bits = 64": "fedmd"},
-    "its clients send 'prototypes', whose numbers no bound on updates holds for": {
+    "its clients send 'logits', and the bound on updates does not apply to its numbers": {
+        "secagg-bits = 64": "fedmd"
+    },
+    "its clients send 'prototypes', and the bound on updates does not apply to its numbers": {
         "secagg-bits = 64": "fedproto"
     },
-    "its rule needs each client's 'gradient', and the server cannot open any": {"he = true": "adaptive-tau"},
-    "its rule needs each client's 'arrays', and the server cannot open any": {"he = true": "dnc"},
+    "its rule needs each client's 'gradient', and the server cannot decrypt it": {
+        "he = true": "adaptive-tau"
+    },
+    "its rule needs each client's 'arrays', and the server cannot decrypt it": {"he = true": "dnc"},
     "its server computes with the mean, and ciphertexts can only be added": {"he = true": "fedadam"},
-    "its clients get or send more than models, or something else, with which the server computes": {
+    "its clients receive or send other records than models, and the server computes with them": {
         "he = true": "mime"
     },
-    "nothing goes up that could be encrypted": {"he = true": "local-only"},
+    "its clients send nothing that could be encrypted": {"he = true": "local-only"},
     "the rule needs each client's 'gradient', which only \"full\" publishes": {
         "transcript = sums": "adaptive-tau"
     },
@@ -257,7 +258,7 @@ REASONS: dict[str, dict[str, str]] = {
     "the policy passes one model from client to client, and the rule needs several replies at once": {
         "selection = cycle": "geometric-median"
     },
-    "a step takes the updates of the clients that are there first, whoever they are": {
+    "a step takes the updates that arrive first, so a policy cannot choose its clients": {
         "selection = cycle": "fedasync",
         "selection = fedcs": "fedbuff",
         "selection = oort": "fedasync",
@@ -265,7 +266,7 @@ REASONS: dict[str, dict[str, str]] = {
         "selection = proportional": "fedasync",
     },
     "its clients train several times in a round": {"selection = cycle": "hierfavg"},
-    "the policy goes by the loss of the received model, and no whole model is sent": {
+    "the policy uses the loss of the received model, and no whole model is sent": {
         "selection = oort": "fedbabu",
         "selection = power-of-choice": "fedem",
     },

@@ -18,17 +18,11 @@ from task.numerics.prototypes import COUNTS, FEATURES
 from task.resolve.read import read_config
 from task.wire.messages import ANSWERED, METRICS
 from task.wire.registration import REGISTER
-from tests.support.federation import SIZES, play, write_owners
+from tests.support.federation import SIZES, play
 from tests.support.grid import LocalGrid
 from tests.support.shapes import by_shape
 from tests.test_catalogue import NAMES
 from tests.test_contract import config, forms_of
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def form(arrays: Any) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -23,10 +23,10 @@ from task.datasets.partition import Partition
 from task.datasets.public import without_public
 from task.datasets.skew import load_partitioned
 from task.errors import DataError, local
+from task.features.changing_data import check_own_data
 from task.numerics.devices import training_device
 from task.numerics.kernels import check_kernels
 from task.references import is_reference
-from task.resolve.changing import check_own_data
 from task.resolve.contract import takes_public
 from task.storage.files import write_once
 from task.tasks import with_task

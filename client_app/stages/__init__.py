@@ -8,37 +8,12 @@ from collections.abc import Mapping
 from functools import cache
 
 from client_app.data.node import Node
-from client_app.stages.ala import ALA
-from client_app.stages.attacks import Attack
-from client_app.stages.canaries import Canaries
-from client_app.stages.coding import Coding
-from client_app.stages.example_privacy import PrivateExamples
-from client_app.stages.loss import Loss
-from client_app.stages.momentum import ClientMomentum
 from client_app.stages.node_stage import Asked, NodeStage, Query
-from client_app.stages.privacy import Clipping
-from client_app.stages.rounding import Rounding
 from client_app.stages.stage import Stage
-from client_app.stages.structured import Structured
 from task.catalogue.entry import Algorithm
 from task.features import FEATURES, halves
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
-
-STAGES: dict[str, type[Stage]] = {
-    "ala": ALA,
-    "structured": Structured,
-    "example-dp": PrivateExamples,
-    "loss": Loss,
-    "momentum": ClientMomentum,
-    "attack": Attack,
-    "canary": Canaries,
-    "codec": Coding,
-    "codec-with-feedback": Coding,
-    "grid": Rounding,
-    "dp": Clipping,
-    "adaptive-dp": Clipping,
-}
 
 
 def stages_of(node: Node, entry: Algorithm, order: wire.TrainOrder) -> list[Stage]:
@@ -53,8 +28,7 @@ def _node_stages() -> dict[str, type[NodeStage]]:
 
 @cache
 def _stages() -> dict[str, type[Stage]]:
-    own = {kind.name: kind for kind in halves(__name__) if issubclass(kind, Stage) and kind.name}
-    return STAGES | own
+    return {name: kind for kind in halves(__name__) if issubclass(kind, Stage) for name in kind.names}
 
 
 def node_stages_of(asked: Asked) -> list[NodeStage]:

@@ -151,6 +151,8 @@ class AdaptiveAggregation:
 class ALA(Stage):
     """Lets the clients of a message start from Theta^_i."""
 
+    names = ("ala",)
+
     adapts: bool = True
 
     def start(

@@ -72,6 +72,8 @@ DEFAULT_SCALE = {"sign-flip": 1.0, "scale": 10.0, "distributed-backdoor": 1.0}
 class Attack(Stage):
     """Makes a node's malicious clients train or send as the attack demands."""
 
+    names = ("attack",)
+
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
         self._made: Vectors = {}  # what all malicious clients that know the benign ones send

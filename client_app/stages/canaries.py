@@ -16,6 +16,8 @@ from task.wire.layouts import base_of
 class Canaries(Stage):
     """Adds the canaries' uploads to those of the clients that trained; what follows treats all alike."""
 
+    names = ("canary",)
+
     def makes(self, client: str) -> bool:
         """Return whether a client is a canary."""
         return is_canary(self.node.config, client)

@@ -56,6 +56,8 @@ MARGIN = 0.99  # tolerance for rounding of a code that is scaled down to the bou
 class Coding(Stage):
     """Codes the clients' uploads; the decoded codes are folded."""
 
+    names = ("codec", "codec-with-feedback")
+
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         super().__init__(node, entry, order)
         self.coded = [r for r in entry.up if r.coded]

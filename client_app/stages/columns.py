@@ -8,7 +8,7 @@ from flwr.app import RecordDict
 
 from client_app.data.node import Node
 from client_app.stages.node_stage import NodeStage
-from client_app.stages.stage import Outcome
+from client_app.stages.stage import Outcome, each
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
 from task.errors import ConfigError, RefusedError
@@ -21,16 +21,16 @@ def sum_columns(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterato
     preparation = node.dataset.preparation
     if preparation is None:
         raise ConfigError(f"the phase {COLUMNS!r}: expected a table on this node; got other data")
-    for client in order.clients:
-        try:
-            rows = node.clients.train(node.clients.index(client))
-            x = np.asarray(node.dataset.x[rows], dtype=np.float32)
-            sums = sums_of(preparation.values(x), preparation.numeric)
-            _check_counts(node, client, sums["column-sums"]["count"])
-            up = {field.name: sums[field.name] for field in entry.up}
-            yield client, wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)})
-        except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
-            yield client, err
+
+    def of(client: str) -> wire.ClientUpdate:
+        rows = node.clients.train(node.clients.index(client))
+        x = np.asarray(node.dataset.x[rows], dtype=np.float32)
+        sums = sums_of(preparation.values(x), preparation.numeric)
+        _check_counts(node, client, sums["column-sums"]["count"])
+        up = {field.name: sums[field.name] for field in entry.up}
+        return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)})
+
+    return each(order.clients, of)
 
 
 def _check_counts(node: Node, client: str, counts: np.ndarray) -> None:

@@ -36,6 +36,8 @@ from task.references import code_of, references_in
 class PrivateExamples(Stage):
     """Lets a client train by DP-SGD, with a ledger of its steps."""
 
+    names = ("example-dp",)
+
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:

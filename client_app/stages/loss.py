@@ -7,12 +7,11 @@ import torch
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
-from client_app.stages.stage import Outcome, Stage, measured
+from client_app.stages.stage import Outcome, Stage, each
 from client_app.training.programs import Single
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import LOSS
 from task.catalogue.stages import LOSS_RMS
-from task.numerics.arrays import Arrays
 from task.tasks.base import Task, counted
 from task.tasks.evaluate import BATCH
 from task.tasks.kinds import CLASSIFICATION
@@ -45,11 +44,11 @@ def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     names = (wire.NUM_EXAMPLES, *(s.name for s in entry.up_scalars))
     model = received_model(node, order)
 
-    def of(client: str) -> tuple[dict[str, float], dict[str, Arrays]]:
+    def of(client: str) -> wire.ClientUpdate:
         found = losses(model, *node.data(client, "train"), task=node.task)
-        return {name: found[name] for name in names}, {}
+        return wire.ClientUpdate({}, {name: found[name] for name in names})
 
-    return measured(order.clients, of)
+    return each(order.clients, of)
 
 
 def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
@@ -61,6 +60,8 @@ def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
 
 class Loss(Stage):
     """Adds ``loss-rms`` over each client's own training examples to its upload."""
+
+    names = ("loss",)
 
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
         """Measure the received model; nothing is drawn, and the uploads are otherwise as they were."""

@@ -24,6 +24,8 @@ from task.wire import messages as wire
 class ClientMomentum(Stage):
     """Sends a running mean of the client's updates."""
 
+    names = ("momentum",)
+
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:

@@ -12,7 +12,7 @@ from task.wire import messages as wire
 class Norms(Stage):
     """Adds ``update-norm`` to what each client sends."""
 
-    name = "norms"
+    names = ("norms",)
 
     def send(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
         """Measure the updates as they go up."""

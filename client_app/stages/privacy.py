@@ -26,6 +26,8 @@ from task.wire import messages as wire
 class Clipping(Stage):
     """Clips the uploads as they go up, the last of all stages."""
 
+    names = ("dp", "adaptive-dp")
+
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads, clipped."""
         return changed(outcomes, self._clipped)

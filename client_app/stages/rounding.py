@@ -17,6 +17,8 @@ from task.wire.norms import NormBound
 class Rounding(Stage):
     """Rounds the uploads as they go up, the last of all stages."""
 
+    names = ("grid",)
+
     def send(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """Pass on the uploads, rounded."""
         return changed(outcomes, self._rounded)

@@ -25,14 +25,11 @@ from task.wire.layouts import base_of
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
 
-def measured(
-    clients: Iterable[str], measure: Callable[[str], tuple[dict[str, float], dict[str, Arrays]]]
-) -> Iterator[Outcome]:
-    """Yield each client with the scalars and records that it sends, or with its error."""
+def each(clients: Iterable[str], work: Callable[[str], wire.ClientUpdate | Exception]) -> Iterator[Outcome]:
+    """Yield each client with what it sends, or with what went wrong."""
     for client in clients:
         try:
-            numbers, records = measure(client)
-            yield client, wire.ClientUpdate(records, numbers)
+            yield client, work(client)
         except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
             yield client, err
 
@@ -54,7 +51,7 @@ def changed(
 class Stage:
     """A stage that does nothing; the base of every other."""
 
-    name: ClassVar[str] = ""  # of its feature, of a stage that `client_app.stages.STAGES` does not list
+    names: ClassVar[tuple[str, ...]] = ()  # what contracts call it (`task.catalogue.stages`)
     adapts: bool = False  # whether `start` needs the client's training data
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:

@@ -13,6 +13,8 @@ from task.wire import messages as wire
 class Structured(Stage):
     """Lets every gradient pass through a mask or a projection."""
 
+    names = ("structured",)
+
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int
     ) -> None:

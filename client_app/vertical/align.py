@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from client_app.data.node import Node, OneClient
-from client_app.memory.memory import Memory
 from client_app.stages.stage import Outcome
-from client_app.vertical.party import AlignedParty, Party
+from client_app.vertical.party import AlignedParty, Kept, Party, PartyWork
 from task.catalogue.entry import Algorithm
 from task.errors import FieldError, RefusedError, StateError
 from task.numerics.arrays import Arrays
@@ -25,29 +24,16 @@ from task.vertical.rows import in_common_order
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
-Kept = dict[str, Arrays]
 MOST_STARTS = 100  # of one run: each resume aligns again, and lets the parties compare other sets of ids
 
 
-class Alignment:
+class Alignment(PartyWork):
     """One phase of the alignment, for the clients of an order."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
-        self.node, self.entry, self.order = node, entry, order
-        self.memory = Memory(node, entry, order)
+        super().__init__(node, entry, order)
         self.session = int(order.scalars["session"])
         self.salt = f"{order.run}\x1f{self.session}".encode()
-
-    def run(self) -> Iterator[Outcome]:
-        """Yield each client with what it sends, or with what went wrong."""
-        step = {"points": self.points, "mask": self.mask, "match": self.match}[self.entry.work]
-        for client in self.order.clients:
-            try:
-                with self.memory.locked([client]):
-                    (kept,) = self.memory.load([client], 0)
-                    yield client, self.memory.keep(client, *step(client, kept))
-            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
-                yield client, err
 
     def points(self, client: str, kept: Kept) -> tuple[wire.ClientUpdate, Kept]:
         """Send the own ids as points, and keep secret and order; a message that comes twice gets the same."""
@@ -158,4 +144,6 @@ class Alignment:
 
 def align_parties(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Do one phase of the alignment for the clients of an order."""
-    return Alignment(node, entry, order).run()
+    work = Alignment(node, entry, order)
+    step = {"points": work.points, "mask": work.mask, "match": work.match}[entry.work]
+    return work.run(lambda client: step(client, *work.memory.load([client], 0)))

@@ -7,21 +7,18 @@ A party's masks follow from a secret of its own and from the ciphertexts that it
 comes twice is masked alike, and other ciphertexts otherwise.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from client_app.data.node import Node, OneClient
-from client_app.memory.memory import Memory
-from client_app.stages.stage import Outcome, measured
-from client_app.training.local_optimizer import SGD
-from client_app.vertical.party import AlignedParty, aligned
+from client_app.stages.stage import Outcome, each
+from client_app.vertical.party import Kept, PartyModel, PartyWork, aligned
 from task.catalogue.entry import SUMS, Algorithm
-from task.config.knobs import Config
 from task.errors import DataError, FieldError, StateError, WireError
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.population import listed
 from task.secagg.primitives import derive, digest
 from task.tasks.evaluate import measure
@@ -31,7 +28,6 @@ from task.vertical.rows import batches
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
-Kept = dict[str, Arrays]
 COLUMN_BITS, RESIDUAL_BITS = 20, 32  # units of 2^-20 and 2^-32
 MOST_COLUMN, MOST_RESIDUAL, MOST_ROWS = 31, 44, 20  # in bits: a sum has 95 and a sign (`SLOT_BITS`)
 
@@ -62,14 +58,10 @@ def from_rows(rows: np.ndarray) -> list[int]:
 
 
 @dataclass
-class _Linear:
+class _Linear(PartyModel):
     """A party's weights as they stand: w_k, and where the labels are an intercept after them."""
 
-    data: AlignedParty
     params: list[torch.Tensor]  # one of [p_k] or [p_k + 1], float64
-    optimizer: SGD
-    steps: int  # of the round that it has taken
-    kept: Kept
 
     @property
     def weights(self) -> np.ndarray:
@@ -95,41 +87,19 @@ class _Linear:
             found = found - (self.data.y(rows).cpu().numpy() - 0.5)
         return [int(r) for r in whole(found, RESIDUAL_BITS, MOST_RESIDUAL, "residuals")]
 
-    def keep(self, server_round: int) -> Kept:
-        velocity = {str(i): v.numpy().copy() for i, v in enumerate(self.optimizer.velocity)}
-        step = {"round": np.array(server_round), "windows": np.array(self.steps)}
-        return {"part": {"weight": self.weights.copy()}, "velocity": velocity, "step": step}
-
-    def digest(self) -> Arrays:
-        """Return the SHA-256 of the weights, [1, 32]."""
-        found = bytes.fromhex(sha256({"weight": self.weights}))
-        return {ROWS: np.frombuffer(found, np.uint8).reshape(1, 32)}
+    def arrays(self) -> Arrays:
+        """Return the weights."""
+        return {"weight": self.weights.copy()}
 
 
-class LogisticWork:
+class LogisticWork(PartyWork):
     """What the parties among an order's clients do in one phase of a round."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
-        self.node, self.entry, self.order = node, entry, order
-        self.memory = Memory(node, entry, order)
+        super().__init__(node, entry, order)
         self.step = int(order.scalars["window"])
         self.key_bits = node.config.vertical.key_bits
         self.cipher_bytes, self.plain_bytes = widths(self.key_bits)
-
-    @property
-    def config(self) -> Config:
-        """The run."""
-        return self.node.config
-
-    def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
-        """Yield each client with what it sends, or with what went wrong."""
-        for client in self.order.clients:
-            try:
-                with self.memory.locked([client]):
-                    upload, keep = step(client)
-                    yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
-                yield client, err
 
     def _opened(self, client: str) -> _Linear:
         """Return a party as it was left.
@@ -162,10 +132,7 @@ class LogisticWork:
             )
         size = data.party.inputs + data.party.labelled
         params = [torch.from_numpy(kept.get("part", {"weight": np.zeros(size)})["weight"].copy())]
-        optimizer = SGD(self.config.train, params)
-        if velocity := kept.get("velocity"):
-            optimizer.velocity = [torch.from_numpy(velocity[str(i)].copy()) for i in range(len(velocity))]
-        return _Linear(data, params, optimizer, done, kept)
+        return _Linear(data, self.optimizer(params, kept), done, kept, params)
 
     def _batch(self, held: _Linear, step: int) -> np.ndarray:
         """Return the rows of a step."""
@@ -202,7 +169,7 @@ class LogisticWork:
     def products(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Multiply the others' residuals with the own columns, masked, each sum under its owner's key."""
         held = self._opened(client)
-        if held.steps != self.step:
+        if held.windows != self.step:
             raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
         rows = self._batch(held, self.step)
         given, others = self._given(client, "residuals"), self._others(client)
@@ -251,7 +218,7 @@ class LogisticWork:
         found = held.scores(held.columns(held.data.tests)).astype(np.float32)[:, None]
         return wire.ClientUpdate({"embeddings": {ROWS: found}}, {wire.NUM_EXAMPLES: len(found)}), {}
 
-    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+    def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
         given = self.order.arrays["embeddings"][ROWS]
         held = self._opened(client)
@@ -262,14 +229,14 @@ class LogisticWork:
         outputs = torch.from_numpy(np.stack([np.zeros_like(total), total], axis=1)).float()
         y = held.data.y(tests)
         found, sums = measure(torch.nn.Identity(), outputs.to(y.device), y, task=self.node.task)
-        return found, {SUMS.name: sums} if self.entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
 
     # ------------------------------------------------------------------ a step
 
     def _stepped(self, client: str) -> _Linear:
         """Return a party after `step` steps; the last one is taken with the sums that came, if it was not."""
         held = self._opened(client)
-        if self.step == 0 or held.steps == self.step:
+        if self.step == 0 or held.windows == self.step:
             return held
         rows = self._batch(held, self.step - 1)
         columns = held.columns(rows)
@@ -290,7 +257,7 @@ class LogisticWork:
         unit = 2.0 ** -(COLUMN_BITS + RESIDUAL_BITS) / len(rows)
         gradient = torch.tensor([a * unit for a in exact], dtype=torch.float64)
         held.optimizer.step(held.params, [gradient], self.order.scalars["lr"])
-        held.steps = self.step
+        held.windows = self.step
         return held
 
     # ------------------------------------------------------------------ proofs
@@ -378,7 +345,7 @@ def run_logistic(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterat
     """Do one phase of vertical logistic regression for the parties of an order."""
     work = LogisticWork(node, entry, order)
     if entry.work == "tally":
-        return measured(order.clients, work.score)
+        return each(order.clients, work.score)
     steps = {
         "residuals": work.residuals, "products": work.products, "open": work.open, "finish": work.finish,
         "scores": work.scores,

@@ -4,7 +4,7 @@ A node's own table is one party's. Of a data set that is split by columns each c
 row's number as its id, and the first client has the labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,13 +13,21 @@ import numpy.typing as npt
 import torch
 
 from client_app.data.node import Node, OneClient
+from client_app.memory.memory import Memory
+from client_app.stages.stage import Outcome, each
+from client_app.training.local_optimizer import SGD
+from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.column_split import columns_of
 from task.errors import StateError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.numerics.moments import moments_of, sums_of
 from task.vertical.rows import Rows, epoch_order, num_tests
+from task.wire import messages as wire
+from task.wire.layouts import ROWS
+
+Kept = dict[str, Arrays]
 
 
 @dataclass(frozen=True)
@@ -137,3 +145,59 @@ def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
             "matches them again"
         )
     return AlignedParty(party, rows, (kept["mean"], kept["std"]))
+
+
+@dataclass
+class PartyModel:
+    """What a party has of a model as it stands, ready to go on."""
+
+    data: AlignedParty
+    optimizer: SGD
+    windows: int  # of the round that it has trained on
+    kept: Kept
+
+    def arrays(self) -> Arrays:
+        """Return the parameters, copied."""
+        raise NotImplementedError
+
+    def digest(self) -> Arrays:
+        """Return the SHA-256 of the parameters, [1, 32]."""
+        return {ROWS: np.frombuffer(bytes.fromhex(sha256(self.arrays())), np.uint8).reshape(1, 32)}
+
+    def keep(self, server_round: int) -> Kept:
+        """Return what the party keeps of it."""
+        velocity = {str(i): v.cpu().numpy().copy() for i, v in enumerate(self.optimizer.velocity)}
+        step = {"round": np.array(server_round), "windows": np.array(self.windows)}
+        return {"part": self.arrays(), "velocity": velocity, "step": step}
+
+
+class PartyWork:
+    """What the parties among an order's clients do in one phase."""
+
+    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
+        self.node, self.entry, self.order = node, entry, order
+        self.memory = Memory(node, entry, order)
+
+    @property
+    def config(self) -> Config:
+        """The run."""
+        return self.node.config
+
+    def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
+        """Yield each client with what it sends, or with what went wrong."""
+        devices = [self.node.device] if self.node.device.type == "cuda" else []
+
+        def done(client: str) -> wire.ClientUpdate | Exception:
+            with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
+                upload, keep = step(client)
+                return self.memory.keep(client, upload, keep) if keep else upload
+
+        return each(self.order.clients, done)
+
+    def optimizer(self, parameters: list[torch.Tensor], kept: Kept) -> SGD:
+        """Return SGD for a kept part, with its velocity."""
+        made, velocity = SGD(self.config.train, parameters), kept.get("velocity", {})
+        if velocity:
+            held = [torch.from_numpy(velocity[str(i)].copy()) for i in range(len(velocity))]
+            made.velocity = [v.to(p.device) for v, p in zip(held, parameters, strict=True)]
+        return made

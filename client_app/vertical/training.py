@@ -9,7 +9,7 @@ Each part is kept with the number of windows of the round that it has trained on
 twice, or a round that begins again, changes nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,23 +17,18 @@ import numpy as np
 import torch
 
 from client_app.data.node import Node
-from client_app.memory.memory import Memory
-from client_app.stages.stage import Outcome, measured
-from client_app.training.local_optimizer import SGD
+from client_app.stages.stage import Outcome, each
 from client_app.vertical.defence import dcor, defended
-from client_app.vertical.party import AlignedParty, aligned
+from client_app.vertical.party import AlignedParty, Kept, PartyModel, PartyWork, aligned
 from task.catalogue.entry import SUMS, TRAIN_LOSS, Algorithm
-from task.config.knobs import Config
 from task.errors import StateError, WireError
 from task.models.split import bottom_of, top_of
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.tasks.evaluate import measure
 from task.vertical.rows import batches, windows
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
-
-Kept = dict[str, Arrays]
 
 
 class SplitPart(torch.nn.Module):
@@ -66,14 +61,10 @@ class _Joined(torch.nn.Module):
 
 
 @dataclass
-class _Trained:
+class _Trained(PartyModel):
     """A party's part as it stands, ready to go on."""
 
-    data: AlignedParty
     part: SplitPart
-    optimizer: SGD
-    windows: int  # of the round that it has trained on
-    kept: Kept
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -86,36 +77,16 @@ class _Trained:
             self.optimizer.step([p.data for p in parameters], [g.clone() for g in gradients], lr)
 
     def arrays(self) -> Arrays:
+        """Return the part's parameters and buffers."""
         return {name: t.detach().cpu().numpy().copy() for name, t in self.part.state_dict().items()}
 
-    def digest(self) -> Arrays:
-        """Return the SHA-256 of the part, [1, 32]."""
-        return {ROWS: np.frombuffer(bytes.fromhex(sha256(self.arrays())), np.uint8).reshape(1, 32)}
 
-    def keep(self, server_round: int) -> Kept:
-        velocity = {str(i): v.cpu().numpy().copy() for i, v in enumerate(self.optimizer.velocity)}
-        step = {"round": np.array(server_round), "windows": np.array(self.windows)}
-        return {"part": self.arrays(), "velocity": velocity, "step": step}
-
-
-class PartyWork:
+class SplitWork(PartyWork):
     """What the parties among an order's clients do in one phase of a round."""
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
-        self.node, self.entry, self.order = node, entry, order
-        self.memory = Memory(node, entry, order)
+        super().__init__(node, entry, order)
         self.window = int(order.scalars["window"])
-
-    def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
-        """Yield each client with what it sends, or with what went wrong."""
-        devices = [self.node.device] if self.node.device.type == "cuda" else []
-        for client in self.order.clients:
-            try:
-                with self.memory.locked([client]), torch.random.fork_rng(devices=devices):
-                    upload, keep = step(client)
-                    yield client, self.memory.keep(client, upload, keep) if keep else upload
-            except Exception as err:  # `client_app.app` distinguishes a client's failure from a bug
-                yield client, err
 
     def opened(self, client: str, top: int = -1) -> _Trained:
         """Return a party as it was left; with a top model over `top` numbers of others, if not negative.
@@ -147,11 +118,8 @@ class PartyWork:
         if "part" in kept:
             part.load_state_dict({name: torch.from_numpy(a.copy()) for name, a in kept["part"].items()})
         part.to(self.node.device)
-        optimizer = SGD(self.config.train, [p.data for p in part.parameters() if p.requires_grad])
-        if velocity := kept.get("velocity"):
-            held = [torch.from_numpy(velocity[str(i)].copy()) for i in range(len(velocity))]
-            optimizer.velocity = [v.to(self.node.device) for v in held]
-        return _Trained(data, part.train(), optimizer, done, kept)
+        optimizer = self.optimizer([p.data for p in part.parameters() if p.requires_grad], kept)
+        return _Trained(data, optimizer, done, kept, part.train())
 
     def _windows(self, kept: Kept) -> int:
         """Return how many windows of the order's round a kept part has trained on."""
@@ -164,11 +132,6 @@ class PartyWork:
         if top < 0:
             return SplitPart(bottom, None)
         return SplitPart(bottom, top_of(config, config.vertical.cut * bool(party.inputs) + top, classes))
-
-    @property
-    def config(self) -> Config:
-        """The run."""
-        return self.node.config
 
     def span(self, data: AlignedParty, window: int) -> tuple[np.ndarray, list[slice]]:
         """Return the rows of a window, and its batches as places among them."""
@@ -267,7 +230,7 @@ class PartyWork:
         numbers = {wire.NUM_EXAMPLES: len(rows), TRAIN_LOSS.name: loss}
         return wire.ClientUpdate({"gradients": {ROWS: gradients}, "digest": held.digest()}, numbers), keep
 
-    def score(self, client: str) -> tuple[dict[str, float], Kept]:
+    def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
         given = self.order.arrays["embeddings"][ROWS]
         held = self.opened(client, given.shape[1])
@@ -278,21 +241,21 @@ class PartyWork:
         joined = torch.cat([own.flatten(1), torch.from_numpy(given).to(own.device)], dim=1)
         model = _Joined(held.part, data.party.shape)
         found, sums = measure(model, joined, data.y(data.tests), task=self.node.task)
-        return found, {SUMS.name: sums} if self.entry.metrics else {}
+        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
 
 
 def embed_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Embed rows at the parties of an order, after a step along the gradients that came with it."""
-    work = PartyWork(node, entry, order)
+    work = SplitWork(node, entry, order)
     return work.run(work.embed)
 
 
 def train_labels(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Train on a window where the labels are."""
-    work = PartyWork(node, entry, order)
+    work = SplitWork(node, entry, order)
     return work.run(work.label)
 
 
 def score_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Measure the whole model where the labels are."""
-    return measured(order.clients, partial(PartyWork.score, PartyWork(node, entry, order)))
+    return each(order.clients, partial(SplitWork.score, SplitWork(node, entry, order)))

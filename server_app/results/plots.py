@@ -114,15 +114,13 @@ def contributions(of: Mapping[str, float]) -> list[Plot]:
     if not of:
         return []
     names = sorted(of, key=lambda name: (-of[name], name))
-    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return [
         Plot(
             "contribution", "Contribution of clients", "accuracy, summed over rounds",
             "What each client added to the models of its rounds, on the server's test set.",
             [Series("", SKY, [Point(i, of[name], 0.0, i) for i, name in enumerate(names)], "bars")],
             x=f"{len(names)} clients, highest first",
-            readouts=[(i, f"{names[i]}: {short(of[names[i]])}") for i in _some(range(len(names)))],
-            names=cut if len(names) <= NAMED_CLIENTS else (), zero=True,
+            **_named(names, [of[name] for name in names]), zero=True,
         )
     ]  # fmt: skip
 
@@ -322,17 +320,21 @@ def _clients(lines: Sequence[Row]) -> Plot:
         rules.append(Series(f"mean of the worst 10 % {short(worst)}", RED, [Point(0, worst)], "rule"))
     step = -(-len(values) // MOST_CLIENTS)
     bars = [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
-    names = [row["name"] for row in rows]
-    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
         f"One bar per client: {what}.",
         [Series("", SKY, bars, "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
-        readouts=[(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))],
-        names=cut if len(values) <= NAMED_CLIENTS else (), zero=True,
+        **_named([row["name"] for row in rows], values), zero=True,
         within=(0.0, 1.0) if key == "accuracy" else (0.0, math.inf),
     )  # fmt: skip
+
+
+def _named(names: Sequence[str], values: Sequence[float]) -> dict[str, Any]:
+    """Return what a plot with a bar for each client says of them: in readouts, and if they are few below."""
+    cut = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names]
+    readouts = [(i, f"{names[i]}: {short(values[i])}") for i in _some(range(len(names)))]
+    return {"readouts": readouts, "names": cut if len(names) <= NAMED_CLIENTS else ()}
 
 
 def _participation(took: Row) -> Plot:

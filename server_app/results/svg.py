@@ -1,7 +1,12 @@
-"""Draws a plot as SVG: for report.html, for the files in plots/ and for the monitor's page.
+"""Draws a plot as SVG for a page: report.html with its files in plots/, sweep.html, the monitor's page.
 
 Drawings and pages are trees of `xml.etree.ElementTree`, which escapes every text that it writes. Colours come
 from `STYLE` by class, so a page follows the reader's light or dark theme; sizes are pixels.
+
+Figures that a user asks for, as a file or in a notebook, are matplotlib's (`server_app.results.compare`). It
+cannot draw these pages: its SVG has inline styles, which the monitor's Content-Security-Policy forbids, one
+theme and no readouts; it is not thread-safe, which the monitor's server needs; and a drawing takes it more
+than 30 times as long, for each browser every two seconds and at the end of every run.
 """
 
 import math
@@ -164,9 +169,7 @@ def draw(plot: Plot, width: int = WIDTH) -> Element:
     rim = 0.5 if first == last or any(one.kind == "bars" for one in plot.series) else 0.0
     x, y = _scale(first - rim, last + rim, left, right), _scale(marks[0], marks[-1], floor, TOP)
 
-    title = _text(0, 16, plot.title + " ", {"class": "title"})
-    title.append(element("tspan", {"class": "unit"}, plot.unit))
-    parts = [title]
+    parts = list[Element]()
     for mark, word in zip(marks, words, strict=True):
         parts += [_level(left, right, y(mark), "grid"), _text(left - 8, y(mark) + 4, word, END)]
     for one in plot.series:
@@ -188,9 +191,16 @@ def draw(plot: Plot, width: int = WIDTH) -> Element:
     label = f"{plot.title} {plot.unit}"
     if plot.x == "round" and plot.readouts:
         label += f", rounds {first:g} to {last:g}. Latest: {plot.readouts[-1][1]}"
+    return _drawing(plot, width, below, label, *parts)
+
+
+def _drawing(plot: Plot, width: int, below: float, label: str, *parts: Element) -> Element:
+    """Return a drawing that ends a little below its last line; `label` is for readers who do not see it."""
+    title = _text(0, 16, plot.title + " ", {"class": "title"})
+    title.append(element("tspan", {"class": "unit"}, plot.unit))
     high = f"{below + 8:.0f}"
     size = {"viewBox": f"0 0 {width} {high}", "width": width, "height": high}
-    return element("svg", {"class": "plot", "role": "img", "aria-label": label, **size}, *parts)
+    return element("svg", {"class": "plot", "role": "img", "aria-label": label, **size}, title, *parts)
 
 
 def _marks(plot: Plot, low: float, high: float) -> list[float]:
@@ -208,9 +218,7 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
     high = max(4.0, min(18.0, 2 * AREA / len(shown)))
     wide = (right - left) / len(cells.columns)
     most = max([1.0, *(value for row in cells.values for value in row)])
-    title = _text(0, 16, plot.title + " ", {"class": "title"})
-    title.append(element("tspan", {"class": "unit"}, plot.unit))
-    parts = [title]
+    parts = list[Element]()
     for i, (name, words, row) in enumerate(zip(cells.rows, shown, cells.values, strict=True)):
         top = TOP + i * high
         if i % max(1, round(14 / high)) == 0:
@@ -225,11 +233,7 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
     for j, column in list(enumerate(heads))[::step]:
         parts.append(_text(left + (j + 0.5) * wide, below, column, MIDDLE))
     parts.append(_text((left + right) / 2, below + LINE, plot.x, MIDDLE))
-    tall = f"{below + LINE + 8:.0f}"
-    size = {"viewBox": f"0 0 {width} {tall}", "width": width, "height": tall}
-    return element(
-        "svg", {"class": "plot", "role": "img", "aria-label": f"{plot.title} {plot.unit}", **size}, *parts
-    )
+    return _drawing(plot, width, below + LINE, f"{plot.title} {plot.unit}", *parts)
 
 
 def _cut(name: str) -> str:
@@ -239,15 +243,8 @@ def _cut(name: str) -> str:
 def _picture(plot: Plot, width: int) -> Element:
     """Return an image below its title."""
     high = width * plot.size[1] / plot.size[0]
-    title = _text(0, 16, plot.title + " ", {"class": "title"})
-    title.append(element("tspan", {"class": "unit"}, plot.unit))
     place = {"x": 0, "y": TOP, "width": width, "height": _px(high)}
-    tall = f"{TOP + high + 8:.0f}"
-    size = {"viewBox": f"0 0 {width} {tall}", "width": width, "height": tall}
-    return element(
-        "svg", {"class": "plot", "role": "img", "aria-label": plot.title, **size},
-        title, element("image", {**place, "href": plot.picture}),
-    )  # fmt: skip
+    return _drawing(plot, width, TOP + high, plot.title, element("image", {**place, "href": plot.picture}))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

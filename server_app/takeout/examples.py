@@ -79,19 +79,13 @@ def read_examples(path: Path, card: ModelCard) -> Input:
 
 def _csv(path: Path, card: ModelCard) -> Input:
     rows = rows_of(path)
-    header = next(rows, (1, []))[1]
+    columns = typed_columns(path, next(rows, (1, []))[1])
     lines = list(rows)
-    columns = typed_columns(path, header)
     header = [column.name for column in columns]
     features, targets = _columns(path, columns, card)
     if not lines:
         raise DataError(f"{path}: expected at least one row below the header; got none")
     at = {name: i for i, name in enumerate(header)}
-    for line, cells in lines:
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path}, line {line}: expected {len(header)} cells as in the header; got {len(cells)}"
-            )
     encoder = Encoder(features, keep_missing=card.config.data.missing != "refuse")
 
     def code(line: int, feature: TypedColumn, cell: str) -> float:

@@ -14,8 +14,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from strategies.engine.exchange import Exchange, Terms
-from strategies.engine.fold import Fold, Folded, most_bytes
-from strategies.engine.reply_size import check_size, reply_bytes
+from strategies.engine.fold import Fold, Folded
+from strategies.engine.reply_size import check_size, most_bytes, reply_bytes
 from strategies.engine.rule import Phase
 from task import timing
 from task.numerics.arrays import Arrays

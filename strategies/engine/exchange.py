@@ -273,7 +273,9 @@ class Exchange:
         logger.warning("%s, so the order for %s stays open: %s", self._name(node), some(order.clients), why)
 
     def _send_again(self) -> None:
-        """Resend the lost orders that another node, or the returned one, can answer.
+        """Send orders of lost nodes to others that have the same clients; works on any SuperLink.
+
+        A node that stays online and loses its order gets it again from Bouquet's link, see `Delivery`.
 
         Raises:
             AbsentError: No node has been online for too long.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from strategies.engine.reply_size import most_bytes, own_bytes, own_most
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
 from task.codecs.sign import Sign
-from task.encryption import ckks
 from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
@@ -59,7 +59,7 @@ class Folded:
 
 @dataclass
 class Fold:
-    """Folds one round."""
+    """Folds the nodes' replies to one phase: it knows messages, `Folding` only uploads and their sums."""
 
     entry: Algorithm  # the algorithm's catalogue entry
     # Per upward field, arrays of the expected names, shapes and dtypes.
@@ -125,10 +125,8 @@ class Fold:
     def _checked(self, reply: Message, clients: Sequence[str]) -> Callable[[], None]:
         """Check a reply; return a function that folds it in and cannot fail because of the reply."""
         self.witness(reply, clients)
-        size, most = (
-            wire.payload_bytes(reply.content),
-            most_bytes(self.entry, self.like, len(clients), self.coder),
-        )
+        size = wire.payload_bytes(reply.content)
+        most = most_bytes(self.entry, self.like, len(clients), self.coder)
         self.bytes_up += size
         contract = self.coder.forwarding(len(clients)) if self.coder else self.entry
         self.up |= traffic.shares(reply.content, clients, traffic.senders(contract, clients))
@@ -263,34 +261,6 @@ class Fold:
         )
 
 
-def own_bytes(
-    up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, coder: Coder | None
-) -> dict[str, int]:
-    """Return, by client, the bytes of its own upload; at most those, if its node merged them."""
-    merged, found = 0, dict.fromkeys(answer.clients, 0)
-    for r in up:
-        if answer.upload is None and r.carry == "partial":
-            merged += own_most([r], like, coder)
-            continue
-        for client in found:
-            sent = answer.upload.arrays[r.name] if answer.upload else answer.partials[r.name][client]
-            found[client] += sum(a.nbytes for name, a in sent.items() if name)
-    return {client: size + merged for client, size in found.items()}
-
-
-def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder | None) -> int:
-    """Return the size limit of a client's own records; arrays are like `like`."""
-    found = 0
-    for r in up:
-        if r.encrypted:
-            found += ckks.most_bytes(like[r.name])
-            continue
-        coded = coder.bases[r.name] if coder and r.coded else {}
-        found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
-        found += coder.most_bytes(r, like[r.name]) if coder and coded else 0
-    return found
-
-
 def check_partial(
     record: Record,
     records: Mapping[str, Arrays],
@@ -343,28 +313,3 @@ def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Ar
     assert coder is not None  # the contract has coded records
     sent = {n: a for n, a in arrays.items() if n}
     return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}
-
-
-def most_bytes(
-    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
-) -> int:
-    """Return the size limit, in bytes, of a node's reply for this number of clients.
-
-    `like` has, by upward record, arrays of the expected names, shapes and dtypes.
-    """
-    most = (1 << 20) + (clients << 14)  # scalars, and lines on clients that failed
-    for f in coder.forwarding(clients).up if coder else entry.up:
-        arrays = like[f.name]
-        if coder and f.coded and f.carry == "each":
-            raw = [a.nbytes + 2 * len(n) + 512 for n, a in arrays.items() if n not in coder.bases[f.name]]
-            most += clients * (coder.most_bytes(f) + sum(raw) + 2048)
-            continue
-        if f.encrypted:
-            most += ckks.most_bytes(arrays)
-            continue
-        around = sum(512 + 2 * len(name) for name in arrays) + 1024  # headers and names
-        # A partial sum is an int64 and an int32 for each number.
-        sums = sum(max(a.nbytes, 12 * a.size) for a in arrays.values()) + 2 * around
-        each = clients * (sum(a.nbytes for a in arrays.values()) + around)
-        most += max(each, sums) if f.carry == "each" else sums
-    return most

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +25,6 @@ from strategies.engine.fold import Folded
 from strategies.engine.journal import Journal
 from strategies.engine.recovery import LastGood
 from strategies.engine.registration_phase import RegistrationPhase
-from strategies.engine.routes import packed_route
 from strategies.engine.rule import ADAPT, EVALUATE, Distil, Phase
 from strategies.engine.stage import Outgoing, ServerStage
 from strategies.engine.state import AggregatedReplies
@@ -158,7 +157,7 @@ class PhaseEngine:
         names = tuple(sorted(named)) if phase.contract.individual else ()
         void, oldest = (good.void, good.oldest()) if good else ((), None)
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}
-        route, member = packed_route(phase, self._pack), self.registry.membership
+        route, member = _packed_route(phase, self._pack), self.registry.membership
         orders, requests = member.orders(), list[Message]()
         for node, clients in by_node:
             order = wire.TrainOrder(
@@ -258,3 +257,23 @@ class PhaseEngine:
         targets = spec_of(self.config.data.dataset).targets
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
+
+
+def _packed_route(
+    phase: Phase, packed_of: Callable[[Arrays], ArrayRecord]
+) -> dict[str, dict[str, dict[str, ArrayRecord]]]:
+    """Return what differs by client as records; what several get is packed once, by `packed_of`."""
+    packed: dict[int, ArrayRecord] = {}  # by id: the phase keeps the arrays alive
+
+    def pack(arrays: Arrays) -> ArrayRecord:
+        if id(arrays) not in packed:
+            packed[id(arrays)] = packed_of(arrays)
+        return packed[id(arrays)]
+
+    route = {
+        f: {c: {n: pack(a) for n, a in given.items()} for c, given in by_client.items()}
+        for f, by_client in phase.route.items()
+    }
+    if phase.models:
+        route[wire.ARRAYS] = {c: {c: wire.pack_arrays(phase.models.received(c))} for c in phase.to}
+    return route

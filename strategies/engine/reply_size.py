@@ -3,7 +3,7 @@
 A link refuses a reply that is larger than its ``max-reply``, node by node and only once most of it has come.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
@@ -11,28 +11,74 @@ from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 from task.wire.coding import Coder
+from task.wire.messages import NodeReply
 
-SUM_BYTES = 12  # of a number in the sum over a node's clients
+SUM_BYTES = 12  # of a number in the sum over a node's clients: an int64 and an int32
 OTHERS, OF_CLIENT = 1 << 20, 1 << 14  # bytes of scalars, names and heads; those of each client
+RECORD, ARRAY = 2048, 512  # bytes of the head of a record, and of an array's besides its name
 MIB = 1 << 20
+
+
+def own_bytes(
+    up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, coder: Coder | None
+) -> dict[str, int]:
+    """Return by client the bytes of its own upward arrays and codes; of what its node has merged, at most."""
+    merged, found = 0, dict.fromkeys(answer.clients, 0)
+    for r in up:
+        if answer.upload is None and r.carry == "partial":
+            merged += own_most([r], like, coder)
+            continue
+        for client in found:
+            sent = answer.upload.arrays[r.name] if answer.upload else answer.partials[r.name][client]
+            found[client] += sum(a.nbytes for name, a in sent.items() if name)
+    return {client: size + merged for client, size in found.items()}
+
+
+def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder | None) -> int:
+    """Return the most bytes that a client's own records can have: arrays have what `like` has."""
+    found = 0
+    for r in up:
+        if r.encrypted:
+            found += ckks.most_bytes(like[r.name])
+            continue
+        coded = coder.bases[r.name] if coder and r.coded else {}
+        found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
+        found += coder.most_bytes(r, like[r.name]) if coder and coded else 0
+    return found
 
 
 def reply_bytes(
     entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
 ) -> dict[str, int]:
-    """Return, by record, the largest size of its arrays in a valid reply for this number of clients."""
-    up = coder.forwarding(clients).up if coder else entry.up
-    return {record.name: _bytes(record, like[record.name], clients, coder) for record in up}
+    """Return by record the largest size of its arrays in a valid reply for this number of clients.
+
+    `like` has, by upward record, arrays of the expected names, shapes and dtypes.
+    """
+    found = {}
+    for r in _sent(entry, clients, coder):
+        own, arrays = own_most([r], like, coder), like[r.name].values()
+        if r.encrypted or clients == 1:
+            found[r.name] = own
+        elif r.carry == "each":
+            found[r.name] = clients * own
+        else:
+            found[r.name] = sum(max(a.nbytes, SUM_BYTES * a.size) for a in arrays)
+    return found
 
 
-def _bytes(record: Record, arrays: NamedArrays, clients: int, coder: Coder | None) -> int:
-    if record.encrypted:
-        return ckks.most_bytes(arrays)
-    each, size = record.carry == "each" or clients == 1, sum(a.nbytes for a in arrays.values())
-    if coder and record.coded and each:
-        bare = sum(a.nbytes for name, a in arrays.items() if name not in coder.bases[record.name])
-        return clients * (coder.most_bytes(record) + bare)
-    return clients * size if each else sum(max(a.nbytes, SUM_BYTES * a.size) for a in arrays.values())
+def most_bytes(
+    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
+) -> int:
+    """Return the bytes that a whole reply may have at most: those of `reply_bytes` and around them."""
+    most = OTHERS + clients * OF_CLIENT + sum(reply_bytes(entry, like, clients, coder).values())
+    for r in _sent(entry, clients, coder):
+        copies = clients if r.carry == "each" else 2  # the parts of a sum
+        most += copies * (RECORD + sum(ARRAY + 2 * len(name) for name in like[r.name]))
+    return most
+
+
+def _sent(entry: Algorithm, clients: int, coder: Coder | None) -> Sequence[Record]:
+    return coder.forwarding(clients).up if coder else entry.up
 
 
 def check_size(sizes: Mapping[str, int], clients: int, limit: int, where: str) -> None:

@@ -129,7 +129,7 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
     """Return which package of a node is not the run's own copy, "" if all are."""
     for package, digest in code.items():
         theirs = registered.code.get(package, "")
-        if theirs == digest or (registered.foreign and package != KERNELS):
+        if theirs == digest or (registered.stock and package != KERNELS):
             continue
         if package == ROWS:
             if not theirs:  # its data are its own
@@ -234,7 +234,7 @@ def _admit_alike(claims: Sequence[Claim], done: Admission, known: Agreement) -> 
     voters = {
         c.node.id: Voter(str(c.node), c.own, c.registration.meaning)
         for c in claims
-        if c.node.id in done.admitted and len(c.registration.clients) and not c.registration.foreign
+        if c.node.id in done.admitted and len(c.registration.clients) and not c.registration.stock
     }
     done.agreement, refused, unclear = agree(voters, known)
     done.admitted -= refused.keys()
@@ -245,10 +245,10 @@ def _admit_alike(claims: Sequence[Claim], done: Admission, known: Agreement) -> 
 
 def _refuse_foreign(claims: Sequence[Claim], done: Admission, why: str) -> None:
     """Refuse the nodes whose ClientApp is not Bouquet's."""
-    foreign = [c.node for c in claims if c.registration.foreign and c.node.id in done.admitted]
-    for node in foreign:
+    stock = [c.node for c in claims if c.registration.stock and c.node.id in done.admitted]
+    for node in stock:
         done.admitted.discard(node.id)
         done.refused[node.id] = f"runs a ClientApp that is not Bouquet's, which {why}"
-    if foreign and not done.admitted:
-        names = ", ".join(map(str, foreign))
+    if stock and not done.admitted:
+        names = ", ".join(map(str, stock))
         done.ambiguous = f"{names}: expected Bouquet's ClientApp; got another, which {why}"

@@ -9,7 +9,7 @@ cohort is spread evenly over them. When several pools claim clients of a partiti
 client is trains it; a node's own data have one owner, see `strategies.membership.client_identity`. A node
 whose app cannot register (a ClientApp that is not Bouquet's) counts as one client, named as it was enrolled
 or else after its id; where the algorithm needs our client half it is refused, see
-`strategies.membership.foreign`.
+`strategies.membership.stock_clients`.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ import numpy as np
 
 from strategies.membership.agreement import Agreement
 from strategies.membership.client_identity import in_words
-from strategies.membership.foreign import why_stock_clients_cannot_join
 from strategies.membership.known_clients import KnownClients
 from strategies.membership.membership import Membership
+from strategies.membership.stock_clients import why_stock_clients_cannot_join
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import cohort_size
 from task.config.knobs import Config
@@ -240,7 +240,7 @@ class ClientRegistry:
         """
         counts, wanted = dict[str, int](), dict.fromkeys(cohort)
         for group in self._groups:
-            nodes = [a.num_examples for n in group.nodes if not (a := self._answers[n]).foreign]
+            nodes = [a.num_examples for n in group.nodes if not (a := self._answers[n]).stock]
             for name, i in group.among(wanted):
                 most = (self._present(name, int(of_node[i])) for of_node in nodes)
                 counts[name] = max([counts.get(name, 0), *most])

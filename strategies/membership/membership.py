@@ -15,7 +15,7 @@ from flwr.app import Message
 
 from strategies.membership.agreement import Agreement
 from strategies.membership.client_identity import Admission, Claim, OnlineNode, admit
-from strategies.membership.foreign import as_one_client, foreign_registration
+from strategies.membership.stock_clients import as_one_client, stock_registration
 from strategies.transport.pull import FetchedReplies
 from task import timing
 from task.datasets.description import Meaning
@@ -168,7 +168,7 @@ class Membership:
             whole = self.whole_nodes and len(registered.clients) > 1
             return as_one_client(node, registered) if whole else registered
         logger.debug("%s does not know how to register", node)
-        return foreign_registration(node)
+        return stock_registration(node)
 
     def _leave_out(self, node: OnlineNode, why: str, *, declined: bool) -> None:
         why = wire.one_line(why)
@@ -277,7 +277,7 @@ class Membership:
         for node in self.admission.admitted:
             claim = self.claims[node]
             mine, agreed = claim.registration.meaning, self.admission.agreement.of(claim.own)
-            if not claim.registration.foreign:
+            if not claim.registration.stock:
                 found[node] = agreed
                 if (mine.inputs, mine.outputs) != (agreed.inputs, agreed.outputs):
                     unlike.add(node)
@@ -297,7 +297,7 @@ class Membership:
         for node, why in self.left_out().items():
             if node.id in self.admission.refused:
                 self.log_once(f"{node} {why}")
-        stock = {n for n in self.admission.admitted if self.claims[n].registration.foreign} - self._stock
+        stock = {n for n in self.admission.admitted if self.claims[n].registration.stock} - self._stock
         if stock:
             self._stock |= stock
             nodes = some([self.claims[n].node for n in sorted(stock)])

@@ -4,17 +4,14 @@ Each client says how many steps it has taken in the run, and with which sampling
 two clients, so that the run's epsilon is that of the client that has spent most.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from strategies.engine.channel import Opened
 from strategies.engine.fold import Folded
-from strategies.engine.journal import Journal
 from strategies.engine.stage import ServerStage
 from task.catalogue.stages import DP_SAMPLING, DP_STEPS
-from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.accounting import accountant, epsilon
 
@@ -24,27 +21,28 @@ if TYPE_CHECKING:
 SPENT = "dp/steps"  # name in a checkpoint
 
 
-class ExampleAccounts:
-    """The accounts of one run."""
+class ExamplePrivacyStage(ServerStage):
+    """Counts what the clients have spent, and ends the run before it is too much."""
 
-    def __init__(self, config: Config) -> None:
-        self.dp = config.dp
+    name = "example_privacy"
+    replayed = False
+
+    def __init__(self, engine: "PhaseEngine") -> None:
+        super().__init__(engine)
+        self.dp = engine.config.dp
         self.over = False  # whether a further round would exceed dp.max-epsilon
         self.round = 0
         self._steps: dict[float, tuple[int, int]] = {}  # by q: most steps, and most that a round added
 
-    def begin(self, journal: Journal, server_round: int, clients: int) -> None:
+    def begin(self) -> None:
         """Begin a round."""
-        accountant()
-        self.journal, self.round = journal, server_round
+        if self.engine.round:
+            accountant()
+            self.round = self.engine.round
 
-    def open(self, journal: Journal, done: int) -> None:
-        """Continue after the round `done`."""
-        self.begin(journal, done, 0)
-
-    def observe(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """Take in what the clients of a round say, by name."""
-        for row in metrics.values():
+    def after_fold(self, opened: Opened, folded: Folded) -> None:
+        """Take in how many steps each client has taken."""
+        for row in folded.metrics.values() if opened.phase.contract.work == "train" else ():
             q, steps = float(row[DP_SAMPLING.name]), int(row[DP_STEPS.name])
             most, added = self._steps.get(q, (0, 0))
             self._steps[q] = max(most, steps), max(added, steps - most)
@@ -54,7 +52,7 @@ class ExampleAccounts:
         limit = self.dp.max_epsilon
         if limit and not self.over and self._steps and self._epsilon(1) > limit:
             self.over = True
-            self.journal.remark(
+            self.engine.journal.remark(
                 f"the run stops before round {self.round + 1}, with which epsilon could be "
                 f"{self._epsilon(1):.4g}: more than dp.max-epsilon = {limit:g}. It is {self._epsilon(0):.4g} "
                 f"at delta = {self.dp.delta:g} after round {self.round}"
@@ -72,49 +70,13 @@ class ExampleAccounts:
         return {"epsilon": self._epsilon(0), "epsilon_next": self._epsilon(1) if self._steps else None}
 
     def dump(self) -> Arrays:
-        """Return what the next round depends on, for a checkpoint."""
+        """Return the steps, for a checkpoint."""
         rows = [[q, n, more] for q, (n, more) in sorted(self._steps.items())]
         return {SPENT: np.array(rows, np.float64)} if rows else {}
 
-    def load(self, arrays: NamedArrays) -> None:
-        """Take up what `dump` returned."""
-        rows = arrays.get(SPENT, np.zeros((0, 3))).tolist()
-        self._steps = {q: (int(n), int(more)) for q, n, more in rows}
-
-
-class ExamplePrivacyStage(ServerStage):
-    """Counts the clients' privacy cost, and ends the run before it exceeds the limit."""
-
-    name = "example_privacy"
-    replayed = False
-
-    def __init__(self, engine: "PhaseEngine") -> None:
-        super().__init__(engine)
-        self.accounts = ExampleAccounts(engine.config)
-
-    def begin(self) -> None:
-        """Begin a round."""
-        if self.engine.round:
-            self.accounts.begin(self.engine.journal, self.engine.round, len(self.engine.registry.known))
-
-    def after_fold(self, opened: Opened, folded: Folded) -> None:
-        """Take in how many steps each client has taken."""
-        if opened.phase.contract.work == "train":
-            self.accounts.observe(folded.metrics)
-
-    def finished(self) -> bool:
-        """Return whether the next round would exceed ``dp.max-epsilon``."""
-        return self.accounts.finished()
-
-    def row(self) -> dict[str, Any]:
-        """Return what a round's row says: epsilon so far, and after one more round."""
-        return self.accounts.row()
-
-    def dump(self) -> Arrays:
-        """Return the steps, for a checkpoint."""
-        return self.accounts.dump()
-
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
-        self.accounts.load(arrays)
-        self.accounts.open(self.engine.journal, done)
+        accountant()
+        self.round = done
+        rows = arrays.get(SPENT, np.zeros((0, 3))).tolist()
+        self._steps = {q: (int(n), int(more)) for q, n, more in rows}

@@ -137,7 +137,7 @@ class ReplicaStage(ServerStage):
         engine = self.engine
         if opened.phase.records.get(wire.ARRAYS) is not engine.model:
             return
-        if engine.registry.membership.claims[out.node].registration.foreign:  # its app reads no codes
+        if engine.registry.membership.claims[out.node].registration.stock:  # its app reads no codes
             return
         steps = self.download.steps_for(out.node, engine.model)
         out.entries[MODEL] = steps.model

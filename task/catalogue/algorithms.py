@@ -65,16 +65,16 @@ _VERSION_DOWN = Record("model", SHARED, "w^v, the version that was new when the 
 _VERSION_UP = replace(MODEL_UP, meaning="w_k, w^v after local training", base="model", reduce="collect")
 
 _NO_STEP = "its clients send one gradient and take no step"
-_PATH = "its clients take the mean of their gradients from the length of their steps"
-_REDUCED = "its steps are variance-reduced gradients, of which the rule sets the scale"
+_PATH = "its clients derive their mean gradient from the length of their steps"
+_REDUCED = "its steps are variance-reduced gradients, and the rule sets their scale"
 
 _GLOBAL = (
     Algorithm(
         "adaptive-tau", "Adaptive local steps", paper("1804.05271", "Algorithms 2 and 3"),
-        about="Chooses each round's number of local steps so that a budget buys the most progress.",
+        about="Chooses each round's number of local steps to make the most progress within a budget.",
         solver="adaptive-tau",
-        sgd_only="its bound on what a step is worth is one of gradient steps",
-        unclipped="its bound on what a step is worth is one of gradient steps",
+        sgd_only="its bound on the worth of a step holds for gradient steps",
+        unclipped="its bound on the worth of a step holds for gradient steps",
         up=(
             MODEL_UP,
             Record(
@@ -105,9 +105,9 @@ _GLOBAL = (
     ),
     Algorithm(
         "coop", "CO-OP", paper("10.7939/R32805C45", "asynchronous protocol"),
-        about="Merges each model as it arrives; one too old begins again, one too young trains on by itself.",
-        differs="A client that trains on uploads its model all the same: the server holds it, with its age, "
-        "and sends it back as the client's next start. If not all clients are at work, such a client waits "
+        about="Merges models as they arrive; clients too far behind start again, early ones train on.",
+        differs="A client that trains on still uploads its model: the server stores it, with its age, and "
+        "sends it back as the client's next start. If only some clients train at a time, such a client waits "
         "until it is drawn again. Written from others' descriptions of the thesis: bounds and weight "
         "are not checked against its text.",
         solver="versioned",
@@ -118,7 +118,7 @@ _GLOBAL = (
         group="asynchronous",
         neutral={"coop.lower": 0, "fraction-train": 0.0},
         converges=False,
-        biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
+        biased="the model follows the optimum of the last arrival, and fast clients arrive more often",
     ),
     Algorithm(
         "d-psgd", "D-PSGD", paper("1705.09056"),
@@ -149,7 +149,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedasync", "FedAsync", paper("1903.03934"),
-        about="The server mixes each model in as it arrives, the less the longer ago its client began.",
+        about="The server mixes in each model as it arrives, with less weight for stale ones.",
         solver="versioned",
         down=(_VERSION_DOWN,),
         down_scalars=(Scalar("proximal-mu", "rho of the proximal term rho/2 |w - w^v|^2", low=0),),
@@ -159,11 +159,11 @@ _GLOBAL = (
         group="asynchronous",
         neutral={"fedasync.alpha": 1.0, "fedasync.rho": 0.0, "fraction-train": 0.0},
         converges=False,
-        biased="the model follows the optimum of whoever arrived last, and fast clients arrive more often",
+        biased="the model follows the optimum of the last arrival, and fast clients arrive more often",
     ),
     Algorithm(
         "fedatt", "FedAtt", paper("1812.07108", "attentive aggregation"),
-        about="Weighs each client layer by layer by how far its layer has moved from the server's.",
+        about="Weights each client, layer by layer, by the distance of its layer from the server's.",
         up=(replace(MODEL_UP, reduce="collect"),),
         weight="uniform",
         neutral={"fedatt.epsilon": 1.0, "fedatt.temperature": 1e30},
@@ -181,7 +181,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fedbuff", "FedBuff", paper("2106.06639"),
-        about="The server takes a step for each K updates that arrive, stale ones with less weight.",
+        about="The server takes a step after every K arriving updates, with less weight for stale ones.",
         solver="versioned",
         down=(_VERSION_DOWN,),
         up=(_VERSION_UP,),
@@ -195,7 +195,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "feddc", "FedDC", paper("2203.11751"),
-        about="Clients learn how far their models drift, and correct for it before the mean is taken.",
+        about="Clients learn the drift of their models, and correct it before the server takes the mean.",
         solver="feddc",
         sgd_only=_PATH,
         unclipped=_PATH,
@@ -211,11 +211,11 @@ _GLOBAL = (
             Record("examples", FREE, "n_k at the client's last training, by which the server counts g_k"),
         ),
         weight="uniform",
-        no_neutral="alpha = 0 leaves the corrections of gradient and drift",
+        no_neutral="alpha = 0 still leaves the corrections of gradient and drift",
     ),
     Algorithm(
         "feddf", "FedDF", paper("2006.07242"),
-        about="FedAvg whose mean the server trains on public examples towards what the clients' models say.",
+        about="FedAvg; the server then trains the mean towards the clients' outputs on public examples.",
         up=(replace(MODEL_UP, reduce="collect"),),
         distils="feddf.steps",
         neutral={"feddf.steps": 0},
@@ -223,7 +223,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "feddyn", "FedDyn", paper("2111.04263"),
-        about="A regulariser that each client updates makes the clients' optima agree with the global one.",
+        about="Each client updates a regulariser that aligns its optimum with the global one.",
         solver="feddyn",
         keeps=(Record("gradient", PARAMETERS, "g_k, gradient of L_k at the client's last model", mean="h"),),
         weight="uniform",
@@ -243,7 +243,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fednova", "FedNova", paper("2007.07481", "section 5"),
-        about="Divides each update by its number of local steps, so that busy clients do not bias the mean.",
+        about="Divides each update by its number of local steps, so busy clients do not bias the mean.",
         solver="fednova",
         sgd_only="it divides an update by the weight that SGD gives to each of its steps",
         up=(
@@ -294,7 +294,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "fsvrg-sparse", "FSVRG for sparse features", _KONECNY_SPARSE,
-        about="FSVRG that scales each feature by how many examples and clients have it.",
+        about="FSVRG that scales each feature by the number of examples and clients that have it.",
         solver="fsvrg-sparse",
         sgd_only=_REDUCED,
         unclipped=_REDUCED,
@@ -324,7 +324,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "hierfavg", "HierFAVG", paper("1905.06641"),
-        about="Clients are averaged at the edges several times before the edges are averaged in the cloud.",
+        about="Edges average their clients several times before the cloud averages the edges.",
         down_scalars=(
             Scalar("training", "(t - 1) kappa_2 + j of edge round j, by which batches are drawn", low=1),
         ),
@@ -335,18 +335,18 @@ _GLOBAL = (
     ),
     Algorithm(
         "nbafl", "NbAFL", paper("1911.00222", "Algorithm 1"),
-        about="Clients clip their models and add noise, as published: it protects nobody (docs/privacy.md).",
+        about="Clients clip their models and add noise, as published: no real protection (docs/privacy.md).",
         solver="nbafl",
         down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
         neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},
         horizon=True,
-        unsafe_reason="its noise follows from the run's seed and from a sensitivity that was disproved, and "
-        "must not pass for protection",
+        unsafe_reason="its noise follows from the run's seed and from a disproved sensitivity, so it is no "
+        "protection",
     ),
     Algorithm(
         "qfedavg", "q-FedAvg", replace(_LI_FAIR, where="Algorithm 2"),
         group="fair",
-        about="Gives clients with a large loss more weight, so that accuracy is more even over clients.",
+        about="Gives clients with a large loss more weight, to make accuracy more even across clients.",
         reads=("qffl.",),
         solver="qfedavg",
         sgd_only="1 / eta stands for the Lipschitz constant of a gradient step",
@@ -365,7 +365,7 @@ _GLOBAL = (
     Algorithm(
         "qfedsgd", "q-FedSGD", replace(_LI_FAIR, where="Algorithm 1"),
         group="fair",
-        about="As q-FedAvg, with one full gradient a client instead of local training.",
+        about="Like q-FedAvg, with one full gradient a client in place of local training.",
         by_steps="qfedavg",
         reads=("qffl.",),
         solver="qfedsgd",
@@ -383,7 +383,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "scaffold", "SCAFFOLD", paper("1910.06378"),
-        about="Control variates correct local steps for how a client's data differ from the others'.",
+        about="Control variates correct local steps for the differences between clients' data.",
         solver="scaffold",
         sgd_only="its control variates correct steps that are linear in the gradient",
         unclipped="its control variates correct steps that are linear in the gradient",
@@ -402,7 +402,7 @@ _GLOBAL = (
     ),
     Algorithm(
         "signsgd", "signSGD with majority vote", paper("1802.04434", "Algorithm 1 with majority vote"),
-        about="Clients send the signs of one gradient, and the server steps along the sign of most of them.",
+        about="Clients send the signs of one gradient; the server steps along the majority's sign.",
         differs=COINS,
         solver="signsgd",
         sgd_only=_NO_STEP,
@@ -415,7 +415,7 @@ _GLOBAL = (
         ),
         stages=("codec",),
         weight="uniform",
-        no_neutral="a majority of signs has no magnitudes, as the mean of gradients has",
+        no_neutral="a majority of signs has no magnitude, unlike the mean of gradients",
         converges=False,
         biased="a vote does not say how large a gradient is, and does not use n_k",
     ),

@@ -9,14 +9,14 @@ from task.catalogue.record import MODEL_DOWN, MODEL_UP
 def why_not_added(entry: Algorithm) -> str:
     """Return why adding ciphertexts is not all that an algorithm's server needs; "" = it is."""
     if entry.pooled:
-        return "its clients train on everybody's data, so that there is nothing to hide"
+        return "it trains on all clients' data, so there is nothing to hide"
     if not entry.up:
-        return "nothing goes up that could be encrypted"
+        return "its clients send nothing that could be encrypted"
     if single := [r.name for r in entry.up if r.reduce == "collect"]:
-        return f"its rule needs each client's {single[0]!r}, and the server cannot open any"
+        return f"its rule needs each client's {single[0]!r}, and the server cannot decrypt it"
     up = tuple(replace(r, of=MODEL_UP.of) for r in entry.up)
     if up != (MODEL_UP,) or entry.down != (MODEL_DOWN,) or entry.phases:
-        return "its clients get or send more than models, or something else, with which the server computes"
+        return "its clients receive or send other records than models, and the server computes with them"
     if not entry.takes_mean:
         return "its server computes with the mean, and ciphertexts can only be added"
     return ""

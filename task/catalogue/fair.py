@@ -22,14 +22,14 @@ _fair = partial(
 FAIR = (
     _fair(
         "afl", "AFL", paper("1902.00146", "section 4"),
-        about="Learns the mixture of clients that is worst for the model, and trains for that.",
+        about="Learns the mixture of clients with the largest loss, and trains for that mixture.",
         neutral={"afl.lambda-lr": 0.0},
         converges=False,
         biased="it is a game for the largest loss of a mixture of the clients, which circles at fixed steps",
     ),
     _fair(
         "term", "TERM", paper("2007.01162", "Algorithm 2"),
-        about="Weighs each client by the exponential of its loss, up for fairness or down against outliers.",
+        about="Weights each client by e^(t loss): up for fairness, or down against outliers.",
         weight="uniform",
         neutral={"term.t": 0.0},
         equal_sizes=True,

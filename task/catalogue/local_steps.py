@@ -21,23 +21,23 @@ SQUARE_NORM = Scalar(
 )  # fmt: skip
 # How signSGD differs from its paper.
 COINS = (
-    "Where a client's gradient is exactly 0 it votes by a fair coin, as a bit has no third value; in the "
-    "paper it votes 0. A parameter whose gradient is 0 at all clients, such as that of a pixel which no "
-    "example uses, then walks at random by eta_t a round, by about eta sqrt(T) in T rounds; in the paper it "
-    "stays. The loss does not see it as long as the gradient is 0."
+    "Where a client's gradient is exactly 0, it votes by a fair coin, as a bit has no third value; in the "
+    "paper it votes 0. So a parameter whose gradient is 0 at all clients, such as that of a pixel that no "
+    "example uses, walks at random by eta_t a round, about eta sqrt(T) in T rounds. In the paper it stays. "
+    "This does not change the loss as long as the gradient is 0."
 )
 _MIXED = "its steps mix a gradient with the momentum of all clients"
 _MIME = paper("2008.03606")
 _BY_EXAMPLES = (
-    "The mean of the models, and c, weigh the round's clients by n_k, as FedAvg does, so that the optimum is "
-    "that of the pooled data; the paper's are plain means, of an objective in which all clients count alike."
+    "The mean of the models, and c, weight the round's clients by n_k, as in FedAvg, so the optimum is that "
+    "of the pooled data. The paper takes plain means, for an objective in which all clients count equally."
 )
 _MOMENTUM = Record("momentum", PARAMETERS, "m, the server's momentum, which stands still at the clients")
 
 LOCAL_STEPS = (
     Algorithm(
         "fedacg", "FedACG", paper("2201.03172"),
-        about="Clients start from a model that the server's momentum has carried ahead.",
+        about="Clients start from a model that is moved ahead by the server's momentum.",
         solver="fedacg",
         down=(replace(MODEL_DOWN, meaning="y = w^t + lambda m^t, the model carried ahead"),),
         weight="uniform",
@@ -46,7 +46,7 @@ LOCAL_STEPS = (
     ),
     Algorithm(
         "fedcm", "FedCM", paper("2106.10874"),
-        about="Each local step is a mix of the client's gradient and the last round's mean direction.",
+        about="Each local step mixes the client's gradient with the last round's mean direction.",
         solver="fedcm",
         sgd_only=_MIXED,
         down=(MODEL_DOWN, Record("momentum", PARAMETERS, "M_t, mean gradient along the last round's steps")),
@@ -57,7 +57,7 @@ LOCAL_STEPS = (
     ),
     Algorithm(
         "fedlc", "FedLC", paper("2209.00189", "equation 8"),
-        about="Calibrates each client's logits by how many examples of a class it has.",
+        about="Calibrates each client's logits by its number of examples of each class.",
         classes="FedLC calibrates the logits of classes",
         rule="fedavg", solver="fedlc",
         neutral={"fedlc.tau": 0.0},
@@ -65,14 +65,14 @@ LOCAL_STEPS = (
     ),
     Algorithm(
         "fedntd", "FedNTD", paper("2106.03097"),
-        about="Distils what the global model says of the classes other than the true one.",
+        about="Distils the global model's outputs for all classes but the true one.",
         classes="FedNTD distils the classes other than the true one",
         rule="fedavg", solver="fedntd",
         neutral={"fedntd.beta": 0.0},
     ),
     Algorithm(
         "mime", "Mime", _MIME,
-        about="Local steps by the server's momentum and gradients corrected to those of all clients.",
+        about="Local steps use the server's momentum, and gradients corrected to those of all clients.",
         reads=("mime.",),
         differs=_BY_EXAMPLES,
         solver="mime",
@@ -89,7 +89,7 @@ LOCAL_STEPS = (
     ),
     Algorithm(
         "mimelite", "MimeLite", _MIME,
-        about="Local steps by the server's momentum, which stands still while clients train.",
+        about="Local steps use the server's momentum, which stays constant while clients train.",
         reads=("mime.",),
         differs=_BY_EXAMPLES,
         solver="mimelite",

@@ -20,7 +20,7 @@ _CAO = paper("2012.13995", "Algorithm 2")
 ROBUST = (
     _robust(
         "bulyan", "Bulyan", paper("1802.07927", "section 4"),
-        about="Picks clients by Krum, then averages, number by number, the values nearest to the median.",
+        about="Selects clients by Krum, then averages the values nearest the median in each coordinate.",
         reads=("robust.",),
         withstands=(4, 3),
         neutral={"robust.byzantine": 0.0},
@@ -29,7 +29,7 @@ ROBUST = (
     ),
     _robust(
         "centered-clipping", "Centered clipping", paper("2012.10333", "Algorithm 2"),
-        about="Moves from the last update towards the clients' by steps of a limited length.",
+        about="Moves from the last update towards the clients' updates, by steps of limited length.",
         reads=("robust.", "centered-clipping."),
         withstands=(2, 1),
         neutral={"centered-clipping.radius": 1e30, "robust.byzantine": 0.0},
@@ -37,7 +37,7 @@ ROBUST = (
     ),
     _robust(
         "dnc", "DnC", paper("10.14722/ndss.2021.24498", "Algorithm 2"),
-        about="Leaves out clients that stand out along the direction in which all differ most.",
+        about="Removes clients that are outliers along the direction in which all differ most.",
         reads=("robust.", "dnc."),
         withstands=(2, 1),
         neutral={"robust.byzantine": 0.0},
@@ -45,7 +45,7 @@ ROBUST = (
     ),
     _robust(
         "fltrust", "FLTrust", _CAO,
-        about="Weighs each client by how far its update points the way of one that the server trusts.",
+        about="Weights each client by the cosine of its update with that of a trusted client.",
         phases={
             "root": Algorithm(
                 "fltrust", "FLTrust, the root client", _CAO,
@@ -76,7 +76,7 @@ ROBUST = (
     ),
     _robust(
         "median", "Coordinate median", _YIN,
-        about="Takes the median of the clients' models, number by number.",
+        about="Takes the median of the clients' models in each coordinate.",
         reads=("robust.",),
         withstands=(2, 1),
         neutral={"fraction-train": 0.0},
@@ -84,7 +84,7 @@ ROBUST = (
     ),
     _robust(
         "meamed", "Mean around the median", paper("1802.10116", "Definition 4"),
-        about="Averages, number by number, the clients' values nearest to the median.",
+        about="Averages the clients' values nearest the median in each coordinate.",
         reads=("robust.",),
         withstands=(2, 1),
         neutral={"robust.byzantine": 0.0},
@@ -100,7 +100,7 @@ ROBUST = (
     ),
     _robust(
         "trimmed-mean", "Trimmed mean", _YIN,
-        about="Averages the clients' models, number by number, without the largest and the smallest values.",
+        about="Averages the clients' models without the largest and smallest values of each coordinate.",
         reads=("robust.", "robust.trim"),
         withstands=(2, 1),
         neutral={"robust.trim": 0.0},

@@ -5,7 +5,7 @@ same name in `client_app.stages`. The stages of a run are applied in the order o
 
     ala -> structured -> example-dp -> training -> loss -> momentum -> attack -> canary -> codec -> grid | dp
 
-What does not go together is refused before round 1 (`task.resolve.composition`).
+What does not go together is refused before round 1 (`task.features`).
 """
 
 from collections.abc import Callable

@@ -9,13 +9,13 @@ from task.catalogue.record import MODEL_DOWN, MODEL_UP, SUB_MODEL
 def why_whole(entry: Algorithm) -> str:
     """Return why the clients of an algorithm must train the whole model; "" = a part of it goes."""
     if entry.pooled:
-        return "one client trains on everybody's data, and nothing is saved on the way to it"
+        return "one client trains on all clients' data, so smaller models would save no bytes"
     if entry.private or entry.personal:
-        return "its clients have models of their own, which stay whole"
+        return "its clients have their own models, which stay whole"
     if entry.keeps:
         return "its clients keep arrays of the whole model from round to round"
     if entry.down != (MODEL_DOWN,) or entry.up != (MODEL_UP,) or entry.phases:
-        return "its rule needs more than the mean of local models, and only that is known by coordinate"
+        return "its rule needs more than the mean of local models, and only that is known per coordinate"
     if any(s.required for s in entry.up_scalars):
         return "its rule compares numbers of the clients' whole models"
     return ""

@@ -125,7 +125,7 @@ _LOGISTIC = {
 VERTICAL = (
     Algorithm(
         "splitnn", "SplitNN", _SPLITNN,
-        about="Parties with other columns of the same people train one model that is cut between them.",
+        about="Parties with different columns of the same people train one model that is split among them.",
         reads=(
             "vertical.",
             "vertical.cut",
@@ -151,13 +151,13 @@ VERTICAL = (
         vertical=True,
         batched=False,
         sgd_only="parties keep the velocity of SGD from exchange to exchange, and no other optimizer's state",
-        unclipped="no party has the gradient of the whole model, of which the norm is",
-        newcomer="bottom and top models that the run's seed and the party's name draw",
+        unclipped="no party has the gradient of the whole model, whose norm is clipped",
+        newcomer="bottom and top models drawn from the run's seed and the party's name",
         no_neutral="no two parties have the same columns, and no weights are averaged",
     ),
     Algorithm(
         "vertical-logistic", "Vertical logistic regression", _HARDY,
-        about="Parties with other columns of the same people train a logistic regression on ciphertexts.",
+        about="Parties with different columns of the same people train logistic regression on ciphertexts.",
         reads=("vertical.", "vertical.key-bits"),
         fixed_model=True,
         group="vertical",
@@ -175,7 +175,7 @@ VERTICAL = (
         vertical=True,
         batched=False,
         sgd_only="parties keep the velocity of SGD from step to step, and no other optimizer's state",
-        unclipped="no party has the gradient of the whole model, of which the norm is",
+        unclipped="no party has the gradient of the whole model, whose norm is clipped",
         newcomer="weights of zero",
         no_neutral="no two parties have the same columns, and no weights are averaged",
     ),

@@ -1,6 +1,7 @@
 """The run-config keys of the algorithms, a section each; see `personal_sections` for personalised ones."""
 
 import math
+from dataclasses import dataclass, field
 
 from task.config.sections import OPTIMIZERS, Section, knob
 from task.config.when import When
@@ -383,3 +384,41 @@ class VerticalConfig(Section):
     nopeek: float = knob(
         0.0, "alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none", low=0
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmKeys:
+    """The sections of algorithms with one global model, and of what several algorithms share."""
+
+    adam: AdamConfig = field(default_factory=AdamConfig)
+    fedprox: FedProxConfig = field(default_factory=FedProxConfig)
+    scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
+    adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
+    qffl: QFFLConfig = field(default_factory=QFFLConfig)
+    afl: AFLConfig = field(default_factory=AFLConfig)
+    term: TERMConfig = field(default_factory=TERMConfig)
+    fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
+    coop: CoopConfig = field(default_factory=CoopConfig)
+    fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
+    fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
+    feddc: FedDCConfig = field(default_factory=FedDCConfig)
+    feddyn: FedDynConfig = field(default_factory=FedDynConfig)
+    fedexp: FedExPConfig = field(default_factory=FedExPConfig)
+    fedcm: FedCMConfig = field(default_factory=FedCMConfig)
+    fedacg: FedACGConfig = field(default_factory=FedACGConfig)
+    fedlc: FedLCConfig = field(default_factory=FedLCConfig)
+    fedntd: FedNTDConfig = field(default_factory=FedNTDConfig)
+    mime: MimeConfig = field(default_factory=MimeConfig)
+    sam: SamConfig = field(default_factory=SamConfig)
+    nbafl: NbAFLConfig = field(default_factory=NbAFLConfig)
+    fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
+    fedopt: FedOptConfig = field(default_factory=FedOptConfig)
+    fedatt: FedAttConfig = field(default_factory=FedAttConfig)
+    robust: RobustConfig = field(default_factory=RobustConfig)
+    centered_clipping: CenteredClippingConfig = field(default_factory=CenteredClippingConfig)
+    dnc: DnCConfig = field(default_factory=DnCConfig)
+    fltrust: FLTrustConfig = field(default_factory=FLTrustConfig)
+    d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
+    hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    vertical: VerticalConfig = field(default_factory=VerticalConfig)

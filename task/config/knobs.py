@@ -11,72 +11,11 @@ from typing import NamedTuple
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.user_algorithm import algorithm_of
-from task.config.algorithm_sections import (
-    AdamConfig,
-    AdaptiveTauConfig,
-    AFLConfig,
-    CenteredClippingConfig,
-    CoopConfig,
-    DnCConfig,
-    DPSGDConfig,
-    EnsembleConfig,
-    FedACGConfig,
-    FedAsyncConfig,
-    FedAttConfig,
-    FedAvgMConfig,
-    FedBuffConfig,
-    FedCMConfig,
-    FedDCConfig,
-    FedDynConfig,
-    FedExPConfig,
-    FedLCConfig,
-    FedNovaConfig,
-    FedNTDConfig,
-    FedOptConfig,
-    FedProxConfig,
-    FLTrustConfig,
-    HierFAVGConfig,
-    MimeConfig,
-    NbAFLConfig,
-    QFFLConfig,
-    RobustConfig,
-    SamConfig,
-    ScaffoldConfig,
-    TERMConfig,
-    VerticalConfig,
-)
+from task.config.algorithm_sections import AlgorithmKeys
 from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
-from task.config.level_sections import (
-    FedDFConfig,
-    FedMDConfig,
-    FedProtoConfig,
-    ModelsConfig,
-    PublicConfig,
-    WidthConfig,
-)
-from task.config.personal_sections import (
-    APFLConfig,
-    AppleConfig,
-    CFLConfig,
-    DittoConfig,
-    FedALAConfig,
-    FedAMPConfig,
-    FedBABUConfig,
-    FedDBEConfig,
-    FedEMConfig,
-    FedFomoConfig,
-    FedPHPConfig,
-    FedRoDConfig,
-    FineTuneConfig,
-    IFCAConfig,
-    KNNPerConfig,
-    LGFedAvgConfig,
-    MoonConfig,
-    PerFedAvgConfig,
-    PersonalConfig,
-    PFedMeConfig,
-)
+from task.config.level_sections import LevelKeys
+from task.config.personal_sections import PersonalKeys
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name, key_of
 from task.config.sections import (
     AuditConfig,
@@ -108,8 +47,8 @@ class Seeds(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """One run, checked."""
+class RunKeys:
+    """The keys of the run itself, and the sections of data, training, server and features."""
 
     algorithm: str = knob("fedavg", "see `bouquet algorithms`")
     model: str = knob(
@@ -146,72 +85,19 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    models: ModelsConfig = field(default_factory=ModelsConfig)
-    public: PublicConfig = field(default_factory=PublicConfig)
-    width: WidthConfig = field(default_factory=WidthConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     devices: DevicesConfig = field(default_factory=DevicesConfig)
-    adam: AdamConfig = field(default_factory=AdamConfig)
-    fedprox: FedProxConfig = field(default_factory=FedProxConfig)
-    scaffold: ScaffoldConfig = field(default_factory=ScaffoldConfig)
-    adaptive_tau: AdaptiveTauConfig = field(default_factory=AdaptiveTauConfig)
-    qffl: QFFLConfig = field(default_factory=QFFLConfig)
-    afl: AFLConfig = field(default_factory=AFLConfig)
-    term: TERMConfig = field(default_factory=TERMConfig)
-    fednova: FedNovaConfig = field(default_factory=FedNovaConfig)
-    coop: CoopConfig = field(default_factory=CoopConfig)
-    fedasync: FedAsyncConfig = field(default_factory=FedAsyncConfig)
-    fedbuff: FedBuffConfig = field(default_factory=FedBuffConfig)
-    feddc: FedDCConfig = field(default_factory=FedDCConfig)
-    feddyn: FedDynConfig = field(default_factory=FedDynConfig)
-    fedexp: FedExPConfig = field(default_factory=FedExPConfig)
-    fedcm: FedCMConfig = field(default_factory=FedCMConfig)
-    fedacg: FedACGConfig = field(default_factory=FedACGConfig)
-    fedlc: FedLCConfig = field(default_factory=FedLCConfig)
-    fedntd: FedNTDConfig = field(default_factory=FedNTDConfig)
-    mime: MimeConfig = field(default_factory=MimeConfig)
-    sam: SamConfig = field(default_factory=SamConfig)
-    nbafl: NbAFLConfig = field(default_factory=NbAFLConfig)
-    fedavgm: FedAvgMConfig = field(default_factory=FedAvgMConfig)
-    fedopt: FedOptConfig = field(default_factory=FedOptConfig)
-    fedatt: FedAttConfig = field(default_factory=FedAttConfig)
-    robust: RobustConfig = field(default_factory=RobustConfig)
-    centered_clipping: CenteredClippingConfig = field(default_factory=CenteredClippingConfig)
-    dnc: DnCConfig = field(default_factory=DnCConfig)
-    fltrust: FLTrustConfig = field(default_factory=FLTrustConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
     codec: CodecConfig = field(default_factory=CodecConfig)
     dp: DPConfig = field(default_factory=DPConfig)
     contribution: ContributionConfig = field(default_factory=ContributionConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
-    personal: PersonalConfig = field(default_factory=PersonalConfig)
-    fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
-    fedbabu: FedBABUConfig = field(default_factory=FedBABUConfig)
-    lg_fedavg: LGFedAvgConfig = field(default_factory=LGFedAvgConfig)
-    fedrod: FedRoDConfig = field(default_factory=FedRoDConfig)
-    apfl: APFLConfig = field(default_factory=APFLConfig)
-    fedphp: FedPHPConfig = field(default_factory=FedPHPConfig)
-    knn_per: KNNPerConfig = field(default_factory=KNNPerConfig)
-    feddbe: FedDBEConfig = field(default_factory=FedDBEConfig)
-    ifca: IFCAConfig = field(default_factory=IFCAConfig)
-    cfl: CFLConfig = field(default_factory=CFLConfig)
-    fedem: FedEMConfig = field(default_factory=FedEMConfig)
-    fedala: FedALAConfig = field(default_factory=FedALAConfig)
-    ditto: DittoConfig = field(default_factory=DittoConfig)
-    moon: MoonConfig = field(default_factory=MoonConfig)
-    per_fedavg: PerFedAvgConfig = field(default_factory=PerFedAvgConfig)
-    pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
-    apple: AppleConfig = field(default_factory=AppleConfig)
-    fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
-    feddf: FedDFConfig = field(default_factory=FedDFConfig)
-    fedmd: FedMDConfig = field(default_factory=FedMDConfig)
-    fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)
-    fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)
-    d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
-    hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
-    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
-    vertical: VerticalConfig = field(default_factory=VerticalConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PersonalKeys, AlgorithmKeys, LevelKeys, RunKeys):
+    """One run, checked."""
 
     def __hash__(self) -> int:
         """Return the hash of all keys, computed once: caches need it dozens of times per message."""

@@ -1,5 +1,7 @@
 """The run-config keys of clients with different widths or kinds of models, and of public examples."""
 
+from dataclasses import dataclass, field
+
 from task.config.sections import Section, knob
 from task.config.when import AVERAGED, When, algorithms
 from task.errors import ConfigError
@@ -129,3 +131,15 @@ def _numbers(key: str, text: str, expected: str) -> tuple[float, ...]:
 
 def _unlike(key: str, expected: str, got: str) -> ConfigError:
     return ConfigError(f'run-config key "{key}": expected {expected}; got {got!r}')
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelKeys:
+    """The sections of runs whose clients train different models."""
+
+    models: ModelsConfig = field(default_factory=ModelsConfig)
+    public: PublicConfig = field(default_factory=PublicConfig)
+    width: WidthConfig = field(default_factory=WidthConfig)
+    feddf: FedDFConfig = field(default_factory=FedDFConfig)
+    fedmd: FedMDConfig = field(default_factory=FedMDConfig)
+    fedproto: FedProtoConfig = field(default_factory=FedProtoConfig)

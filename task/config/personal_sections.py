@@ -1,5 +1,7 @@
 """The run-config keys of the personalised algorithms, one section each; `PersonalConfig` is shared."""
 
+from dataclasses import dataclass, field
+
 from task.config.sections import Section, knob
 from task.config.when import HEAD, When, algorithms
 
@@ -200,3 +202,29 @@ class FedAMPConfig(Section):
     alpha: float = knob(1.0, "alpha_k, step of the message passing", above=0)
     sigma: float = knob(100.0, "sigma of A(x) = 1 - exp(-x / sigma)", above=0)
     lambda_: float = knob(1.0, "lambda of the term lambda / (2 alpha) |w - u|^2", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalKeys:
+    """The sections of algorithms that give each client its own model."""
+
+    personal: PersonalConfig = field(default_factory=PersonalConfig)
+    fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
+    fedbabu: FedBABUConfig = field(default_factory=FedBABUConfig)
+    lg_fedavg: LGFedAvgConfig = field(default_factory=LGFedAvgConfig)
+    fedrod: FedRoDConfig = field(default_factory=FedRoDConfig)
+    apfl: APFLConfig = field(default_factory=APFLConfig)
+    fedphp: FedPHPConfig = field(default_factory=FedPHPConfig)
+    knn_per: KNNPerConfig = field(default_factory=KNNPerConfig)
+    feddbe: FedDBEConfig = field(default_factory=FedDBEConfig)
+    ifca: IFCAConfig = field(default_factory=IFCAConfig)
+    cfl: CFLConfig = field(default_factory=CFLConfig)
+    fedem: FedEMConfig = field(default_factory=FedEMConfig)
+    fedala: FedALAConfig = field(default_factory=FedALAConfig)
+    ditto: DittoConfig = field(default_factory=DittoConfig)
+    moon: MoonConfig = field(default_factory=MoonConfig)
+    per_fedavg: PerFedAvgConfig = field(default_factory=PerFedAvgConfig)
+    pfedme: PFedMeConfig = field(default_factory=PFedMeConfig)
+    apple: AppleConfig = field(default_factory=AppleConfig)
+    fedfomo: FedFomoConfig = field(default_factory=FedFomoConfig)
+    fedamp: FedAMPConfig = field(default_factory=FedAMPConfig)

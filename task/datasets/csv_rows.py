@@ -13,14 +13,20 @@ def rows_of(path: Path) -> Iterator[tuple[int, Cells]]:
     """Yield the line on which each row begins, and its cells without spaces around; blank lines are skipped.
 
     Raises:
-        DataError: The file cannot be read: the line, and the column where it is known.
+        DataError: The file cannot be read, or a row has more or fewer cells than the first, the header.
     """
-    line = 1
+    line, width = 1, 0
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:
                 if len(cells) > 1 or "".join(cells).strip():
+                    width = width or len(cells)
+                    if len(cells) != width:
+                        raise DataError(
+                            f"{local(path)}, line {line}: expected {width} cells as in the header; got "
+                            f"{len(cells)}. Repair or remove the line."
+                        )
                     yield line, [cell.strip() for cell in cells]
                 line = reader.line_num + 1
     except UnicodeDecodeError as err:

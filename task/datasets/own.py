@@ -17,7 +17,7 @@ from task.config.sections import TABLES, DataConfig
 from task.datasets.base import Dataset, Decoded, Names, Owners, Request, Rows
 from task.datasets.columns import layout_of
 from task.datasets.layout import channels_first
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.errors import DataError, local
 from task.numerics import seeds
 from task.population import LONGEST_NAME, is_name

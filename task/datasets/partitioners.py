@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from task.config.sections import DataConfig
 from task.datasets.base import Rows, no_progress_thread
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.errors import ConfigError, DataError, local
 from task.numerics import seeds
 from task.references import load_reference, place

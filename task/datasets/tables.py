@@ -119,11 +119,6 @@ class _Table:
         return np.array(self._ids, dtype=np.str_)
 
     def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
-        if len(cells) != len(self.here):
-            raise DataError(
-                f"{local(path)}, line {line}: expected {len(self.here)} cells as in the header; got "
-                f"{len(cells)}. Repair or remove the line."
-            )
         row = {c.name: cell for c, cell in zip(self.here, cells, strict=True)}
         labels, split = tuple(label_of(row[c.name]) for c in self.targets), row.get("split")
         for column in self.columns:

@@ -5,24 +5,27 @@ A feature has the same file name here, in `strategies.stages` (its server half) 
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from pkgutil import iter_modules
 
 from task.catalogue.entry import Algorithm
+from task.catalogue.stages import with_stages
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.features.feature import Feature
+from task.features.feature import Feature as Feature
+from task.features.feature import Tensors as Tensors
+from task.features.refusals import Choice, check_choices, check_pairs
 
 _FOUND = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
 FEATURES: tuple[Feature, ...] = tuple(
     sorted((m.FEATURE for m in _FOUND if hasattr(m, "FEATURE")), key=lambda feature: feature.place)
 )
+CHOICES: tuple[Choice, ...] = tuple(choice for feature in FEATURES for choice in feature.choices)
 
 
 def halves(room: str) -> tuple[type, ...]:
-    """Return the classes in the files of features in a room, such as `strategies.stages`."""
-    places = [f"{room}.{feature.name}" for feature in FEATURES]
-    modules = [import_module(place) for place in places if find_spec(place)]
+    """Return the classes in the files of a room of features, such as `strategies.stages`."""
+    found = iter_modules(import_module(room).__path__)
+    modules = [import_module(f"{room}.{module.name}") for module in found]
     return tuple(kind for module in modules for kind in vars(module).values() if isinstance(kind, type))
 
 
@@ -32,21 +35,32 @@ def active(config: Config, contract: Algorithm) -> list[Feature]:
 
 
 def with_features(config: Config, contract: Algorithm) -> Algorithm:
-    """Return a contract with what the features of a run add to it."""
+    """Return a contract with what the features of a run add to it: stages first."""
+    contract = with_stages(contract, frozenset(name for f in FEATURES for name in f.stages(config)))
     for feature in active(config, contract):
         contract = feature.adds(config, contract)
     return contract
 
 
-def check_features(config: Config, contract: Algorithm) -> None:
-    """Refuse features that cannot be in a run of these keys.
+def check_features(config: Config, entry: Algorithm, contract: Algorithm) -> None:
+    """Refuse features that do not go with the algorithm, given by its entry, with each other, or with keys.
 
     Raises:
-        ConfigError: Naming the key that turns the feature on, and why.
+        ConfigError: Naming the key, the reason, and what would go.
+    """
+    check_choices(config, entry, CHOICES)
+    check_pairs(config, (pair for feature in FEATURES for pair in feature.pairs))
+    for feature in active(config, contract):
+        if why := feature.refuses(config, entry):
+            raise ConfigError(f"run-config key {why}")
+
+
+def check_model_of(config: Config, contract: Algorithm, tensors: Tensors) -> None:
+    """Refuse a model that a feature of the run cannot work with.
+
+    Raises:
+        ConfigError: Naming the key, one of the tensors, what was expected and the model.
     """
     for feature in active(config, contract):
-        if why := feature.refuses(config, contract):
-            raise ConfigError(f'run-config key "{feature.key}": {why}')
-
-
-__all__ = ["FEATURES", "Feature", "active", "check_features", "halves", "with_features"]
+        if why := feature.refuses_model(config, tensors):
+            raise ConfigError(f'run-config key {why}; got "{tensors.model}"')

@@ -6,6 +6,10 @@ from task.catalogue.columns import COLUMNS, columns_phase
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.features.feature import Feature
+from task.features.refusals import Setting
+from task.features.settings import STANDARDISED
+
+_FILLED = Setting("missing", lambda c: c.data.missing != "refuse")
 
 
 def _adds(config: Config, contract: Algorithm) -> Algorithm:
@@ -19,4 +23,5 @@ FEATURE = Feature(
     # Parties learn those of their own columns.
     active=lambda config, contract: config.data.learns_columns and not contract.vertical,
     adds=_adds,
+    stock_clients=(((STANDARDISED, _FILLED), "cannot fill and standardise columns as the run requires"),),
 )

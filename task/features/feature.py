@@ -1,10 +1,11 @@
-"""What a feature is, as far as both halves and the config check agree on it."""
+"""What a feature is: one declaration that the config check, the server and the clients agree on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
+from task.features.refusals import Choice, Pair, Setting
 
 
 def nothing(config: Config, contract: Algorithm) -> Algorithm:
@@ -13,13 +14,31 @@ def nothing(config: Config, contract: Algorithm) -> Algorithm:
 
 
 @dataclass(frozen=True)
+class Tensors:
+    """The tensors of a run's model that a feature may not stand, by name."""
+
+    model: str  # its name, for errors
+    untrained: tuple[str, ...]  # those that the server knows and no client trains
+    buffers: tuple[str, ...]  # all that are no parameters
+    integers: tuple[str, ...]  # those of integers that the server knows
+
+
+@dataclass(frozen=True)
 class Feature:
-    """The declaration of a feature; `strategies.stages` and `client_app.stages` have its halves."""
+    """The declaration of a feature; `strategies.stages` and `client_app.stages` may have halves of it."""
 
     name: str  # of its files in the three rooms
     place: int  # among all features: those of a lower number act first
-    active: Callable[[Config, Algorithm], bool]  # whether a run has it, given its keys and contract so far
+    active: Callable[[Config, Algorithm], object]  # whether a run has it, given its keys and contract so far
     adds: Callable[[Config, Algorithm], Algorithm] = nothing  # returns the contract with what it adds
-    key: str = ""  # run-config key that turns it on, for errors
-    # Returns why it cannot be in a run of these keys and this contract; "" = it can.
-    refuses: Callable[[Config, Algorithm], str] = lambda config, contract: ""
+    # Returns the stages of `task.catalogue.stages` that stand around the clients' training.
+    stages: Callable[[Config], tuple[str, ...]] = lambda config: ()
+    choices: tuple[Choice, ...] = ()  # its values, and which algorithms they do not go with
+    pairs: tuple[Pair, ...] = ()  # the keys that it does not go with
+    # Returns what else is wrong in a run that has it, given the algorithm's entry, as an error says it after
+    # "run-config key"; "" = nothing.
+    refuses: Callable[[Config, Algorithm], str] = lambda config, entry: ""
+    refuses_model: Callable[[Config, Tensors], str] = lambda config, tensors: ""  # the same, of its model
+    # What a ClientApp, or a loop around the rounds, that is not Bouquet's cannot do under some settings.
+    stock_clients: tuple[tuple[tuple[Setting, ...], str], ...] = ()
+    stock_loops: tuple[tuple[tuple[Setting, ...], str], ...] = ()

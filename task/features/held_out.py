@@ -1,5 +1,26 @@
 """Clients that never train and are measured after the last round."""
 
+from task.catalogue.entry import Algorithm
+from task.config.knobs import Config
 from task.features.feature import Feature
+from task.features.reasons import pooled
+from task.features.refusals import SOME, Choice
+from task.features.settings import HELD_OUT
 
-FEATURE = Feature("held_out", place=20, active=lambda config, _: config.server.heldout_clients > 0)
+
+def _refuses(config: Config, _: Algorithm) -> str:
+    if config.data.local_test_fraction > 0 or config.data.partition == "natural":
+        return ""
+    return (
+        '"heldout-clients": they are measured on test data of their own, and have none because '
+        '"local-test-fraction" is 0; set that above 0'
+    )
+
+
+FEATURE = Feature(
+    "held_out",
+    place=20,
+    active=lambda config, _: config.server.heldout_clients > 0,
+    choices=(Choice("heldout-clients", (SOME,), pooled, HELD_OUT),),
+    refuses=_refuses,
+)

@@ -14,12 +14,12 @@ def _adds(_: Config, contract: Algorithm) -> Algorithm:
     return replace(contract, up_scalars=(*contract.up_scalars, NORM), stages=(*contract.stages, "norms"))
 
 
-def _refuses(config: Config, contract: Algorithm) -> str:
+def _refuses(config: Config, entry: Algorithm) -> str:
     hides = {"secagg": config.server.secagg, "he": config.server.he, "dp.noise": config.dp.noise}
     if why := next((key for key, on in hides.items() if on), ""):
-        return f'under "{why}" the server learns no client\'s own numbers; expected false; got true'
-    sends = MODEL_UP.name in {record.name for record in contract.up}
-    return "" if sends else f'the clients of "{contract.name}" send no model; expected false; got true'
+        return f'"norms": under "{why}" the server learns no client\'s own numbers; expected false; got true'
+    sends = MODEL_UP.name in {record.name for record in entry.up}
+    return "" if sends else f'"norms": the clients of "{entry.name}" send no model; expected false; got true'
 
 
-FEATURE = Feature("norms", 140, lambda config, _: config.server.norms, _adds, "norms", _refuses)
+FEATURE = Feature("norms", 140, lambda config, _: config.server.norms, _adds, refuses=_refuses)

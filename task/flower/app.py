@@ -1,4 +1,4 @@
-"""Build an app's bundle as Flower's command line does."""
+"""Build an app's bundle as Flower's command line does, and set the environment of Flower's programs."""
 
 import io
 import zipfile
@@ -21,3 +21,8 @@ def build_bundle(folder: Path) -> bytes:
         for file in stored.infolist():
             archive.writestr(file, stored.read(file), zipfile.ZIP_DEFLATED)
     return packed.getvalue()
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables of a process that keeps its files in a folder and asks no other machine."""
+    return {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}

@@ -15,6 +15,7 @@ from task.datasets.columns import readable
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
+from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
@@ -23,8 +24,6 @@ from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.contract import contract_of, entry_of
-from task.resolve.private import check_covered
-from task.secagg.fixed_point import check_rounded
 from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -60,19 +59,11 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     shared = tuple(n for n in names if n not in private)
     if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
-    buffers = [n for n in names if n not in dict(model.named_parameters())]
-    check_covered(config, [n for n in shared if n not in trainable], buffers)
+    buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
+    integers = tuple(n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point())
+    untrained = tuple(n for n in shared if n not in trainable)
+    check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
     _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
-    integers = [n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point()]
-    if config.server.he and integers:
-        raise ConfigError(
-            f'run-config key "he": the model shares {integers[0]!r}, a counter, which ciphertexts do not '
-            'hold exactly; expected a model without, or algorithm = "fedbn", which keeps it at the client; '
-            f"got {config.model!r}"
-        )
-    if "grid" in entry.stages:
-        state = model.state_dict()
-        check_rounded(config.model, [n for n in shared if not state[n].is_floating_point()])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
 

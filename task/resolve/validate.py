@@ -7,20 +7,18 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import codec_of
-from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
 from task.errors import ConfigError, choose_from
 from task.features import check_features
+from task.features.refusals import OWN
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
 from task.resolve.cohorts import asked_of, candidates_of
-from task.resolve.composition import OWN, check_composition
-from task.resolve.contract import contract_of
-from task.resolve.private import check_private
+from task.resolve.contract import contract_of, entry_of
 from task.tasks import check_goal, check_goal_names
 
 # Run-config keys that take ``package.module:name``, too.
@@ -58,7 +56,6 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
-    check_features(config, contract_of(config))
     config.width.by_level()
     if config.server.selection == "power-of-choice" and (clients := _clients(config)):
         candidates_of(config, clients)
@@ -73,9 +70,8 @@ def check_names(config: Config) -> None:
             'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
-    check_composition(config)
+    check_features(config, entry_of(config), contract_of(config))
     _check_columns(config)
-    check_private(config)
     for name in {config.codec.up, config.codec.down} - {"none"}:
         codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
     check_goal_names(config)
@@ -90,12 +86,6 @@ def check_names(config: Config) -> None:
                 f'run-config key "model": {config.algorithm} scales the columns of a first layer that is '
                 f"linear in the features; expected one of {', '.join(linear)}; got {config.model!r}"
             )
-    no_tests = config.data.local_test_fraction == 0 and config.data.partition != "natural"
-    if config.server.heldout_clients > 0 and no_tests:
-        raise ConfigError(
-            'run-config key "heldout-clients": they are measured on test data of their own, and have none '
-            'because "local-test-fraction" is 0; set that above 0'
-        )
     if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
         natural = config.data.partition == "natural"
         if not natural:
@@ -108,17 +98,12 @@ def check_names(config: Config) -> None:
 
 
 def _check_tables(config: Config) -> None:
-    """Refuse texts where tables are by class or example, or a trigger is put into examples."""
+    """Refuse texts where tables are by class or example."""
     up = algorithm_of(config.algorithm).up
     if any(r.weights for r in up) and spec_of(config.data.dataset).targets > 1:
         raise ConfigError(
             f'run-config key "dataset": "{config.algorithm}" needs one class an example; expected another '
             f"data set than a text; got {config.data.dataset!r}"
-        )
-    if config.attack.kind in BACKDOORS and spec_of(config.data.dataset).text:
-        raise ConfigError(
-            f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
-            f"numbers; expected another data set than a text; got {config.data.dataset!r}"
         )
 
 

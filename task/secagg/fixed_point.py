@@ -20,7 +20,6 @@ g            ``exponent``                   the grid's unit is 2^-g             
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -67,17 +66,3 @@ def rounded(record: str, change: NamedArrays, weight: int, exponent: int, bits: 
             raise FieldError(f"{record}/{name}", expected, f"{most:g} units")
         made[name] = units.astype(np.int64)
     return made
-
-
-def check_rounded(model: str, integers: Sequence[str]) -> None:
-    """Refuse a model with integer tensors, given by name, which no bound on changes holds for.
-
-    Raises:
-        ConfigError: There are some.
-    """
-    if integers:
-        raise ConfigError(
-            f'run-config key "secagg-bits": the model shares {len(integers)} tensors of integers, such as '
-            f"{integers[0]!r}, which max-update-norm does not bound; expected a model without, algorithm = "
-            f'"fedbn", which keeps them at the client, or secagg-bits = {EXACT}; got {model!r}'
-        )

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.config.knobs import Config
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.numerics import seeds
 
 Rows = npt.NDArray[np.int64]

@@ -41,7 +41,7 @@ class Registration:
     version: str = ""  # version of the app on the node
     shape: tuple[int, ...] = ()  # shape of one example as the model sees it; empty if unknown
     classes: int = 0  # number of classes; 0 if unknown
-    foreign: bool = False  # whether the node's app is not Bouquet's and cannot register
+    stock: bool = False  # whether the node's app is not Bouquet's and cannot register
     whole: bool = False  # whether its share of the clients counts as one client
     code: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of what a run's user brings, by package
     width: float = 0.0  # of its one client's model; 0 = as the run assigns it

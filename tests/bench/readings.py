@@ -223,16 +223,14 @@ def _escaped(text: str) -> str:
 
 def draw(path: Path, rows: Iterable[Row], title: str) -> None:
     """Draw the rows that have a target: bars of ratio : target, with a line where both are equal."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     shown = [row for row in rows if row.target is not None or row.error]
     known = [row for row in shown if row.ratio is not None and row.target]
     longest = max((row.ratio / row.target for row in known if row.ratio and row.target), default=1.0)
     right = min(max(1.15, 1.1 * longest), WIDEST)
-    figure, axes = plt.subplots(figsize=(10, max(2.0, 0.42 * len(shown) + 1.3)), layout="constrained")
+    figure = Figure(figsize=(10, max(2.0, 0.42 * len(shown) + 1.3)), layout="constrained")
+    axes = figure.subplots()
     for i, row in enumerate(shown):
         if row.ratio is None or not row.target:
             why = row.error.partition("\n")[0][:90]
@@ -256,4 +254,3 @@ def draw(path: Path, rows: Iterable[Row], title: str) -> None:
         axes.spines[side].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
-    plt.close(figure)

@@ -192,13 +192,11 @@ def read_all(out: Path) -> dict[str, dict[float, Map]]:
 
 def draw(found: Map, path: Path, title: str) -> None:
     """Write the heat map."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     values = [[row.get(attack, float("nan")) for attack in ATTACKS] for row in found.accuracy.values()]
-    figure, axes = pyplot.subplots(figsize=(12.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(12.6, 5.4), layout="constrained")
+    axes = figure.subplots()
     image = axes.imshow(values, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto")
     for i, (rule, row) in enumerate(zip(found.accuracy, values, strict=True)):
         for j, value in enumerate(row):
@@ -208,10 +206,9 @@ def draw(found: Map, path: Path, title: str) -> None:
     axes.set_xticks(range(len(ATTACKS)), list(ATTACKS), rotation=25, ha="right")
     axes.set_yticks(range(len(values)), [ALGORITHMS[rule].title for rule in found.accuracy])
     axes.set_title(title)
-    figure.colorbar(image, label="test accuracy")
+    figure.colorbar(image, ax=axes, label="test accuracy")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def main(

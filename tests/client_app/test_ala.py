@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from client_app.stages.ala import ALA, AdaptiveAggregation
+from client_app.stages.ala import AdaptiveAggregation
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.programs import Perceptron
 from server_app import app
@@ -34,7 +32,7 @@ from tests.reference import fedala, mlp
 from tests.reference.driver import Trace
 from tests.reference.mlp import Data, Params
 from tests.support.grid import LocalGrid
-from tests.support.kept import kept_by, losing
+from tests.support.kept import kept_by
 from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
 from tests.support.personal import (
     AFTER,
@@ -392,15 +390,6 @@ def test_in_front_of_fedavg_it_is_fedala(tmp_path: Path) -> None:
     assert told(run_of(tmp_path, "fedavg")) == told(run_of(tmp_path))
 
 
-def test_in_front_of_ditto_the_global_model_is_fedalas(tmp_path: Path) -> None:
-    """Its epochs draw after those of the clients' own models."""
-    case = run_of(tmp_path, "ditto", ditto__lambda=0.6)
-    batches = case.batches()
-    trace = trace_of(case, batches=lambda t, k, draw: batches(t, k, draw + 3))
-    assert all(close(case.played.arrays(t), want) for t, want in enumerate(trace.models))
-    assert all(close(own, trace.own[-1][c]) for c, own in kept(case, "local-model").items())
-
-
 def test_in_front_of_fedrep_the_last_shared_layer_has_the_weights(tmp_path: Path) -> None:
     """With the head as the client has it, in W's steps and afterwards; W is of the body."""
     case = run_of(tmp_path, "fedrep", num_server_rounds=4)
@@ -447,75 +436,6 @@ def test_where_nothing_is_shared_there_is_nothing_to_mix(tmp_path: Path) -> None
     more: dict[str, Any] = {"num_server_rounds": 2, "personal__layers": 2}
     alone = case_of(tmp_path, "fedrep", **more)
     assert told(run_of(tmp_path, "fedrep", layers=0, **more)) == told(alone)
-
-
-def test_a_stack_and_clients_alone_give_the_same(tmp_path: Path) -> None:
-    alone, stacked = (run_of(tmp_path, stack=stack, layers=2) for stack in (1, 0))
-    assert close(stacked.played.arrays(5), alone.played.arrays(5), 1e-5)
-    for c, W in kept(alone, "ala-weights").items():
-        assert close(kept(stacked, "ala-weights")[c], W, 1e-4)
-
-
-def test_who_lost_its_state_begins_anew(tmp_path: Path) -> None:
-    """It is as if dora left after round 2, and another client with her data came, from the initial model."""
-
-    def lose(server_round: int) -> None:
-        if server_round == 3:
-            files = list(tmp_path.glob("*/*/*/dora*"))
-            assert files
-            for path in files:
-                path.unlink()
-
-    case = run_of(tmp_path, grid=losing(lose), fraction_train=1.0, num_server_rounds=4)
-    here, rest = case.cohorts[:2], case.cohorts[2:]
-    data = case.train | {"dora again": case.train["dora"]}
-    again = [[f"{c} again" if c == "dora" else c for c in cohort] for cohort in rest]
-    trace = trace_of(case, [*here, *again], data)
-    for t, want in enumerate(trace.models):
-        assert close(case.played.arrays(t), want)
-    assert "dora again" in trace.weights[3]
-    assert close(kept(case, "ala-weights")["dora"], trace.weights[4]["dora again"], 1e-4)
-    assert not close(kept(case, "ala-weights")["dora"], trace_of(case).weights[4]["dora"], 1e-2)
-
-
-def test_an_evaluation_does_what_the_next_round_begins_with_and_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: dict[bool, dict[tuple[int, str], Arrays]] = {True: {}, False: {}}
-    evaluating: list[bool] = []
-    start = ALA.start
-    untouched: list[bool] = []
-
-    def watched(stage: ALA, task: LocalTask, cohort: Sequence[str], kept: Any, server_round: int) -> None:
-        start(stage, task, cohort, kept, server_round)
-        for c, state in zip(cohort, task.states(), strict=True):
-            found[bool(evaluating)][server_round, c] = deepcopy(state)
-
-    def files() -> dict[Path, bytes]:
-        return {p: p.read_bytes() for p in tmp_path.glob("*/*/*/*") if p.is_file()}
-
-    class Watch(LocalGrid):
-        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-            given = list(messages)
-            if not all(m.metadata.message_type == "evaluate" for m in given):
-                return super().push_messages(given)
-            before = files()
-            evaluating.append(True)
-            ids = super().push_messages(given)
-            evaluating.clear()
-            untouched.append(bool(before) and files() == before)
-            return ids
-
-    monkeypatch.setattr(ALA, "start", watched)
-    case = run_of(tmp_path, grid=Watch)
-    assert untouched == [True] * 5
-    trained, evaluated = found[False], found[True]
-    assert {*trained} == {(t, c) for t, cohort in enumerate(case.cohorts, 1) for c in cohort}
-    assert {*evaluated} == {(t, c) for t in range(2, 7) for c in case.played.names}
-    both = {*trained} & {*evaluated}
-    assert len({t for t, _ in both}) == 4
-    for key in both:
-        assert all(np.array_equal(trained[key][n], a) for n, a in evaluated[key].items())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from client_app.answer import answer
 from client_app.data.node import Node, open_node
@@ -18,14 +18,12 @@ from client_app.training.programs import Perceptron
 from client_app.work import train_clients
 from client_app.works import WORK
 from task.catalogue.entry import Algorithm, evaluation_of
-from task.config.read import as_run_config
 from task.errors import FieldError, WireError
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference.mlp import average
-from tests.support.federation import Keep, far, linear, owners_config, play, write_owners
-from tests.support.grid import LocalGrid
+from tests.support.federation import far, linear, owners_config, write_owners
 from tests.support.nodes import NAMES, alone, mean_of, order, read, start
 
 
@@ -188,41 +186,9 @@ def test_a_stock_evaluation_is_over_all_test_examples(node: Node) -> None:
     assert metrics["loss"] > 0
 
 
-def test_flowers_own_fedavg_runs_our_clients(tmp_path: Path) -> None:
-    """Two nodes, each answering for its share of the clients: the same model as our own strategy makes."""
-    from flwr.serverapp.strategy import FedAvg as Stock
-
-    from client_app.app import make_app
-
-    write_owners(tmp_path / "owners.npz")
-    run_config = owners_config(tmp_path / "owners.npz", num_server_rounds=1)
-    ours = play(run_config)
-    configs = [{"partition-id": i, "num-partitions": 2} for i in range(2)]
-    grid = LocalGrid(make_app(simulation=True), configs, as_run_config(read_config(run_config)))
-    strategy = Stock(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=2)
-    settings = ConfigRecord({"lr": 0.1})
-    result = strategy.start(grid, wire.pack_arrays(ours.arrays(0)), num_rounds=1, train_config=settings)
-    assert far(linear(wire.read_arrays(result.arrays)), ours.linear(1)) < 1e-6
-
-
 def test_a_node_without_a_share_says_so_plainly(node: Node) -> None:
     """Six nodes and five clients, driven by somebody else's strategy: the sixth has nobody to train."""
     idle = open_node(node.config, {"partition-id": 5, "num-partitions": 6})
     with pytest.raises(Exception, match=r"(?i)client") as error:
         answer(idle, stock(node))
     assert not isinstance(error.value, TypeError)
-
-
-def test_an_error_of_a_whole_node_is_told_for_each_of_its_clients(tmp_path: Path) -> None:
-    write_owners(tmp_path / "owners.npz")
-    keep = Keep()
-
-    def tamper(index: int, reply: Message) -> Message:
-        if index == 0:
-            reply.content["metrics"] = MetricRecord({"num-examples": [1]})
-        return reply
-
-    played = play(owners_config(tmp_path / "owners.npz"), tamper=tamper, journal=keep)
-    asked = {m.metadata.dst_node_id: m.content["config"]["clients"] for m in played.messages()}
-    first = next(n for n, i in played.grid.index.items() if i == 0)
-    assert sorted(q["client"] for q in played.rows[1]["quarantined"]) == sorted(asked[first])  # type: ignore[arg-type]

@@ -180,26 +180,33 @@ def test_labels_are_mirrored_and_padding_stays() -> None:
 # ------------------------------------------------------------------------------- a whole federation
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    path = tmp_path_factory.mktemp("honest") / "owners.npz"
+    write_owners(path)
+    return shas(path)
+
+
+def shas(path: Path, nodes: int = 1, seed: int = 0, **keys: Any) -> list[str]:
+    played = play(owners_config(path, **keys), nodes=nodes, seed=seed)
+    assert all(row["quarantined"] == [] for row in played.rows)
+    return [row["model_sha256"] for row in played.rows[1:]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attackers_change_a_run_and_the_same_seed_the_same_way(kind: str, owners: Path) -> None:
-    def shas(nodes: int = 1, seed: int = 0, **keys: Any) -> list[str]:
-        played = play(owners_config(owners, **keys), nodes=nodes, seed=seed)
-        assert all(row["quarantined"] == [] for row in played.rows)
-        return [row["model_sha256"] for row in played.rows[1:]]
-
+def test_attackers_change_a_run_and_the_same_seed_the_same_way(
+    kind: str, owners: Path, honest: list[str]
+) -> None:
     attack = {"attack__kind": kind, "attack__fraction": 0.4}
-    attacked = shas(**attack)
-    assert all(a != b for a, b in zip(attacked, shas(), strict=True))
-    assert attacked == shas(seed=5, **attack)
+    attacked = shas(owners, **attack)
+    assert all(a != b for a, b in zip(attacked, honest, strict=True))
+    assert attacked == shas(owners, seed=5, **attack)
     if kind not in INFORMED:  # which know their own node's clients only
-        assert attacked == shas(nodes=3, **attack)
-    assert shas(attack__kind=kind, attack__fraction=0.0) == shas()
+        assert attacked == shas(owners, nodes=3, **attack)
+
+
+def test_a_share_of_none_is_the_honest_run(owners: Path, honest: list[str]) -> None:
+    assert shas(owners, attack__kind="scale", attack__fraction=0.0) == honest
 
 
 def test_label_flip_trains_the_malicious_on_mirrored_labels(owners: Path, tmp_path: Path) -> None:

@@ -13,24 +13,17 @@ from task.models import MODELS, ModelSpec
 from task.numerics import seeds
 from task.numerics.seeds import rng_for
 from tests.reference import fedala, mlp
-from tests.reference.ditto import Ditto
 from tests.reference.mlp import Params
-from tests.support.kept import losing
 from tests.support.models import Noisy
 from tests.support.personal import (
-    BODY,
-    HEAD,
     Case,
     Reference,
     case_of,
     close,
-    reference_of,
     score,
     small_bn,
     told,
 )
-
-WHOLE = BODY | HEAD
 
 
 @pytest.fixture(autouse=True)
@@ -79,23 +72,6 @@ def test_the_global_model_does_not_notice_the_clients_own(model: str, tmp_path: 
     losses = [[(t, c, m["train-loss"]) for t, c, m in run.lines("train")] for run in (case, plain)]
     assert losses[0] == losses[1]
     assert not any(close(v, case.played.arrays(3), 1e-3) for v in case.kept().values())
-
-
-def test_who_lost_its_own_model_begins_with_the_global_one_of_the_round(tmp_path: Path) -> None:
-    """It is as if dora left after round 2, and another client with her data came."""
-
-    def lose(server_round: int) -> None:
-        if server_round == 3:
-            for path in tmp_path.glob("*/*/*/dora*"):
-                path.unlink()
-
-    case = case_of(tmp_path, "ditto", grid=losing(lose), ditto__lambda=0.7)
-    assert all("dora" in cohort for cohort in case.cohorts)
-    reference = reference_of(case, Ditto, case.train | {"dora again": case.train["dora"]})
-    here, last = case.cohorts[:2], case.cohorts[2]
-    trace = reference([*here, ["dora again" if c == "dora" else c for c in last]])
-    assert close(case.kept()["dora"], trace.personal[3]["dora again"])
-    assert not close(case.kept()["dora"], reference([*here, last]).personal[3]["dora"], 1e-2)
 
 
 def test_behind_ala_both_models_go_by_what_it_made_of_the_global_one(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Finished, Solver
 from task.catalogue.algorithms import ALGORITHMS
 from task.numerics.arrays import Arrays, sha256
+from tests.support.alike import told
 from tests.support.federation import Keep, OneRun, Played, far, owners_config, play, read_by, write_owners
 from tests.support.horizontal import HORIZONTAL
 from tests.support.kept import kept_by, store_of
@@ -126,11 +127,6 @@ def test_a_resumed_run_ends_with_the_bytes_of_one_that_was_not_stopped(
     keys = keys_of(name, tmp_path, checkpoint_every=every)
     whole = play(keys, journal=OneRun())
     want = digests(all_kept(keys, whole))
-    clock = {"seconds", "bytes_up", "bytes_down"}
-
-    def told(played: Played, back_to: int) -> list[dict[str, Any]]:
-        return [{k: v for k, v in r.items() if k not in clock} for r in played.rows if r["round"] > back_to]
-
     for back_to in rounds:
         resumed = play(keys, journal=OneRun(whole.keep.snapshots[back_to]))
         assert len(told(resumed, back_to)) == ROUNDS - back_to

@@ -128,28 +128,6 @@ def test_train_loss_is_the_mean_over_examples_not_over_batches() -> None:
     assert stats["train-loss"] == pytest.approx(sum(math.log1p(math.exp(-v)) for v in (1, 2, 3)) / 3)
 
 
-@pytest.mark.parametrize(
-    ("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.05), (0.9, 0.05), (0.5, 0.3)]
-)
-def test_momentum_and_weight_decay_are_those_of_torch_sgd(momentum: float, decay: float) -> None:
-    x, y = blobs(11)
-    torch.manual_seed(0)
-    ours = nn.Linear(3, 2)
-    theirs = nn.Linear(3, 2)
-    theirs.load_state_dict(ours.state_dict())
-    options = {"momentum": momentum, "weight_decay": decay}
-    train(task_on(ours, x, y, epochs=3, lr=0.2, batch_size=4, **options), plain())
-    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.2, **options)  # type: ignore[arg-type]
-    rng = rng_for(1, seeds.BATCHES, 1, "a")
-    for _ in range(3):
-        order = torch.from_numpy(rng.permutation(11))
-        for rows in order.split(4):
-            optimizer.zero_grad()
-            cross_entropy(theirs(x[rows]), y[rows]).backward()
-            optimizer.step()
-    assert torch.allclose(flat(ours), flat(theirs), rtol=1e-6, atol=1e-7)
-
-
 def test_momentum_is_fresh_every_round() -> None:
     # gradient at w = 0 is -1 (x = 2, y = 1). If the velocity of the first call lived on, the second step
     # from w = 0 would be 0.5 * (1 + 0.9 * 1) = 0.95 and not 0.5.

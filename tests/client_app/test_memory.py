@@ -22,7 +22,7 @@ from task.catalogue.record import FREE, PARAMETERS, Record
 from task.numerics.arrays import Arrays
 from task.storage.client_state import read_kept
 from task.wire import messages as wire
-from tests.support.federation import SIZES, Played, owners_config, play, write_owners
+from tests.support.federation import SIZES, Played, owners_config, play
 
 MASK = Record("mask", FREE, "r_k, another in each round", scope="round")
 COUNT = Record("count", FREE, "trainings of the node's clients", scope="node")
@@ -83,12 +83,6 @@ def masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "masked", Masked)
     monkeypatch.setitem(SOLVERS, "mask", MaskSolver)
     monkeypatch.setitem(SOLVERS, "masked", MaskedSolver)
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def train(owners: Path, nodes: int = 2, **keys: Any) -> Played:

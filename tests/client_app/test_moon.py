@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.solvers import SOLVERS
 from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import Examples, LocalTask, train
@@ -27,9 +26,8 @@ from task.resolve.run_model import parts_of
 from tests.reference.driver import Trace
 from tests.reference.moon import Moon
 from tests.support.federation import far
-from tests.support.kept import kept_by, losing, store_of
 from tests.support.models import Noisy, blobs
-from tests.support.personal import Case, case_of, close, reference_of, told
+from tests.support.personal import Case, case_of, reference_of
 
 
 def reference(run: Case, cohorts: list[list[str]], **knobs: Any) -> Trace:
@@ -40,60 +38,6 @@ def reference(run: Case, cohorts: list[list[str]], **knobs: Any) -> Trace:
 
 def played(folder: Path, mu: float = 3.0, T: float = 0.4, buffer: int = 1, **more: Any) -> Case:
     return case_of(folder, "moon", moon__mu=mu, moon__temperature=T, moon__buffer=buffer, **more)
-
-
-# --------------------------------------------------------------------------------------- the reference
-
-
-def test_the_term_matters_and_buffers_fill(tmp_path: Path) -> None:
-    run = played(tmp_path, buffer=3, num_server_rounds=6, nodes=2)
-    kept = kept_by(run.keys, run.played, "previous")
-    assert max(int(n.partition("/")[0]) for arrays in kept.values() for n in arrays) == 2
-    assert not close(run.played.arrays(4), reference(run, run.cohorts, mu=0.0).models[4], 1e-2)
-
-
-def test_a_client_that_lost_its_models_is_as_new(tmp_path: Path) -> None:
-    """ben loses them before round 3 and has one again in round 4."""
-
-    def act(t: int) -> None:
-        if t == 3:
-            (path,) = tmp_path.glob("tmp*/**/ben.safetensors")
-            path.unlink()
-
-    run = played(tmp_path, fraction_train=1.0, grid=losing(act), num_server_rounds=4)
-    lost = [[f"{c} again" if c == "ben" and t >= 3 else c for c in cs] for t, cs in enumerate(run.cohorts, 1)]
-    trace = reference(run, lost)
-    assert all(close(run.played.arrays(t), want, 1e-4) for t, want in enumerate(trace.models))
-    kept = kept_by(run.keys, run.played, "previous")
-    # "ben again" comes after "ben"
-    last = {k.removesuffix(" again"): arrays for k, arrays in trace.at[-1].kept()["previous"].items()}
-    assert kept.keys() == last.keys()
-    assert all(close(kept[c], last[c], 1e-4) for c in kept)
-    assert not close(trace.models[3], reference(run, run.cohorts).models[3], 1e-3)
-
-
-# ------------------------------------------------------------------------------------------ FedAvg
-
-
-@pytest.mark.parametrize("stack", [0, 1])
-def test_it_leaves_fedavg_in_round_2_and_with_mu_0_never(stack: int, tmp_path: Path) -> None:
-    more = {"fraction_train": 1.0, "stack": stack}
-    fedavg = case_of(tmp_path, "fedavg", **more)
-    assert told(played(tmp_path, mu=0.0, **more)) == told(fedavg)
-    hashes = zip(told(played(tmp_path, mu=1.0, **more))[0], told(fedavg)[0], strict=True)
-    assert [a == b for a, b in hashes] == [True, True, False, False]
-
-
-def test_the_spread_over_nodes_changes_no_byte(tmp_path: Path) -> None:
-    """Though new clients and others train in one stack or in several."""
-    runs = [played(tmp_path, buffer=2, nodes=n) for n in (1, 2, 5)]
-    assert told(runs[0]) == told(runs[1]) == told(runs[2])
-    seen: set[str] = set()
-    mixed = []
-    for cohort in runs[0].cohorts:
-        mixed.append(0 < len(seen & {*cohort}) < len(cohort))
-        seen |= {*cohort}
-    assert any(mixed)
 
 
 # ---------------------------------------------------------------------------------------- one client
@@ -224,27 +168,6 @@ def test_features_of_length_0_have_the_cosine_0_and_no_gradient() -> None:
     assert g.tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("stack", [1, 2])
-def test_where_both_models_are_one_the_term_is_log_2_and_has_no_gradient(stack: int) -> None:
-    program, K = program_of(net(), stack)
-    received = state_of(net())
-    data = examples([4] * K)
-    batch = Batch(
-        data.x.view(K, 4, 6), data.y.view(K, 4), torch.full((K,), 0.25), rows=torch.arange(4 * K).view(K, 4)
-    )
-    found = []
-    for kept in ({}, record(received)):
-        task = task_of(program, received, data, "ab"[:K])
-        solver = solver_of([kept] * K, mu=5.0)
-        solver.begin(task)
-        task.params = [p + 0.1 for p in task.params]
-        found.append(solver.gradient(task, batch))
-    (plain, g), (loss, h) = found
-    torch.testing.assert_close(loss - plain, torch.full((K,), 5 * math.log(2)))
-    for a, b in zip(g.tensors(), h.tensors(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-
-
 def chain(seed: int) -> nn.Sequential:
     """Return layers with batch normalisation and dropout among them."""
     with torch.random.fork_rng(devices=[]):
@@ -338,11 +261,3 @@ def test_kept_models_of_another_form_are_refused() -> None:
     short = {n: a for n, a in state_of(net()).items() if n != "3.bias"}
     with pytest.raises(FieldError, match=r"previous/0.*missing \['3.bias'\]"):
         solver_of([record(short)]).begin(task)
-
-
-def test_it_is_registered_and_keeps_what_it_says(tmp_path: Path) -> None:
-    assert SOLVERS["moon"] is MoonSolver
-    run = played(tmp_path, num_server_rounds=1)
-    kept = store_of(run.keys).load(run.cohorts[0][0], "moon")
-    assert kept is not None
-    assert {*kept.fields} == {"previous"}

@@ -20,7 +20,7 @@ from task.models import MODELS, ModelSpec, build_model
 from task.models.layer_split import features_of, last_linear_path, private_names
 from task.resolve.read import read_config
 from task.tasks import check_goal
-from tests.reference import apfl, fedem, fedphp, fedrod, ifca, knn_per, mlp
+from tests.reference import apfl, fedem, fedphp, ifca, knn_per, mlp
 from tests.reference import feddbe as dbe
 from tests.reference.fedbabu import FedBABU
 from tests.reference.mlp import Params
@@ -59,15 +59,6 @@ def test_fedbabu_is_fine_tuned_before_it_is_measured(tune: str, names: set[str],
     assert not list(Path(case.keys["state-dir"]).rglob("*.safetensors"))
 
 
-def test_fedbabu_by_hand() -> None:
-    """pred = h b x, l = pred^2 / 2, x = 1, h = 2, b = 1, rate 0.1; then one step of both parts."""
-    h, b = 2.0, 1.0
-    b -= 0.1 * h * b * h
-    assert b == pytest.approx(0.6)  # FedAvg would have moved h to 1.8 too
-    h, b = h - 0.1 * h * b * b, b - 0.1 * h * b * h
-    assert (h, b) == (pytest.approx(1.928), pytest.approx(0.36))
-
-
 # ---------------------------------------------------------------------------------------- LG-FedAvg
 
 
@@ -103,15 +94,6 @@ def test_the_balanced_softmax_by_hand() -> None:
     assert loss.item() == pytest.approx(1.386294, abs=1e-6)
     assert logits.grad is not None
     assert logits.grad.tolist() == [pytest.approx([0.75, -0.75, 0.0])]
-
-
-def test_the_reference_of_fedrod_has_the_slope_of_its_loss() -> None:
-    rng = np.random.default_rng(3)
-    shapes = {"1.weight": (4, 3), "1.bias": (4,), "3.weight": (2, 4), "3.bias": (2,)}
-    w = {n: rng.normal(size=s) for n, s in shapes.items()}
-    x, y, prior = rng.normal(size=(5, 3)), np.array([0, 1, 1, 0, 1]), np.log([2.0, 3.0])
-    loss = lambda v: mlp.cross_entropy(mlp.scores(v, x) + prior, y)[0]  # noqa: E731
-    assert close(fedrod.balanced_gradient(w, x, y, prior), mlp.numeric(loss, w), 1e-6)
 
 
 # --------------------------------------------------------------------------------------------- APFL

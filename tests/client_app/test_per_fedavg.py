@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from client_app.solvers import SOLVERS
 from client_app.solvers.per_fedavg import PerFedAvgSolver
-from client_app.solvers.sgd import Solver
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import Batch, Dense, Gradient, Single
-from task.catalogue.algorithms import ALGORITHMS
+from client_app.training.programs import Batch, Single
 from task.config.knobs import Config
 from task.config.personal_sections import PerFedAvgConfig
 from task.numerics.arrays import state_of
-from tests.support.models import Bytes, Noisy, OneNumber, blobs, task_on
-from tests.support.personal import case_of, close
+from tests.support.models import Bytes, Noisy, OneNumber, blobs, sigmoid, task_on
 
 
 def solver_of(alpha: float = 0.1, form: str = "fo") -> PerFedAvgSolver:
@@ -28,24 +23,7 @@ def solver_of(alpha: float = 0.1, form: str = "fo") -> PerFedAvgSolver:
     return PerFedAvgSolver(Config(per_fedavg=knobs), {}, {}, [{}])
 
 
-def test_the_forms_differ(tmp_path: Path) -> None:
-    more = {"per_fedavg__alpha": 0.2, "num_server_rounds": 2, "local_epochs": 1}
-    fo, hf = (case_of(tmp_path, "per-fedavg", per_fedavg__form=form, **more) for form in ("fo", "hf"))
-    assert not close(fo.played.arrays(1), hf.played.arrays(1), 1e-3)
-
-
-def test_nothing_is_kept(tmp_path: Path) -> None:
-    entry = ALGORITHMS["per-fedavg"]
-    assert (entry.keeps, entry.batched, entry.solver) == ((), False, "per-fedavg")
-    case = case_of(tmp_path, "per-fedavg", num_server_rounds=1)
-    assert not list(Path(case.keys["state-dir"]).rglob("*.safetensors"))
-
-
 # --------------------------------------------------------------------------------------------- by hand
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 def pair(w: float = 0.0, **options: Any) -> LocalTask:
@@ -161,33 +139,6 @@ def test_one_example_is_both_halves() -> None:
     assert task.states()[0]["w"].tolist() == pytest.approx([0.5 * 2 * sigmoid(-0.8)])
 
 
-class SecondHalves(Solver):
-    """SGD on the second half of each batch."""
-
-    def gradient(self, task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Gradient]:
-        b = batch.x.shape[1]
-        half = b // 2
-        scale = torch.tensor([1 / (b - half)])
-        loss, gradient = task.program.gradient(
-            task.params, Batch(batch.x[:, half:], batch.y[:, half:], scale)
-        )
-        return loss, Dense(gradient.tensors())
-
-
-@pytest.mark.parametrize("form", ["fo", "hf"])
-def test_alpha_0_is_sgd_on_the_second_halves(form: str) -> None:
-    x, y = blobs(23)
-    found = []
-    for solver in (solver_of(0.0, form), SecondHalves(Config(), {}, {}, [{}])):
-        torch.manual_seed(0)
-        task = task_on(torch.nn.Linear(3, 2), x, y, epochs=3, batch_size=5, momentum=0.9)
-        stats = train(task, solver)
-        found.append((task.states()[0], stats))
-    (got, stats), (want, losses) = found
-    assert close(got, want, 1e-6)
-    assert stats[0]["train-loss"] == pytest.approx(losses[0]["train-loss"])
-
-
 def test_the_parts_of_text_are_weighed_by_their_bytes() -> None:
     """At alpha = 0 the loss is the mean over the bytes of D' that count; padding does not."""
     x = torch.tensor([[0, 1, 2], [3, 4, 0], [1, 1, 1]])
@@ -247,7 +198,3 @@ def test_statistics_move_with_the_first_halves_at_w_alone(form: str) -> None:
     assert state["norm.num_batches_tracked"] == 1
     want = 0.1 * model.frozen(x[:4]).mean(0).detach()
     assert state["norm.running_mean"] == pytest.approx(want.numpy(), rel=1e-5)
-
-
-def test_it_is_registered() -> None:
-    assert SOLVERS["per-fedavg"] is PerFedAvgSolver

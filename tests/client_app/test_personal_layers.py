@@ -6,8 +6,7 @@ references get the very cohorts, batches and splits of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
 from client_app.data.node import open_node
@@ -24,17 +22,11 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.errors import DataError
 from task.models import MODELS, ModelSpec
 from task.resolve.read import read_config
-from task.resolve.run_model import parts_of
 from task.wire import messages as wire
 from tests.reference import mlp
-from tests.reference.fedper import FedPer, LocalOnly, PrivateLayers
 from tests.reference.mlp import Params
-from tests.support.federation import Played, batches_of, play, write_owners
-from tests.support.grid import LocalGrid
-from tests.support.kept import kept_by, losing
+from tests.support.federation import batches_of, write_owners
 from tests.support.personal import (
-    AFTER,
-    BODY,
     CASES,
     HEAD,
     Case,
@@ -43,13 +35,10 @@ from tests.support.personal import (
     check_metrics,
     close,
     keys_of,
-    reference_of,
     score,
     small_bn,
     told,
 )
-
-PRIVATE = {"fedper": HEAD, "fedrep": HEAD, "local-only": BODY | HEAD}
 
 
 def test_fedrep_tells_the_loss_of_its_second_phase(tmp_path: Path) -> None:
@@ -61,19 +50,6 @@ def test_fedrep_tells_the_loss_of_its_second_phase(tmp_path: Path) -> None:
         assert got["train-loss"] == pytest.approx(mlp.loss_and_gradient(headed, *case.train[c])[0], rel=1e-5)
 
 
-def test_without_a_private_layer_they_are_fedavg_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """FedRep is FedAvg that weighs all clients alike."""
-    more: dict[str, Any] = {"stragglers": 0.5, "momentum": 0.5, "nodes": 2}
-    weights: dict[str, Any] = {"fedper": "examples", "fedrep": "uniform"}
-    for name, weight in weights.items():
-        monkeypatch.setitem(ALGORITHMS, "fedavg", replace(ALGORITHMS["fedavg"], weight=weight))
-        plain = told(case_of(tmp_path, "fedavg", **more))
-        assert len(set(plain[0])) == 4
-        assert told(case_of(tmp_path, name, personal__layers=0, **more), hide=AFTER) == plain
-
-
 def test_with_private_layers_only_they_are_training_alone_to_the_bit(tmp_path: Path) -> None:
     alone = case_of(tmp_path, "local-only", nodes=2)
     for name in ("fedper", "fedrep"):
@@ -81,49 +57,6 @@ def test_with_private_layers_only_they_are_training_alone_to_the_bit(tmp_path: P
         assert told(private) == told(alone)
         for c, arrays in alone.kept().items():
             assert all(np.array_equal(private.kept()[c][n], a) for n, a in arrays.items())
-
-
-@pytest.mark.parametrize("kind", [FedPer, LocalOnly])
-def test_a_client_that_lost_its_part_in_mid_run_goes_on_as_a_new_one(
-    kind: type[PrivateLayers], tmp_path: Path
-) -> None:
-    """It is as if dora left after round 2, and another client with her data came."""
-
-    def lose(server_round: int) -> None:
-        if server_round == 3:
-            files = list(tmp_path.glob("*/*/*/dora*"))
-            assert files
-            for path in files:
-                path.unlink()
-
-    name = kind.algorithm
-    case = case_of(tmp_path, name, grid=losing(lose))
-    assert all("dora" in cohort for cohort in case.cohorts)
-    reference = reference_of(case, kind, case.train | {"dora again": case.train["dora"]})
-    here, last = case.cohorts[:2], sorted(case.cohorts[2])
-    trace, unaware = (
-        reference([*here, ["dora again" if c == "dora" else c for c in last]]),
-        reference([*here, last]),
-    )
-    for t, want in enumerate(trace.models):
-        assert close(case.played.arrays(t), want)
-    assert close(case.kept()["dora"], {n: trace.personal[3]["dora again"][n] for n in PRIVATE[name]})
-    assert not close(case.kept()["dora"], {n: unaware.personal[3]["dora"][n] for n in PRIVATE[name]}, 1e-2)
-
-
-# -------------------------------------------------------------------------------------------- FENDA
-
-
-def test_a_twin_shares_one_of_its_extractors(tmp_path: Path) -> None:
-    case = case_of(tmp_path, "fenda", num_server_rounds=1)
-    assert set(case.played.arrays(1)) == {"shared.1.weight", "shared.1.bias"}
-    assert set(next(iter(case.kept().values()))) == {
-        "local.1.weight",
-        "local.1.bias",
-        "head.weight",
-        "head.bias",
-    }
-    assert case.w0["head.weight"].shape == (3, 128)
 
 
 # -------------------------------------------------------------------------------------------- FedBN
@@ -197,75 +130,6 @@ def test_normalisation_layers_and_their_statistics_are_each_clients_own(
     check_metrics(case, trace, reference, bn_score)
     for name in NORM - {"2.num_batches_tracked"}:
         assert len({a[name].tobytes() for a in kept.values()}) == len(kept) > 3, name
-
-
-# ------------------------------------------------------------------------------ nothing else is sent
-
-
-class Recording(LocalGrid):
-    """Keeps every message of training and evaluation, down and up, after its way over the wire."""
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        given = list(messages)
-        ids = list(super().push_messages(given))
-        both = [*given, *(self.replies[i] for i in ids)]
-        kinds = {"train", "evaluate"}
-        self.seen = [*getattr(self, "seen", []), *(m for m in both if m.metadata.message_type in kinds)]
-        return ids
-
-
-def sent_names(played: Played) -> set[str]:
-    """Return the names of all arrays in all messages, and of records that have none."""
-    messages = played.grid.seen  # type: ignore[attr-defined]
-    assert len(messages) == 2 * 2 * 2 * len(played.selected())
-    records = [r for m in messages for r in m.content.array_records.values()]
-    assert all({*r} for r in records)
-    return {n for r in records for n in r}
-
-
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedbn", "fenda"])
-def test_no_message_holds_a_tensor_of_the_private_part(name: str, small: str, tmp_path: Path) -> None:
-    model = small if name == "fedbn" else "mlp"
-    keys = keys_of(tmp_path, name, model=model, num_server_rounds=2, fraction_train=1.0)
-    played = play(keys, nodes=2, grid_type=Recording)
-    config = read_config(keys)
-    parts = parts_of(open_node(config, {}).model(), config)
-    assert parts.private
-    assert sent_names(played) == {*parts.shared}
-    for kept in kept_by(keys, played, "personal").values():
-        assert {*kept} == {*parts.private}
-
-
-def test_a_client_alone_sends_and_gets_no_array(tmp_path: Path) -> None:
-    keys = keys_of(tmp_path, "local-only", num_server_rounds=2)
-    played = play(keys, nodes=2, grid_type=Recording)
-    messages = played.grid.seen  # type: ignore[attr-defined]
-    assert len(messages) == 2 * 2 * 2 * 2
-    assert [len(m.content.array_records) for m in messages] == [0] * len(messages)
-    assert len({row["model_sha256"] for row in played.rows}) == 1
-    one_layer = 4 * 64 * 4
-    assert all(row["bytes_down"] + row["bytes_up"] < one_layer for row in played.rows[1:])
-
-
-def test_the_normalisation_of_the_bundled_network_stays_at_the_clients(tmp_path: Path) -> None:
-    """Pictures of 4 x 4, through two convolutions: running statistics differ and are never sent."""
-    rng, n = np.random.default_rng(8), 24
-    x = (
-        rng.normal(size=(n, 1, 4, 4)).astype(np.float32)
-        * np.linspace(1, 3, n, dtype=np.float32)[:, None, None, None]
-    )
-    owner = np.repeat(["anna", "ben"], n // 2)
-    np.savez(
-        tmp_path / "owners.npz", x=x, y=np.arange(n) % 3, client=owner, x_test=x[:3], y_test=np.arange(3)
-    )
-    keys = keys_of(tmp_path, "fedbn", model="cnn-bn", num_server_rounds=2, fraction_train=1.0, local_epochs=1)
-    played = play(keys, nodes=2, grid_type=Recording)
-    norms = {n for n in open_node(read_config(keys), {}).initial() if n.split(".")[0] in ("1", "5", "10")}
-    assert len(norms) == 3 * 5
-    assert not sent_names(played) & norms
-    anna, ben = kept_by(keys, played, "personal").values()
-    assert {*anna} == {*ben} == norms
-    assert not any(np.array_equal(anna[n], ben[n]) for n in norms if not n.endswith("num_batches_tracked"))
 
 
 # -------------------------------------------------------------------------------------- centralised

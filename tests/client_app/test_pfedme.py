@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,56 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.solvers import SOLVERS
 from client_app.solvers.pfedme import PFedMeSolver
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import Dense, Single, program_of
-from strategies import STRATEGIES
+from client_app.training.programs import Dense, Single
 from strategies.engine.state import AggregatedReplies, ServerState
-from strategies.rules.pfedme import PFedMe, server_update
-from task.catalogue.algorithms import ALGORITHMS
+from strategies.rules.pfedme import server_update
 from task.config.knobs import Config
 from task.config.personal_sections import PFedMeConfig
 from task.config.sections import TrainConfig
-from task.models import build_model
-from task.numerics.arrays import Arrays, state_of
-from task.numerics.seeds import rng_for
-from tests.reference import pfedme
-from tests.support.kept import losing
-from tests.support.models import Noisy, OneNumber, blobs, task_on
-from tests.support.personal import Case, case_of, check_metrics, close, reference_of
-
-WHOLE = ("1.weight", "1.bias", "3.weight", "3.bias")
-KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}
-
-
-def played(folder: Path, **more: Any) -> Case:
-    return case_of(folder, "pfedme", **KNOBS | {"pfedme__beta": 1.0} | more)
-
-
-def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path: Path) -> None:
-    """anna loses it before round 2 and has no other until she takes part again, in round 4."""
-
-    def act(t: int) -> None:
-        if t == 2:
-            (path,) = tmp_path.glob("tmp*/**/anna.safetensors")
-            path.unlink()
-
-    case = played(tmp_path, grid=losing(act), num_server_rounds=4)
-    assert ["anna" in cohort for cohort in case.cohorts] == [True, False, False, True]
-    again = [*case.cohorts[:3], [f"{c} again" if c == "anna" else c for c in case.cohorts[3]]]
-    both = case.train | {f"{c} again": data for c, data in case.train.items()}
-    reference = reference_of(case, pfedme.PFedMe, both)
-    personal = reference(again).personal
-    for t in range(2, 5):
-        personal[t]["anna"] = personal[t]["anna again"]
-    untouched = played(tmp_path, num_server_rounds=4)
-    lost, kept = (
-        {t: got["loss"] for t, c, got in run.lines("evaluate") if c == "anna"} for run in (case, untouched)
-    )
-    assert [lost[t] == kept[t] for t in (1, 2, 3, 4)] == [True, False, False, True]
-    check_metrics(case, SimpleNamespace(personal=personal), reference)
-
+from tests.support.models import Noisy, OneNumber, blobs, sigmoid, task_on
 
 # ------------------------------------------------------------------------------------------- the client
 
@@ -68,10 +26,6 @@ def test_a_client_that_lost_its_theta_is_measured_with_what_it_receives(tmp_path
 def solver_of(lam: float, steps: int, inner_lr: float, K: int = 1) -> PFedMeSolver:
     knobs = PFedMeConfig(lambda_=lam, steps=steps, inner_lr=inner_lr)
     return PFedMeSolver(Config(pfedme=knobs), {}, {}, [{}] * K)
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 def test_two_batches_by_hand() -> None:
@@ -121,33 +75,6 @@ def test_theta_goes_to_the_proximal_point_of_a_quadratic(steps: int) -> None:
     assert loss.tolist() == [a / 2 * (16 + 25)]  # before the steps
     if steps == 60:  # then a step of w is one along the gradient of the envelope
         torch.testing.assert_close(gradient.tensors()[0], a * (nearest - c), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_clients_of_a_stack_are_what_they_are_alone(model: str) -> None:
-    """Short batches, and clients that are done before others, theta too."""
-    sizes, shape = [9, 8, 5], (1, 8, 8)
-    x = torch.from_numpy(np.random.default_rng(7).normal(size=(sum(sizes), *shape)).astype(np.float32))
-    y = torch.arange(sum(sizes)) % 3
-
-    def run(rows: slice, sizes: list[int], names: str) -> list[tuple[Arrays, Arrays]]:
-        program, K = program_of(build_model(model, shape, 3, seed=2), len(names))
-        assert len(names) == K
-        rngs = [rng_for(1, "batches", 1, c) for c in names]
-        received = state_of(build_model(model, shape, 3, seed=2))
-        examples, config = Examples(x[rows], y[rows], sizes), TrainConfig(batch_size=4, momentum=0.5)
-        task = LocalTask(program, received, examples, [2] * K, 0.1, config, rngs)
-        solver = solver_of(2.0, 2, 0.1, K)
-        solver.begin(task)
-        finished = solver.finish(task, train(task, solver))
-        return [(upload.arrays["arrays"], keep["personal"]) for upload, keep in finished]
-
-    together = run(slice(None), sizes, "abc")
-    for k, c in enumerate("abc"):
-        first = sum(sizes[:k])
-        (alone,) = run(slice(first, first + sizes[k]), [sizes[k]], c)
-        assert all(close(a, b, 1e-5) for a, b in zip(together[k], alone, strict=True))
-        assert not close(*alone, 1e-3)
 
 
 def test_running_statistics_follow_theta_go_up_and_are_kept() -> None:
@@ -208,18 +135,3 @@ def test_beta_1_is_the_mean_to_the_last_bit() -> None:
     reduced = AggregatedReplies({"arrays": mean}, ("a",), np.array([1]), trainable=("w",))
     new, _ = server_update(ServerState(w), reduced, Config())
     assert np.array_equal(new.arrays["w"], mean["w"])
-
-
-def test_the_mean_is_uniform_whatever_the_sizes(tmp_path: Path) -> None:
-    case = played(tmp_path, num_server_rounds=1, fraction_train=1.0)
-    uniform, by_size = (
-        reference_of(case, pfedme.PFedMe, uniform=u)(case.cohorts).models[1] for u in (True, False)
-    )
-    assert close(case.played.arrays(1), uniform)
-    assert not close(case.played.arrays(1), by_size, 1e-3)
-
-
-def test_it_is_registered() -> None:
-    assert SOLVERS["pfedme"] is PFedMeSolver
-    assert STRATEGIES["pfedme"].rule_type is PFedMe
-    assert (ALGORITHMS["pfedme"].rule, ALGORITHMS["pfedme"].weight) == ("pfedme", "uniform")

@@ -12,15 +12,11 @@ from torch import nn
 
 from client_app.solvers import SOLVERS, Solver
 from client_app.training.loop import LocalTask, train
-from task.config.algorithm_sections import FedProxConfig
+from task.config.algorithm_sections import FedProxConfig, ScaffoldConfig
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, state_of
 from task.wire.messages import ClientUpdate
-from tests.support.models import ALONE, Noisy, OneNumber, blobs, flat, solver_of, task_on
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
+from tests.support.models import ALONE, Noisy, OneNumber, blobs, flat, one, sigmoid, solver_of, task_on
 
 
 def solver(name: str, *, mu: float = 0.0, **fedprox: Any) -> Solver:
@@ -39,11 +35,6 @@ def solve(
         stats = train(task, s) if s.trains else []
         (finished,) = s.finish(task, stats)
         return finished
-
-
-def one(w: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(w), torch.tensor([2.0]), torch.tensor([1]), **options)
 
 
 def test_sgd_uploads_the_model_after_its_steps() -> None:
@@ -146,26 +137,34 @@ def test_a_client_that_is_at_its_minimum_has_no_gamma() -> None:
     assert all(math.isfinite(v) for v in upload.scalars.values())
 
 
-def test_mu_0_is_plain_sgd_to_the_last_bit() -> None:
-    x, y = blobs(23)
-    for measured in (False, True):
-        uploads = []
-        for name in ("sgd", "fedprox"):
-            torch.manual_seed(0)
-            task = task_on(nn.Linear(3, 2), x, y, epochs=3, batch_size=5, momentum=0.9)
-            uploads.append(solve(name, task, gamma=measured)[0].arrays["arrays"])
-        assert all(np.array_equal(uploads[0][k], uploads[1][k]) for k in uploads[0])
+MEASURING: dict[str, tuple[Config, dict[str, float]]] = {
+    "fedprox": (Config(), {"proximal-mu": 0.0}),
+    "adaptive-tau": (Config(), {"local-steps": 5}),
+    "scaffold": (Config(scaffold=ScaffoldConfig(option="I")), {}),
+}
 
 
-def test_measuring_changes_nothing_of_what_is_measured() -> None:
+@pytest.mark.parametrize("name", MEASURING)
+def test_measuring_changes_nothing_of_what_is_measured(name: str) -> None:
     """With dropout and batch norm too: the same masks are drawn, the running statistics are not touched."""
     states = []
-    for name, measured in (("sgd", False), ("fedprox", False), ("fedprox", True)):
-        task = task_on(Noisy(), *blobs(23), epochs=2, batch_size=5)
-        states.append(solve(name, task, gamma=measured)[0].arrays["arrays"])
-    for other in states[1:]:
-        differ = [k for k in states[0] if not np.array_equal(states[0][k], other[k])]
-        assert differ == []
+    config, scalars = MEASURING[name]
+    for kind in ("sgd", name):
+        task = task_on(Noisy(), *blobs(23), epochs=2, batch_size=5, momentum=0.5, local_steps=5)
+        own = {n: task.received[n] for n in task.program.names}
+        zeros = {n: np.zeros_like(a) for n, a in own.items()}
+        kept = (
+            {"local-model": {n: a + np.float32(0.1) for n, a in own.items()}}
+            if kind == "adaptive-tau"
+            else {}
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            made = SOLVERS[kind](config, {"lr": task.lr, **scalars}, {"control": zeros}, [kept])
+            made.begin(task)
+            ((upload, _),) = made.finish(task, train(task, made))
+        states.append(upload.arrays["arrays"])
+    assert all(np.array_equal(a, states[1][n]) for n, a in states[0].items())
 
 
 def test_state_holds_buffers_and_gradients_do_not() -> None:

@@ -18,11 +18,7 @@ from task.numerics.arrays import sha256
 from task.resolve.read import read_config
 from task.resolve.run_model import check_model
 from tests.support.brought import NET, imported_from
-from tests.support.federation import read_by
-from tests.support.horizontal import HORIZONTAL
-from tests.support.shapes import by_shape
 
-PLAIN = {"fsvrg-sparse", "fedsgd", "qfedsgd", "signsgd"}  # as in `test_brought`
 OWN = '''
 from dataclasses import replace
 
@@ -173,18 +169,6 @@ def _node(tmp_path: Path, **keys: object) -> Node:
         "local-test-fraction": 0.2, "state-dir": str(tmp_path / "state"),
     }  # fmt: skip
     return open_node(read_config({**usual, **keys}), {})
-
-
-@pytest.mark.parametrize("name", by_shape(((n,) for n in sorted(HORIZONTAL)), 2))
-def test_a_model_that_trains_passes_under_every_algorithm(name: str, tmp_path: Path) -> None:
-    model = "brought_net:" + ("plain" if name in PLAIN else "Small")
-    keys = {
-        "algorithm": name, "model": model, "dataset": "digits", "num-clients": 4, "max-examples": 92,
-        "batch-size": 10, "state-dir": str(tmp_path / "state"), "adaptive-tau.budget": 1.0,
-        "public.examples": 8,
-    }  # fmt: skip
-    node = open_node(read_config(read_by(keys)), {})
-    try_out(node)
 
 
 @pytest.mark.parametrize("solver", ["Listed", "Foreach", "InPlace", "Values"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -58,23 +59,26 @@ class Server:
         self.heard: list[bytes] = []
         self._answer, self._socket = answer, socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
-        held = []
-        while True:
-            try:
-                call, _ = self._socket.accept()
-            except OSError:
-                return
-            self.heard.append(call.recv(1000))
-            call.sendall(self._answer)
-            if self._answer:
-                call.close()
-            else:
-                held.append(call)  # stays open without a word
+        with ExitStack() as held:  # a call that gets no answer stays open without a word
+            while True:
+                try:
+                    call, _ = self._socket.accept()
+                except OSError:
+                    return
+                held.enter_context(call)
+                with suppress(OSError):
+                    self.heard.append(call.recv(1000))
+                    call.sendall(self._answer)
+                if self._answer:
+                    call.close()
 
     def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
         self._socket.close()
 
 

@@ -13,6 +13,7 @@ from client_app.app import make_app
 from server_app.app import run
 from server_app.deploy.link.jobs import STOPPED, Job, Jobs
 from server_app.deploy.link.stopped import finish_stopped
+from server_app.engines import federation as engine
 from task.errors import BouquetError
 from task.resolve.read import read_config
 from tests.server_app.test_app import KEYS, Stopped
@@ -40,6 +41,36 @@ def test_a_stopped_run_gets_its_result_and_model(stopped: Path) -> None:
     result = json.loads((stopped / "result.json").read_text())
     assert (result["stopped"], result["rounds"]) == ("by the user", 2)
     assert (stopped / "model.safetensors").exists()
+
+
+def test_ctrl_c_ends_a_federation_and_writes_the_result_when_none_of_its_processes_is_left(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {}
+
+    def sleep(module: str, *command: str) -> list[str]:
+        commands[command[0]] = command
+        return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    def leave(fed: engine.Federation) -> None:
+        assert all(process.poll() is not None for process in fed.processes.values())
+        left(fed)
+
+    left = engine.Federation.leave
+    monkeypatch.setattr(engine, "module_command", sleep)
+    monkeypatch.setattr(engine, "_await_link", lambda fed: None)
+    monkeypatch.setattr(engine.Federation, "leave", leave)
+
+    def stop() -> None:
+        with engine.federation({"ada": ["--partition", "0/1"]}, stopped.parent) as fed:
+            fed.job = Job("trial", {}, "id")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert {"link", "node"} == commands.keys()
+    assert commands["node"][2:] == ("--partition", "0/1")
+    assert json.loads((stopped / "result.json").read_text())["stopped"] == "by the user"
 
 
 def test_nothing_is_written_once_the_job_was_submitted_again(stopped: Path) -> None:

@@ -38,9 +38,9 @@ CARD = {
 @case(
     "S19",
     "A file names code: a model's card, config.json, a transcript, a recipe, a sweep's queue",
-    "nothing of it is imported unless the user names the package; never from the standard library",
-    "bouquet predict of a model file whose card names a module of the working directory, os:mkdir, and a "
-    "torch.py there that would take the place of the installed one",
+    "nothing in it is imported unless the user names the package, and never from the standard library",
+    "bouquet predict of a model file whose card names a module of the working directory, or os:mkdir; a "
+    "torch.py there that would shadow the installed one",
     tests=(
         "tests/server_app/test_origin.py::test_it_is_known_of_every_command_which_files_it_reads_that_name_code",
         "tests/server_app/test_origin.py::test_no_command_runs_code_that_a_file_names",
@@ -74,9 +74,9 @@ def files(rig: Rig) -> str:
 @case(
     "S20",
     'A run names what an allowed package imports (packages = ["helper"], helper:shutil.rmtree)',
-    "refused: a reference never leads through a module, and what it names is defined in an allowed package",
-    "the package lies in the code folders of the link and of all nodes, whose policies allow it; a run names "
-    "shutil.rmtree by way of it",
+    "refused: a reference never leads through a module, and its target is defined in an allowed package",
+    "the package lies in the code folders of the link and of all nodes, whose policies allow it; a run "
+    "names shutil.rmtree through it",
     tests=(
         "tests/task/test_references.py::test_nothing_is_reached_through_an_allowed_package",
         "tests/task/test_references.py::test_what_lies_in_an_allowed_package_is_found",
@@ -107,9 +107,9 @@ def through(rig: Rig) -> str:
 
 @case(
     "S21",
-    "A server alone tests which ids a party of a vertical run has",
+    "A lying server tests which ids a party of a vertical run has",
     "refused: a party masks only what the party before it has signed, one set at each hop",
-    "a server that has two parties with kits mask points of ids that it guesses",
+    "a server makes two parties with kits mask points of ids that it guesses",
     tests=(
         "tests/vertical/test_proofs.py::test_a_lying_server_is_refused",
         "tests/vertical/test_proofs.py::test_without_proofs_a_lying_server_finds_out_which_ids_a_party_has",
@@ -131,7 +131,7 @@ def guesses(rig: Rig) -> str:
 @case(
     "S22",
     "An app's bundle of 300 kB that unpacks to 300 MB",
-    "refused on link and nodes before anything is unpacked; memory and disk stay as they are",
+    "link and nodes refuse it before anything is unpacked; memory and disk stay as they are",
     "bundles whose list of files, pyproject.toml or any other file is 300 MB of zeros",
     tests=(
         "tests/deploy/test_warm.py::test_a_bundle_that_unpacks_to_hundreds_of_megabytes_is_not_unpacked",

@@ -18,20 +18,21 @@ TRUDY = "trudy"
 @case(
     "S11",
     "Scalars outside their range: losses, accuracies, counts, more examples than were registered",
-    "each is refused, named and logged; the model is what it would be without them, the run goes on",
-    "a hostile node with a good key sends one after the other",
+    "each is refused, named and logged; the model is the same as without them; the run goes on",
+    "a hostile node with a valid key sends them one by one",
     tests=("tests/strategies/test_ranges.py",),
 )
 def out_of_range(rig: Rig) -> str:
-    lines = named(rig, OUT_OF_RANGE)
+    found = attacked(rig)
+    lines = named(found, OUT_OF_RANGE)
     some = lines["more examples than it registered"]
-    return f"{len(lines)} kinds refused and named ({some[:110]}); {attacked(rig)['words']}"
+    return f"{len(lines)} kinds refused and named ({some[:110]}); {found['words']}"
 
 
 @case(
     "R21",
-    "A finite reply from whose model the honest clients' training overflows",
-    "the run goes back to the last model that they could train from, says so, and ends as finished",
+    "A finite reply after which the honest clients' training overflows",
+    "the run goes back to the last model that they could train from, says so, and finishes",
     "a hostile node sends the model times 2e7 in round 1",
     tests=("tests/strategies/test_recovery.py", "tests/task/test_norms.py"),
 )

@@ -24,8 +24,10 @@ IDLE = 1200
 @case(
     "S13",
     "A local user with ca.crt at the Control API",
-    "every method is refused without the kit's secret; all nodes may still join; with too few, status is red",
-    "every method of Control on the link's machine, without a proof and with guessed ones, during a run",
+    "every method is refused without the kit's secret; all nodes may still join; with too few nodes the "
+    "status is red",
+    "every method of Control is called on the link's machine, without a proof and with guessed ones, "
+    "during a run",
     tests=(
         "tests/deploy/test_gate.py",
         "tests/deploy/test_status.py::test_it_is_red_when_fewer_nodes_may_join_than_a_run_needs",
@@ -49,8 +51,8 @@ def local_user(rig: Rig) -> str:
 @case(
     "S15",
     f"{IDLE} idle connections to the Fleet API",
-    "a run goes on, a new node gets in, the idle ones are closed",
-    f"{IDLE} TCP connections on which nothing comes, before and while a run begins and a node joins",
+    "a run goes on, a new node can join, the idle ones are closed",
+    "1200 silent TCP connections, before and while a run begins and a node joins",
     tests=(
         "tests/deploy/test_connections.py",
         "tests/deploy/test_fleet_relay.py::test_idle_connections_keep_nobody_out",
@@ -74,8 +76,9 @@ def idle_connections(rig: Rig) -> str:
 
 @case(
     "S17",
-    "What a task's process tells its parent; markup in a node's version",
-    "nothing that a process writes is run or grows; `bouquet status` shows what nodes say as text",
+    "A task's process sends its parent harmful records; a node's version contains markup",
+    "nothing that a process writes is executed or grows without bound; `bouquet status` shows nodes' texts "
+    "as plain text",
     "a status with markup, emoji codes and control characters in every text; pickles, floods and records out "
     "of order in the pipe of a task",
     tests=("tests/deploy/test_telling.py", "tests/server_app/test_terminal.py"),
@@ -102,8 +105,8 @@ def words_from_outside(rig: Rig) -> str:
 @case(
     "R24",
     "Disk full in runs/",
-    "the health check is red within 30 s, the run goes on by itself when there is room; same final model",
-    "a file that fills the disk of the result folders, for two attempts at least",
+    "the health check is red within 30 s; the run goes on by itself when there is room; same final model",
+    "a file fills the disk of the result folders, for two attempts at least",
     tests=(
         "tests/deploy/test_runner.py::test_a_full_disk_is_waited_for_however_long",
         "tests/server_app/test_app.py::test_a_full_disk_is_no_wrong_key_wherever_it_is_met",

@@ -13,7 +13,7 @@ DATABASE_BYTES = 16 << 20
 @case(
     "R20",
     "A long run",
-    "no failed round, memory of the link flat, its database bounded",
+    "no failed round; the link's memory stays flat, its database bounded",
     f"{LONGEST} rounds here; `make soak` does 200 under a fault every 5 s and writes docs/soak.md",
 )
 def long_run(rig: Rig) -> str:

@@ -51,11 +51,10 @@ def veto(rig: Rig) -> str:
 
 @case(
     "R23",
-    "An app that differs on one node; a node that is killed and stays away",
-    "the run goes on; within 75 s `bouquet status` is yellow, with the node's name and the reason, and so is "
-    "the attached terminal",
-    "ward-3 runs a copy of the app with one line more; then SIGKILL to all processes of ward-2 in the midst "
-    "of a run",
+    "One node runs another app; one node is killed and stays away",
+    "the run goes on; within 75 s `bouquet status` and the attached terminal are yellow, with the node's "
+    "name and the reason",
+    "ward-3 runs a copy of the app with one line more; then SIGKILL to all processes of ward-2 during a run",
     tests=(
         "tests/deploy/test_status.py::test_a_node_that_is_away_makes_it_yellow_and_is_named",
         "tests/deploy/test_status.py::test_a_node_of_another_app_is_named_with_both_apps_and_what_to_do",
@@ -93,10 +92,10 @@ def degraded(rig: Rig) -> str:
 
 @case(
     "R33",
-    "The link is upgraded before its nodes, in the midst of a run, and then set back",
-    "the run ends and says why and how it goes on; nodes are turned away, and status names them with both "
-    "apps; set back, nodes join by themselves, and --resume ends in the same final model",
-    "the link is started again with a copy of the app with one line more, then with the app as before",
+    "The link is upgraded before its nodes, during a run, and then set back",
+    "the run ends and says why and how to go on; nodes are turned away, and status names them with both "
+    "apps; after the link is set back, nodes join by themselves, and --resume ends in the same final model",
+    "the link is restarted with a copy of the app with one line more, then with the original app",
 )
 def link_upgraded(rig: Rig) -> str:
     fed = rig.fed()
@@ -120,11 +119,11 @@ def link_upgraded(rig: Rig) -> str:
 
 @case(
     "R35",
-    "A node's data mean something else, though they have the same shape: columns in another order, a column, "
-    "a class or a category of another name",
-    "columns in another order are read by name, in the same final model; other names leave the node out "
+    "A node's data have the same shape but another meaning: columns in another order, or a column, class "
+    "or category with another name",
+    "columns in another order are read by name, with the same final model; other names leave the node out "
     "before round 1, and status names it and the part that differs; the names stay in its own log",
-    "ward-3's columns are put in another order; then one of them is renamed",
+    "ward-3's columns are reordered; then one of them is renamed",
     tests=(
         f"{AGREEMENT}::test_a_node_with_the_same_names_in_another_order_is_read_by_name",
         f"{AGREEMENT}::test_a_node_whose_data_mean_something_else_is_left_out_before_round_1",

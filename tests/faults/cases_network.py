@@ -17,8 +17,8 @@ RATE = "64kbit"  # at which the model takes about 20 s
 @case(
     "R13",
     "A node's network cut for 10, 30 and 80 s",
-    "nothing is lost by 10 and 30 s, one round's update at most by 80 s; nothing is restarted by hand",
-    "iptables DROP in ward-3's network namespace, in the midst of its training",
+    "10 and 30 s lose nothing, 80 s at most one round's update; nothing is restarted by hand",
+    "iptables DROP in ward-3's network namespace, during its training",
 )
 def cuts(rig: Rig) -> str:
     net = rig.net()
@@ -46,7 +46,7 @@ def cuts(rig: Rig) -> str:
 
 @case(
     "R14",
-    "A node's network cut in the midst of an upload",
+    "A node's network cut during an upload",
     "the round ends at its deadline + 10 s, the others' replies are kept, and the node is back later",
     f"ward-3 uploads through a token bucket of {RATE} (tc tbf), and is cut after 5 s",
 )
@@ -78,7 +78,7 @@ def cut_upload(rig: Rig) -> str:
     "R18",
     "A node's clock is wrong, 6 s or 10 min ahead",
     "it is refused, and says that its clock differs",
-    "calls with a good key, signed with other times",
+    "calls with a valid key, signed with other times",
     tests=(
         "tests/deploy/test_node.py::test_a_refused_time_is_explained",
         "tests/deploy/test_node.py::test_a_refusal_is_said_with_its_reason",
@@ -97,8 +97,8 @@ def wrong_clock(rig: Rig) -> str:
     "R27",
     "A bad Wi-Fi: 5 % of the packets lost in each direction, 200 ms there and back",
     "no reply is lost, however long the rounds take; same final model",
-    "ward-3's packets go through a process that drops and delays them between two TUN devices, so that the "
-    "kernel's TCP sees real losses (kernels without netem can do it)",
+    "ward-3's packets go through a process that drops and delays them between two TUN devices, so the "
+    "kernel's TCP sees real losses (this also works on kernels without netem)",
 )
 def bad_wifi(rig: Rig) -> str:
     net = rig.net()
@@ -117,8 +117,8 @@ def bad_wifi(rig: Rig) -> str:
 
 @case(
     "R29",
-    "The link's clock is set back in the midst of a run, by 3 s and by 10 min, and set right later",
-    "nothing is lost by 3 s; by 10 min nodes are refused and say so, and the run goes on by itself when the "
+    "The link's clock is set back during a run, by 3 s and by 10 min, and corrected later",
+    "3 s lose nothing; with 10 min nodes are refused and say so, and the run goes on by itself when the "
     "clock is right; same final model",
     "a library that is loaded into the link's processes shifts their time of day",
     tests=(
@@ -163,9 +163,9 @@ def clock_set_back(rig: Rig) -> str:
 
 @case(
     "R19",
-    "No network but the federation's own: no index, no DNS",
-    "runs work, and no packet wants to go anywhere else",
-    "namespaces with a default route that leads nowhere; iptables counts what sets out",
+    "No network except the federation's own: no index, no DNS",
+    "runs work, and no packet tries to go anywhere else",
+    "namespaces with a default route that leads nowhere; iptables counts the packets that try",
 )
 def air_gap(rig: Rig) -> str:
     net = rig.net()

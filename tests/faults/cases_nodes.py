@@ -23,7 +23,7 @@ def blamed(run: Run, server_round: int, name: str) -> str:
 
 @case(
     "R1",
-    "Node killed in the midst of a round",
+    "Node killed during a round",
     "the round ends with the others within 75 s, and names the node",
     "SIGKILL to all processes of ward-2 while it trains; it stays away",
 )
@@ -45,8 +45,8 @@ def node_killed(rig: Rig) -> str:
 
 @case(
     "R2",
-    "Node killed and started again at once",
-    "it is back within 75 s and does the work it had; the round is not lost, same final model",
+    "Node killed and restarted at once",
+    "it is back within 75 s and does the work it had; the round is not lost; same final model",
     "SIGKILL to all processes of ward-2 while it trains, then `bouquet node` again",
 )
 def node_killed_and_back(rig: Rig) -> str:
@@ -66,9 +66,9 @@ def node_killed_and_back(rig: Rig) -> str:
 
 @case(
     "R3",
-    "ClientApp's process ended by SIGTERM or SIGKILL; a wrong return value, sys.exit",
-    "an answer within 5 s, the order is done again, the next round uses the node; same final model",
-    "signals to the process of a task; an app that ends in every way",
+    "ClientApp's process ended by SIGTERM or SIGKILL; a wrong return value; sys.exit",
+    "an answer within 5 s; the order is repeated and the next round uses the node; same final model",
+    "signals to the process of a task; an app that ends in each of these ways",
     tests=(
         "tests/system/test_warm.py::test_however_a_task_ends_its_message_is_answered_and_the_next_one_works",
     ),
@@ -91,7 +91,8 @@ def task_killed(rig: Rig) -> str:
 @case(
     "R4",
     "ClientApp raises",
-    "the client is counted and named with the reason, the round goes on, and it is back when it can be",
+    "the client is counted and named with the reason, the round goes on, and the client takes part again "
+    "as soon as it can",
     "ward-3's data file is moved away for a round",
 )
 def client_raises(rig: Rig) -> str:
@@ -114,8 +115,8 @@ def client_raises(rig: Rig) -> str:
 
 @case(
     "R5",
-    "Straggler, three times over the deadline",
-    "the round ends at the deadline + 5 s, names the straggler, and it takes part again later",
+    "Straggler that needs three times the deadline",
+    "the round ends at the deadline + 5 s and names the straggler, which takes part again later",
     "SIGSTOP to the process of ward-2's task, SIGCONT after the round",
 )
 def straggler(rig: Rig) -> str:
@@ -145,7 +146,8 @@ def straggler(rig: Rig) -> str:
 @case(
     "R6",
     "Too few nodes for a round",
-    "the model is kept, it waits, and after roll-call-timeout the run says so; it goes on when they are back",
+    "the model is kept, the run waits, and says so after roll-call-timeout; it goes on when the nodes are "
+    "back",
     "two of three nodes are stopped while min-replies is 3",
 )
 def too_few(rig: Rig) -> str:
@@ -175,9 +177,9 @@ def too_few(rig: Rig) -> str:
 @case(
     "R15",
     "A node comes late, leaves, and comes back with a new key",
-    "it is used two rounds after the one that runs when it comes, at the latest, or within 10 s, and no "
-    "ghost of it is counted twice",
-    "ward-3 is started in the midst of a run, stopped, revoked and enrolled again",
+    "it is used at the latest two rounds after the current one, or within 10 s; its old identity is not "
+    "counted a second time",
+    "ward-3 is started during a run, stopped, revoked and enrolled again",
     tests=("tests/strategies/test_client_identity.py",),
 )
 def late_and_renewed(rig: Rig) -> str:
@@ -208,11 +210,11 @@ def late_and_renewed(rig: Rig) -> str:
 
 @case(
     "R28",
-    "A node that sleeps over several rounds, as a laptop does, and wakes",
-    "a run that can do without it goes on; one that cannot waits, does that round again, and ends in the "
+    "A node that sleeps for several rounds, like a laptop, and wakes",
+    "a run that can do without it goes on; a run that cannot waits, repeats that round, and ends in the "
     "same final model; the node answers by itself within 60 s",
     "SIGSTOP to all processes of ward-2, until a run with min-replies = 2 has done five rounds without it; "
-    "then in a training of one with min-replies = 3, until its attempt is over for want of it; SIGCONT",
+    "then during a training of one with min-replies = 3, until its attempt fails without the node; SIGCONT",
     tests=(
         "tests/strategies/test_faults.py::test_a_round_that_lacks_a_needed_node_is_done_again_when_it_is_back",
         "tests/deploy/test_runner.py::test_nodes_of_a_run_that_has_begun_are_waited_for_however_long",

@@ -63,9 +63,9 @@ SAYS = {
 
 @case(
     "S23",
-    "A server that has two nodes add what it knows to a masked sum, to read the third one's model",
-    "no sum is opened, whatever it orders; the round keeps the model, and the nodes' reasons are named; a "
-    "round of honest orders works again",
+    "A server makes two nodes add what it knows to a masked sum, to read the third one's model",
+    "no sum is opened, whatever the server orders; the round keeps the model, and the nodes' reasons are "
+    "reported; a later round of honest orders works",
     "the link is started with a server that gives two of three nodes lr = 0, a model of zeros, clients that "
     "they do not have, and sessions of another round and run; runs of secagg = true",
     tests=(

@@ -26,9 +26,9 @@ TEXTS = {".log", ".json", ".jsonl", ".toml", ".txt", ".pub", ".crt"}
 
 @case(
     "S1",
-    "No key, a key that nobody registered, a revoked key",
+    "No key, an unregistered key, a revoked key",
     "refused within 5 s, logged with the key's fingerprint",
-    "raw calls from another network namespace; a key is revoked while its node is there",
+    "raw calls from another network namespace; a key is revoked while its node is connected",
 )
 def keys(rig: Rig) -> str:
     fed = rig.fed()
@@ -57,7 +57,7 @@ def keys(rig: Rig) -> str:
     "S2",
     "Another authority, an expired certificate, plaintext, TLS 1.1",
     "refused within 5 s; a node says why",
-    "handshakes from another network namespace; a node whose kit is of another federation",
+    "handshakes from another network namespace; a node with another federation's kit",
     tests=(
         "tests/deploy/test_provision.py::test_an_expired_certificate_is_refused_and_told_and_renewed",
         "tests/deploy/test_provision.py::test_a_wrong_name_is_refused",
@@ -89,8 +89,8 @@ def handshakes(rig: Rig) -> str:
 @case(
     "S3",
     "Calls of the Control API from the network",
-    "only the Fleet API's port answers there, and it serves no other API",
-    "every listening port of the link's machine is dialled from another network namespace; every method of "
+    "only the Fleet API's port answers, and it serves no other API",
+    "every listening port of the link's machine is called from another network namespace; every method of "
     "Control and Runtime is called on the Fleet API's port",
 )
 def control(rig: Rig) -> str:
@@ -116,8 +116,8 @@ def control(rig: Rig) -> str:
 
 @case(
     "S4",
-    "Somebody steals the ServerApp's task (AcquireTask)",
-    "nothing without the SuperExec secret, not even on the link's own machine; the run goes on",
+    "Theft of the ServerApp's task (AcquireTask)",
+    "it fails without the SuperExec secret, even on the link's own machine; the run goes on",
     "AcquireTask in a loop during a run, on the link's machine with ca.crt, without and with guessed secrets",
 )
 def theft(rig: Rig) -> str:
@@ -133,8 +133,8 @@ def theft(rig: Rig) -> str:
 
 @case(
     "S5",
-    "Another app, or one that was altered on its way",
-    "not run on any node, nor on the link; an audit line says so",
+    "Another app, or one that was altered in transit",
+    "neither nodes nor the link run it; an audit line says so",
     "another app is submitted to the Control API with the link's kit; a warm parent is given "
     "bundles that differ in one file",
     tests=(
@@ -155,7 +155,7 @@ def other_app(rig: Rig) -> str:
 
 @case(
     "S7",
-    "A site forbids: too many rounds, too few examples",
+    "A site's policy forbids a run: too many rounds, too few examples",
     "the node refuses, is named with the reason, and writes an audit line; the run goes on with the others",
     "ward-3's policy is max-rounds = 1, then min-examples = 1000",
     tests=("tests/system/test_warm.py::test_the_hook_and_the_limit_of_rounds_say_no",),
@@ -186,9 +186,9 @@ def policy(rig: Rig) -> str:
 @case(
     "S18",
     "Replies to others' messages, parts of others' messages, a flood of objects",
-    "each is refused, nothing is stored; the run goes on",
-    "a node with a good key calls the Fleet API, while ward-1 trains, with the ids of ward-1's run, node and "
-    "message; the test reads them in the link's database, as a node cannot know them",
+    "each is refused and nothing is stored; the run goes on",
+    "a node with a valid key calls the Fleet API, while ward-1 trains, with the ids of ward-1's run, node "
+    "and message; the test reads them in the link's database, as a node cannot know them",
     tests=(
         "tests/deploy/test_limits.py::test_parts_of_another_nodes_reply_are_not_taken",
         "tests/deploy/test_limits.py::test_too_many_objects_are_refused",
@@ -224,8 +224,8 @@ def foreign(rig: Rig) -> str:
 
 @case(
     "S9",
-    "Secrets where others can see them",
-    "keys and secrets are 0600; none is on a command line, in an environment, a log or a result",
+    "Secrets exposed to others",
+    "keys and secrets have mode 0600; none is on a command line, in an environment, a log or a result",
     "all processes, logs, results and kits of the federation are searched for keys and secrets during a run",
     tests=(
         "tests/system/test_warm.py::test_the_process_of_a_message_has_no_connection",
@@ -282,7 +282,7 @@ def _spellings(path: Path) -> set[bytes]:
 
 @case(
     "S10",
-    "A hundred nodes enrol themselves (Sybil)",
+    "A hundred nodes try to enrol themselves (Sybil)",
     "none is admitted; only enrolled nodes are asked",
     f"{STRANGERS} new keys call RegisterNode and ActivateNode",
 )

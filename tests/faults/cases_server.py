@@ -83,7 +83,7 @@ def each(rig: Rig, victim: str) -> str:
 @case(
     "R9",
     "ServerApp killed",
-    "resumes by itself from the last committed round, within 90 s; same final model",
+    "the run resumes by itself from the last committed round, within 90 s; same final model",
     "SIGKILL at a random moment of a 10-round run",
 )
 def server_app_killed(rig: Rig) -> str:
@@ -93,8 +93,8 @@ def server_app_killed(rig: Rig) -> str:
 @case(
     "R10",
     "SuperLink killed",
-    "the run finishes, no round is lost; same final model",
-    "SIGKILL at a random moment of a 10-round run; its supervisor starts it again",
+    "the run finishes and no round is lost; same final model",
+    "SIGKILL at a random moment of a 10-round run; its supervisor restarts it",
 )
 def superlink_killed(rig: Rig) -> str:
     return each(rig, "superlink")
@@ -103,7 +103,7 @@ def superlink_killed(rig: Rig) -> str:
 @case(
     "R11",
     "SuperLink away for 75 s",
-    "the run goes on when it is back, nobody does anything; same final model",
+    "the run goes on when it is back, without any intervention; same final model",
     "SIGSTOP to the supervisor, SIGKILL to the SuperLink, 75 s, SIGCONT",
 )
 def superlink_away(rig: Rig) -> str:
@@ -128,9 +128,9 @@ def superlink_away(rig: Rig) -> str:
 
 @case(
     "R31",
-    "A rolling restart: every node and the link, one after the other, in the midst of a run",
-    "no round is lost or keeps the model, with min-replies = all nodes; same final model",
-    "`bouquet node` and `bouquet link` are ended by SIGTERM and started again, each after a further round",
+    "A rolling restart: every node and the link, one after the other, during a run",
+    "with min-replies = all nodes no round is lost or skipped; same final model",
+    "`bouquet node` and `bouquet link` are ended by SIGTERM and restarted, each after a further round",
 )
 def rolling_restart(rig: Rig) -> str:
     run = rig.submit(12, min_replies=3)
@@ -150,9 +150,9 @@ def rolling_restart(rig: Rig) -> str:
 
 @case(
     "R12",
-    "Kills at random moments, also of the whole machine",
-    "always a readable checkpoint, rounds in order, each once; same final model",
-    "SIGKILL to ServerApp, SuperLink and all of the link at random moments of one run",
+    "Kills at random moments, including the whole machine",
+    "there is always a readable checkpoint, and rounds are in order, each once; same final model",
+    "SIGKILL to the ServerApp, the SuperLink and the whole link at random moments of one run",
     tests=("tests/server_app/test_checkpoint.py",),
 )
 def killed_again_and_again(rig: Rig) -> str:
@@ -171,7 +171,7 @@ def killed_again_and_again(rig: Rig) -> str:
 @case(
     "R16",
     "SuperLink's disk full, database locked for 10 s",
-    "the health check is red within 30 s, the run goes on by itself when it is repaired; same final model",
+    "the health check is red within 30 s; the run goes on by itself after the repair; same final model",
     "an exclusive lock on the database; then a file that fills its disk",
 )
 def database_in_trouble(rig: Rig) -> str:

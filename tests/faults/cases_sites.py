@@ -29,8 +29,9 @@ def _failed(fed: Federation, name: str) -> Job:
 
 @case(
     "S12",
-    "A run chooses paths on nodes and on the link",
-    "nothing is read or written there; the run is refused, naming the key; files are 0600, folders 0700",
+    "A run sets paths on nodes and on the link",
+    "nothing is read or written there; the run is refused with the name of the key; files have mode 0600, "
+    "folders 0700",
     "runs with cache-dir and data-path outside the kit are submitted, also past the check of the command; "
     "one with a cache-dir inside the kit reaches the nodes",
     tests=(
@@ -66,8 +67,8 @@ def paths(rig: Rig) -> str:
 
 @case(
     "S14",
-    "What an error says of a site's data",
-    "line and column reach the server, no value, label or path; the node's own log has all of it",
+    "An error in a site's data",
+    "the server gets line and column, but no value, label or path; the node's own log has everything",
     "ward-3's table gets a bad cell during a run; the link's whole kit is searched for it",
     tests=(
         "tests/client_app/test_owner.py::test_the_server_hears_of_line_and_column_and_the_nodes_log_of_all",
@@ -107,7 +108,7 @@ def errors(rig: Rig) -> str:
 @case(
     "S16",
     "An update computed from very few examples",
-    "refused by a site's policy, which names bound, record, number and key, and writes an audit line",
+    "a site's policy refuses it; the error names bound, record, number and key, and an audit line is written",
     "runs with batch-size = 1: one of one local step, and one of adaptive-tau; ward-1 allows them",
     tests=(
         "tests/client_app/test_owner.py::test_what_a_record_is_computed_from",
@@ -142,11 +143,11 @@ def few_examples(rig: Rig) -> str:
 
 @case(
     "S24",
-    "A node joins whose client is the first by name, in a run of FLTrust that names no root",
-    "the client that was the first in round 1 stays the only one that is trusted; while it is away the model "
-    "is kept, and nobody takes its place",
-    "ward-1 is started in the midst of a run that began with ward-2 and ward-3; then all processes of ward-2 "
-    "are stopped",
+    "A node joins whose client is first by name, in an FLTrust run without a root",
+    "the client that was first in round 1 remains the only trusted one; while it is away the model is "
+    "kept, and no other client takes its place",
+    "ward-1 is started during a run that began with ward-2 and ward-3; then all processes of ward-2 are "
+    "stopped",
     tests=(
         "tests/strategies/test_robust_more.py::test_who_joins_later_does_not_become_the_root_by_its_name",
         "tests/strategies/test_robust_more.py::test_a_root_that_nobody_is_ends_the_run_before_round_1",

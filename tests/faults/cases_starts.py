@@ -78,10 +78,10 @@ def says(machine: Machine, pattern: str, within_s: float = STARTS_S) -> str:
 @case(
     "R25",
     "A node starts with a broken data file, a wrong port, or while the link is down",
-    "broken data end it before it connects, with line and column; within 5 s it says why it cannot connect, "
-    "and connects when the link is there",
-    "`bouquet node` with a word where a number belongs; to a port without TLS; before its link, and then it; "
-    "with its kit moved away",
+    "broken data end it before it connects, with line and column; otherwise it says within 5 s why it "
+    "cannot connect, and connects when the link is there",
+    "`bouquet node` with a word in place of a number; to a port without TLS; before its link, and then "
+    "with it; with its kit moved away",
     tests=("tests/deploy/test_probe.py", "tests/task/test_own_data.py"),
 )
 def broken_starts(rig: Rig) -> str:
@@ -99,22 +99,21 @@ def broken_starts(rig: Rig) -> str:
     data.write_text(good, encoding="utf-8")
     told = [f"broken data: {said.partition(': ')[2].rpartition('/')[2][:50]}"]
 
-    def reason(pattern: str) -> float:
-        with started(folder, "node", ward, "--data", str(data)) as node:
-            says(node, "connecting to")
-            began = time.monotonic()
-            line = says(node, pattern, SAID_S)
-            assert f'the address is the key "link" of {config}' in line, line
-            return time.monotonic() - began
+    def reason(node: Machine, pattern: str) -> float:
+        says(node, "connecting to")
+        began = time.monotonic()
+        line = says(node, pattern, SAID_S)
+        assert f'the address is the key "link" of {config}' in line, line
+        return time.monotonic() - began
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = read_link_kit(out / "link").address
         set_key(config, "link", f"127.0.0.1:{other.getsockname()[1]}")
-        told.append(f"no TLS: said after {reason('TLS handshake failed'):.1f} s")
+        with started(folder, "node", ward, "--data", str(data)) as node:
+            told.append(f"no TLS: said after {reason(node, 'TLS handshake failed'):.1f} s")
         set_key(config, "link", address)
-    told.append(f"no link: said after {reason('connection refused'):.1f} s")
     with started(folder, "node", ward, "--data", str(data)) as node:
-        says(node, "connection refused")
+        told.append(f"no link: said after {reason(node, 'connection refused'):.1f} s")
         with started(folder, "link", str(out / "link")):
             says(node, "connected to")
             told.append("connected when the link was there")
@@ -131,7 +130,7 @@ def broken_starts(rig: Rig) -> str:
     "R30",
     "A kit on a read-only disk",
     "`bouquet node` and `bouquet link` end at once, with an exit code, and name the folder",
-    "both kits are mounted on themselves, read-only (mount --bind -o ro; as root, modes do not count)",
+    "both kits are bind-mounted read-only (mount --bind -o ro): root may write despite file modes",
 )
 def read_only_kit(rig: Rig) -> str:
     out = kits(rig.folder / "read-only")
@@ -157,10 +156,10 @@ def read_only_kit(rig: Rig) -> str:
 
 @case(
     "R32",
-    "A link whose database a newer Flower has upgraded; a link of another app in the midst of a run",
+    "A link whose database a newer Flower has upgraded; a link of another app during a run",
     "`bouquet link` ends and says which Flower it needs; a run ends and says with which app it began, and "
-    "goes on with --resume only",
-    "a link's database gets the mark of a version that is not known here",
+    "goes on only with --resume",
+    "a link's database gets the mark of an unknown version",
     tests=(
         "tests/deploy/test_superlink.py",
         "tests/deploy/test_runner.py::test_a_run_goes_on_with_the_app_that_it_began_with_only",
@@ -187,7 +186,7 @@ def newer_database(rig: Rig) -> str:
 @case(
     "R26",
     "Certificates that have expired or expire soon",
-    "an expired one is refused by `bouquet link`, with what to do; one that expires within 30 days makes the "
+    "`bouquet link` refuses an expired one and says what to do; one that expires within 30 days makes the "
     "status yellow, with the date, and the node says it",
     "a SuperLink's certificate that ended a day ago, and one that ends in 20 days",
     tests=("tests/deploy/test_probe.py", "tests/deploy/test_provision.py", "tests/deploy/test_status.py"),
@@ -222,9 +221,10 @@ def certificates_end(rig: Rig) -> str:
 
 @case(
     "R34",
-    "A node may use too little memory for a run's data",
-    "the run goes on with the others and all clients; the node says what it needs and ends with exit code 78",
-    "of three nodes that host a partition, one may use 70 MB more than at rest; the run's data are 94 MB",
+    "A node has too little memory for a run's data",
+    "the run goes on with the other nodes and all clients; the node says what it needs and ends with exit "
+    "code 78",
+    "three nodes host a partition; one of them may use 70 MB more than at rest; the run's data are 94 MB",
     tests=(
         "tests/deploy/test_edge.py::test_what_an_error_says_of_memory",
         "tests/deploy/test_node.py::test_a_node_that_lacks_memory_for_a_runs_data_ends_and_says_so",
@@ -269,8 +269,8 @@ def too_little_memory(rig: Rig) -> str:
 @case(
     "R36",
     "A node whose environment names a dead proxy",
-    "within 5 s it says which variable names which proxy, without the password, and the way out, by which it "
-    "connects",
+    "within 5 s it names the variable and the proxy, without the password, and the way to bypass it; with "
+    "that it connects",
     "`bouquet node` with https_proxy=http://USER:PASSWORD@127.0.0.1:9, then with no_proxy=127.0.0.1, too",
     tests=("tests/deploy/test_proxy.py",),
 )
@@ -296,7 +296,7 @@ def dead_proxy(rig: Rig) -> str:
 
 @case(
     "R37",
-    "A model whose replies are larger than the link takes",
+    "A model whose replies exceed the link's limit",
     "the run ends before round 1, at its first attempt, with the figures and the key to set",
     'max-reply = "1M" in the link\'s kit, and `2nn` on digits: 1.8 MB a reply',
     tests=("tests/strategies/test_reply_size.py",),

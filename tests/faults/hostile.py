@@ -126,7 +126,7 @@ SPECIAL = ("a reply in another node's name", "a reply too large", "half a reply"
 
 
 def hostile(
-    address: str, certificates: str, key: str, name: str, most_reply: str, attacks: str = ""
+    address: str, certificates: str, key: str, name: str, most_reply: str, attacks: str
 ) -> dict[str, Any]:
     """Join as a client and attack once a round, until the run ends or nothing was asked for 60 s.
 
@@ -136,7 +136,7 @@ def hostile(
     node = RawNode(address, certificates, read_keys(key))
     node.activate()
     print("here", file=sys.stderr, flush=True)
-    waiting = list(json.loads(attacks)) if attacks else [*REPLIES, *SPECIAL]
+    waiting = list(json.loads(attacks))
     done: dict[str, Any] = {}
     heard = beat = time.monotonic()
     while waiting and time.monotonic() - heard < 60.0:
@@ -168,10 +168,17 @@ def hostile(
             said = str(err)
         done[attack] = {"round": server_round, "said": said}
     until = time.monotonic() + LAST_S  # a node that leaves at once takes its last reply with it
-    while attacks and time.monotonic() < until and node.pull() is None:
+    while time.monotonic() < until and not _is_asked(node):
         time.sleep(0.2)
     done["leave"] = outcome(node.deactivate)
     return done
+
+
+def _is_asked(node: RawNode) -> bool:
+    try:
+        return node.pull() is not None
+    except grpc.RpcError:  # after a flood
+        return False
 
 
 def _attack(node: RawNode, order: Message, model: Honest, attack: str, most_reply: int) -> None:

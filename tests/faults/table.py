@@ -1,4 +1,4 @@
-"""The table of all faults: their order, and the page that tells of them."""
+"""The table of all faults: their order, and the page that lists them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ for path in sorted(Path(__file__).parent.glob("cases_*.py")):
 PAGE_FILE = ROOT / "docs" / "faults.md"
 PAGE = """# Faults and attacks
 
-What is done to a federation of real processes, and what must hold. `make faults` does all of it and prints
-one line per fault with what was seen; the same cases are tests, in `tests/system/test_faults_*.py`.
+The table lists each fault or attack on a federation of real processes, and what must hold. Run them yourself:
 
-A federation is one `bouquet link` and three `bouquet node`, each with data of its own, over TLS with node
-keys. As root on Linux the link and one node have network namespaces of their own; without root the cases
-that need them are left out, and say so. "Same final model" means: after every round the SHA-256 of the model
-is that of an undisturbed run of the same keys in the simulation.
+```bash
+make faults                              # all of them; prints one line per fault with the observed result
+python -m tests.faults --only R1,S2      # some of them
+```
+
+The same cases are tests, in `tests/system/test_faults_*.py`.
+
+A federation is one `bouquet link` and three `bouquet node`, each with its own data, over TLS with node keys.
+As root on Linux the link and one node have their own network namespaces. Without root the cases that need
+namespaces are skipped, and say so. "Same final model" means: after every round the SHA-256 of the model
+equals that of an undisturbed run of the same keys in the simulation.
 
 {rows}
 
-Tests named in the last column belong to the case, and `make faults` runs them too.
+Tests in the last column belong to the case, and `make faults` runs them too.
 """
 
 

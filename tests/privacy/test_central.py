@@ -24,7 +24,6 @@ from task.privacy.accounting import epsilon, joined
 from task.privacy.bounded_integers import BIT, CLIP, GRID, clipped, exponent
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
 from tests.test_privacy import Recording
@@ -438,34 +437,6 @@ def test_the_bits_take_their_share_of_the_noise() -> None:
 
 
 # ---------------------------------------------------------------------------------------- refusals
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "selection": {"selection": "proportional"},
-    "fraction-evaluate": {"fraction-evaluate": 0.5, "local-test-fraction": 0.2},
-    "heldout-clients": {"heldout-clients": 0.2, "local-test-fraction": 0.2},
-    "min-replies": {"min-replies": 3},
-    "enough-replies": {"enough-replies": 3},
-    "stragglers": {"stragglers": 0.5, "local-epochs": 2},
-    "max-update-norm": {"max-update-norm": 1.0},
-    "codec.up": {"codec.up": "top-k"},
-    "structured.kind": {"structured.kind": "mask"},
-    "dropout-width": {"dropout-width": 0.5},
-    "width.levels": {"width.levels": "1,0.5"},
-    "fedprox.adaptive": {"algorithm": "fedprox", "fedprox.adaptive": True},
-    "dp.delta": {"num-clients": 100, "dp.delta": 0.01, "partition": "iid"},
-    "dp.noise": {"dp.noise": 1e-4},
-    "fraction-train": {"fraction-train": 0.0},
-}
-
-
-@pytest.mark.parametrize("key", REFUSED)
-def test_what_cannot_be_promised_is_refused(key: str, owners: Path) -> None:
-    keys = keys_of(owners) | REFUSED[key]
-    with pytest.raises(ConfigError) as refused:
-        check_names(read_config(keys))
-    assert f'"{key}"' in str(refused.value)
-    without = {k: v for k, v in keys.items() if not k.startswith("dp.")}
-    check_names(read_config(without))  # it is the noise that they do not go with
 
 
 def normalised(shape: tuple[int, ...], classes: int) -> nn.Module:

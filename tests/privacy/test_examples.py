@@ -22,7 +22,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
 from task.datasets import Dataset
-from task.errors import ConfigError, FieldError, StateError
+from task.errors import FieldError, StateError
 from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.privacy import noise
@@ -32,7 +32,6 @@ from task.privacy.noise_ledger import FILE, NoiseLedger, TakenSteps
 from task.privacy.releases import secret_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from task.wire.checks import check_scalars
 from tests.privacy.test_central import Ledger
 from tests.support.federation import SIZES, Played, owners_config, play, write_owners
@@ -361,23 +360,3 @@ def test_what_cannot_be_accounted_for_is_no_reply(field: str, value: float, owne
     with pytest.raises(FieldError) as refused:
         check_scalars(contract, said | {field: value})
     assert refused.value.field == field
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "selection": {"selection": "oort"},
-    "heldout-clients": {"heldout-clients": 0.2, "local-test-fraction": 0.2},
-    "dropout-width": {"dropout-width": 0.5, "model": "mlp"},
-    "width.levels": {"width.levels": "1,0.5", "model": "mlp"},
-    "precision": {"precision": "bfloat16"},
-    "fedprox.adaptive": {"algorithm": "fedprox", "fedprox.adaptive": True},
-    "scaffold.option": {"algorithm": "scaffold", "scaffold.option": "I"},
-    "ala": {"ala": True, "fraction-evaluate": 1.0, "local-test-fraction": 0.2, "model": "mlp"},
-    "dataset": {"dataset": "shakespeare", "model": "char-lstm", "data-path": ""},
-}
-
-
-@pytest.mark.parametrize("key", REFUSED)
-def test_what_cannot_be_promised_is_refused(key: str, owners: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        check_names(read_config(keys_of(owners) | REFUSED[key]))
-    assert f'"{key}"' in str(refused.value)

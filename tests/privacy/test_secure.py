@@ -15,8 +15,6 @@ from task.privacy.accounting import epsilon, joined
 from task.privacy.bounded_integers import CLIP, GRID, exponent
 from task.privacy.noise import Stream
 from task.privacy.shares import share
-from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from task.secagg.server import Aggregation
 from task.secagg.vector import Vector, as_limbs
 from tests.privacy.test_central import RUNS, Ledger, keys_of, run
@@ -58,12 +56,6 @@ def test_more_clients_than_the_bits_have_room_for_are_refused(owners: Path) -> N
     keys = keys_of(owners, dp__noise=2.0**-9, secagg=True, secagg_bits=32)
     with pytest.raises(ConfigError, match=r"room for updates of 1 clients .* got 10. Set secagg-bits to 64"):
         run(keys, nodes=3)
-
-
-def test_the_steps_of_each_client_cannot_be_masked(owners: Path) -> None:
-    keys = keys_of(owners, dp__unit="example", secagg=True)
-    with pytest.raises(ConfigError, match="the private steps of each client, which masks would hide"):
-        check_names(read_config(keys))
 
 
 NODES = {"secagg": True, "dp__noise_by": "nodes", "fraction_train": 1.0}
@@ -168,17 +160,3 @@ def test_a_server_that_asks_for_more_than_the_noise_is_for_gets_nothing(
         monkeypatch.setattr(Privacy, "scalars", lambda self, scalars=scalars: scalars)
         bad = run(by_nodes(owners), nodes=3).rows[1]["quarantined"]
         assert len(bad) == len(TEN)
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ({"secagg": False}, "sees each client's update before"),
-        ({"dp__clip_quantile": 0.5}, "the server alone knows what noise its bits need"),
-        ({"dp__colluding": 3}, "of one node at least must stay unknown"),
-    ],
-    ids=str,
-)
-def test_noise_that_nodes_cannot_promise_is_refused(more: dict[str, Any], why: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match=why):
-        check_names(read_config(by_nodes(owners, **more)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Gradient, Params, dot, gradient, plus
 
 
@@ -62,6 +62,3 @@ class APFL(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.v, "alpha": {k: {"one": np.array([a])} for k, a in self.a.items()}}
-
-
-run = driven(APFL)

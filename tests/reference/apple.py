@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, dot, gradient, plus
 
 Vector = dict[Client, float]
@@ -85,6 +85,3 @@ class Apple(Reference):
     def kept(self) -> dict[str, dict[Client, Params]]:
         ratios = {k: {j: np.array(v) for j, v in p.items()} for k, p in self.p.items()}
         return {"personal": self.own, "ratios": ratios}
-
-
-run = driven(Apple)

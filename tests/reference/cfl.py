@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params
 
 
@@ -97,6 +97,3 @@ class CFL(Reference):
 
     def server(self) -> dict[str, Params]:
         return {f"models/model-{c}": w for c, w in enumerate(self.models)}
-
-
-run = driven(CFL)

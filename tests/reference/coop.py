@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params
 
 
@@ -66,6 +66,3 @@ class Coop(Reference):
 
     def metrics(self) -> dict[str, float]:
         return {"staleness-max": self.difference, "alpha": self.alpha}
-
-
-run = driven(Coop)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params
 
 
@@ -86,6 +86,3 @@ class DPSGD(Reference):
     def metrics(self) -> dict[str, float]:
         away = [np.square(x[n] - self.w[n]).sum() for x in self.x.values() for n in x]
         return {"consensus-distance": float(sum(away)) / len(self.x)}
-
-
-run = driven(DPSGD)

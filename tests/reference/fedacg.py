@@ -7,7 +7,7 @@ Server: m <- lambda m + (1/|S|) sum_k Delta_k;  w <- w + m
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Params, plus, proximal, zero
 
 
@@ -36,6 +36,3 @@ class FedACG(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"momentum": self.m}
-
-
-run = driven(FedACG)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, loss_and_gradient, proximal, top
 
 
@@ -100,6 +100,3 @@ class FedALA(Reference):
 
     def personal(self, k: Client) -> Params:
         return self.receive(self.t + 1, k)[0]
-
-
-run = driven(FedALA)

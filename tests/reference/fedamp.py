@@ -10,7 +10,7 @@ Client: w_i = argmin F_i(w) + lambda / (2 alpha) |w - u_i|^2, by E epochs of SGD
 import math
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, average, dot, plus, proximal
 
 
@@ -70,6 +70,3 @@ class FedAMP(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.local}
-
-
-run = driven(FedAMP)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 
 
 @dataclass
@@ -51,6 +51,3 @@ def layer(
     for a_k, w_k in zip(alpha, local, strict=True):
         new -= epsilon * a_k * (w - w_k)
     return new, max(alpha)
-
-
-run = driven(FedAtt)

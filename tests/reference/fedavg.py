@@ -6,7 +6,7 @@ Server: w^{t+1} = sum_{k in S_t} (n_k / n_S) w_k,  n_S over the cohort (the pape
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 
 
 @dataclass
@@ -23,6 +23,3 @@ class FedAvg(Reference):
 
     def round(self, r: Round) -> None:
         self.w = r.mean({k: r.sgd(k, self.w) for k in r.cohort})
-
-
-run = driven(FedAvg)

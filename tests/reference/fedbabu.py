@@ -7,7 +7,7 @@ Before evaluation both parts are fine-tuned, which is not here.
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, top
 
 
@@ -38,6 +38,3 @@ class FedBABU(Reference):
         """Return the model before fine-tuning."""
         model = self.w | self.head
         return {n: model[n] for n in self.order}
-
-
-run = driven(FedBABU)

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, proximal
 
 
@@ -137,6 +137,3 @@ def events(
             full = {}
         fill()
     return taken
-
-
-run = driven(FedBuff)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Params, gradient, plus, zero
 
 
@@ -40,6 +40,3 @@ class FedCM(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"momentum": self.M}
-
-
-run = driven(FedCM)

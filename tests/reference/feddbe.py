@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, cross_entropy, features, flat, gradient, plus
 
 
@@ -78,6 +78,3 @@ class FedDBE(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"features": self.rbar}
-
-
-run = driven(FedDBE)

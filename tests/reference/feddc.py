@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, gradient, plus, zero
 
 
@@ -54,6 +54,3 @@ class FedDC(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"gradient": self.g}
-
-
-run = driven(FedDC)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, scores, zero
 
 
@@ -87,6 +87,3 @@ class FedDF(Reference):
 
     def metrics(self) -> dict[str, float]:
         return self.apart
-
-
-run = driven(FedDF)

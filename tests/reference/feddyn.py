@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, gradient, plus, zero
 
 
@@ -52,6 +52,3 @@ class FedDyn(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"h": self.h}
-
-
-run = driven(FedDyn)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.fedphp import backward, softmax
 from tests.reference.ifca import starts
 from tests.reference.mlp import Client, Params, plus, scores
@@ -84,6 +84,3 @@ class FedEM(Reference):
 
     def server(self) -> dict[str, Params]:
         return {f"models/model-{m}": w for m, w in enumerate(self.models)}
-
-
-run = driven(FedEM)

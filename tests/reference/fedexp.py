@@ -7,7 +7,7 @@ Server: Delta = (1/m) sum_k Delta_k;  eta_g = max(1, sum_k |Delta_k|^2 / (2 m (|
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import norm, plus
 
 
@@ -31,6 +31,3 @@ class FedExP(Reference):
 
     def metrics(self) -> dict[str, float]:
         return {"server-lr": self.eta_g}
-
-
-run = driven(FedExP)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, loss_and_gradient, norm, plus
 
 Vector = dict[Client, float]
@@ -89,6 +89,3 @@ class FedFomo(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.local, "before": self.before}
-
-
-run = driven(FedFomo)

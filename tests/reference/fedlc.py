@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features
 
 
@@ -48,6 +48,3 @@ class FedLC(Reference):
             return {"1.weight": error.T @ h, "1.bias": error.sum(axis=0)}
 
         return r.sgd(k, self.w, by)
-
-
-run = driven(FedLC)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, plus, scores, sgd
 
 
@@ -66,6 +66,3 @@ class FedMD(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.own}
-
-
-run = driven(FedMD)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import plus, proximal, zero
 
 
@@ -52,6 +52,3 @@ class FedNova(Reference):
 
     def metrics(self) -> dict[str, float]:
         return {"effective-steps": self.tau_eff}
-
-
-run = driven(FedNova)

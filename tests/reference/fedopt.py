@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 
 COMMON = {"local_epochs": 2, "num_server_rounds": 5}
 
@@ -123,6 +123,3 @@ class FedYogi(Adaptive):
         if v > delta**2:
             return v - (1 - self.beta2) * delta**2
         return v + (1 - self.beta2) * delta**2 if v < delta**2 else v
-
-
-run = {kind.algorithm: driven(kind) for kind in (FedAvgM, FedAdagrad, FedAdam, FedYogi)}

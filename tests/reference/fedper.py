@@ -101,4 +101,4 @@ class LocalOnly(PrivateLayers):
         return set(self.w0)
 
 
-fedper, fedrep, local_only = driven(FedPer), driven(FedRep), driven(LocalOnly)
+fedrep = driven(FedRep)

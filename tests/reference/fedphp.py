@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, gradient, plus, scores
 
 
@@ -107,6 +107,3 @@ class FedPHP(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.p, "rounds": {k: {"one": np.array([float(a)])} for k, a in self.a.items()}}
-
-
-run = driven(FedPHP)

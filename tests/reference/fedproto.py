@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, gradient, plus
 
 
@@ -89,6 +89,3 @@ class FedProto(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.own}
-
-
-run = driven(FedProto)

@@ -10,7 +10,7 @@ mu:     +0.1 when the loss rises, -0.1 (not below 0) after 5 falls in a row; equ
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, loss_and_gradient, norm, proximal
 
 
@@ -78,6 +78,3 @@ class Adaptive:
                     self.mu = max(0.0, self.mu - 0.1)
                     self.falls = 0
         self.previous = loss
-
-
-run = driven(FedProx)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, cross_entropy, features, flat, scores, zero
 
 HEAD = ("3.weight", "3.bias")
@@ -66,6 +66,3 @@ class FedRoD(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"head": self.head}
-
-
-run = driven(FedRoD)

@@ -5,7 +5,7 @@ g_k = grad F_k(w^t);   w^{t+1} = w^t - eta_t sum_{k in S_t} (n_k / n_S) g_k,   n
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import gradient, plus
 
 
@@ -20,6 +20,3 @@ class FedSGD(Reference):
 
     def round(self, r: Round) -> None:
         self.w = plus(self.w, r.mean({k: gradient(self.w, *r.data[k]) for k in r.cohort}), -r.eta)
-
-
-run = driven(FedSGD)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import driven
 from tests.reference.fedper import CASES, PrivateLayers
 from tests.reference.mlp import Params, cross_entropy, flat
 
@@ -49,6 +48,3 @@ class Fenda(PrivateLayers):
 
     def by(self, w: Params, x: np.ndarray, y: np.ndarray) -> Params:
         return loss_and_gradient(w, x, y)[1]
-
-
-run = driven(Fenda)

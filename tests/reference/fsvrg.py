@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Params, gradient, plus
 
 CASES = {
@@ -66,6 +66,3 @@ class SparseFSVRG(FSVRG):
     algorithm = "fsvrg-sparse"
     cases = CASES
     sparse = True
-
-
-run = driven(FSVRG)

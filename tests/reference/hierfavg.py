@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, average
 
 
@@ -47,6 +47,3 @@ class HierFAVG(Reference):
                 w = now.mean({k: now.sgd(k, w) for k in clients})
             models.append(w)
         self.w = average(models, [sum(len(r.data[k][1]) for k in clients) for clients in groups.values()])
-
-
-run = driven(HierFAVG)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from task.numerics import seeds
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, loss_and_gradient
 
 
@@ -61,6 +61,3 @@ class IFCA(Reference):
 
     def told(self) -> dict[str, dict[Client, float]]:
         return {"cluster": self.chosen}
-
-
-run = driven(IFCA)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.fedphp import softmax
 from tests.reference.mlp import Client, Params, features, scores
 
@@ -52,6 +52,3 @@ class KNNPer(Reference):
     def personal(self, k: Client) -> Params:
         x, y = self.data[k]
         return self.w | {"x": x, "y": y, "knobs": np.array([self.neighbours, self.lam, self.scale])}
-
-
-run = driven(KNNPer)

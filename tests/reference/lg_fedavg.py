@@ -6,7 +6,6 @@ Server: last p layers of w^{t+1} = sum_{k in S_t} (n_k / n_S) w_k
 
 from dataclasses import dataclass
 
-from tests.reference.driver import driven
 from tests.reference.fedper import PrivateLayers
 from tests.reference.mlp import top
 
@@ -23,6 +22,3 @@ class LGFedAvg(PrivateLayers):
 
     def private(self) -> set[str]:
         return set(self.w0) - top(self.w0, self.layers)
-
-
-run = driven(LGFedAvg)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Params, gradient, plus, zero
 
 CASES = {
@@ -52,6 +52,3 @@ class Mime(MimeLite):
 
     def corrected(self, w: Params, c: Params, x: np.ndarray, y: np.ndarray) -> Params:
         return plus(plus(gradient(w, x, y), gradient(self.w, x, y), -1.0), c)
-
-
-run = driven(Mime)

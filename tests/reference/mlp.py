@@ -81,16 +81,6 @@ def numeric(f: Callable[[Params], float], w: Params, h: float = 1e-6) -> Params:
     return out
 
 
-def derivative_error(f: Callable[[Params, np.ndarray, np.ndarray], tuple[float, Params]]) -> float:
-    """Return by how much the gradient that f(w, x, target) gives differs from that of its value."""
-    rng = np.random.default_rng(3)
-    shapes = {"1.weight": (4, 3), "1.bias": (4,), "3.weight": (3, 4), "3.bias": (3,)}
-    w = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    x, target = rng.normal(size=(6, 3)), rng.normal(size=(6, 3))
-    got, want = f(w, x, target)[1], numeric(lambda v: f(v, x, target)[0], w)
-    return max(float(np.abs(got[n] - want[n]).max()) for n in w)
-
-
 def proximal(anchor: Params, mu: float) -> Gradient:
     """Return the gradient of F(w) + mu/2 |w - anchor|^2."""
     return lambda w, x, y: plus(gradient(w, x, y), plus(w, anchor, -1.0), mu)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, gradient, plus
 
 
@@ -81,6 +81,3 @@ class Moon(Reference):
                 for k, models in newest_first.items()
             }
         }
-
-
-run = driven(Moon)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from task.numerics.seeds import NOISE, rng_for
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Params, norm, proximal
 
 
@@ -57,6 +57,3 @@ class NbAFL(Reference):
 
     def metrics(self) -> dict[str, float]:
         return {"sigma-up": self.up, "sigma-down": self.down}
-
-
-run = driven(NbAFL)

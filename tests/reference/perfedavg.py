@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, features, flat, gradient, plus
 
 
@@ -72,6 +72,3 @@ class PerFedAvg(Reference):
 
     def personal(self, k: Client) -> Params:
         return plus(self.w, gradient(self.w, *self.data[k]), -self.alpha)
-
-
-run = driven(PerFedAvg)

@@ -9,7 +9,7 @@ Server: w^{t+1} = (1 - beta) w^t + beta mean of the w_i; the paper's mean is uni
 
 from dataclasses import dataclass
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, gradient, plus
 
 KNOBS = {"pfedme__lambda": 4.0, "pfedme__inner_lr": 0.1, "pfedme__steps": 3, "learning_rate": 0.1}
@@ -58,6 +58,3 @@ class PFedMe(Reference):
 
     def kept(self) -> dict[str, dict[Client, Params]]:
         return {"personal": self.theta}
-
-
-run = driven(PFedMe)

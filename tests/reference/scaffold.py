@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.fednova import factors
 from tests.reference.mlp import Client, Params, gradient, plus, zero
 
@@ -66,6 +66,3 @@ class Scaffold(Reference):
 
     def server(self) -> dict[str, Params]:
         return {"control": self.control}
-
-
-run = driven(Scaffold)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.reference.driver import Reference, Round, driven
+from tests.reference.driver import Reference, Round
 from tests.reference.mlp import gradient
 
 
@@ -31,6 +31,3 @@ class SignSGD(Reference):
             for name, g in gradient(self.w, x[rows], y[rows]).items():
                 votes[name] += np.sign(g)
         self.w = {name: a - r.eta * np.sign(votes[name]) for name, a in self.w.items()}
-
-
-run = driven(SignSGD)

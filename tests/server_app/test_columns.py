@@ -15,7 +15,7 @@ from flwr.app import Message
 from client_app.app import make_app
 from server_app.app import run
 from strategies import FedAvg
-from strategies.membership.foreign import why_stock_clients_cannot_join
+from strategies.membership.stock_clients import why_stock_clients_cannot_join
 from task.config.read import as_run_config
 from task.errors import RefusedError
 from task.resolve.contract import contract_of

@@ -154,7 +154,7 @@ def test_it_is_known_of_every_command_which_files_it_reads_that_name_code() -> N
 def test_no_command_runs_code_that_a_file_names(
     command: str, words: tuple[str, ...], reference: str, place: Place
 ) -> None:
-    for key in KEYS:
+    for key in KEYS if reference.startswith(EVIL) else ["dataset"]:
         before = {p.name for p in place.folder.iterdir()}
         place.poison({key: reference, "data-dir": str(place.folder / "mark")})
         why = place.call(*command.split(), *words)

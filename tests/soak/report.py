@@ -1,4 +1,4 @@
-"""What a soak saw, and the page that tells of it."""
+"""The results of a soak, and the page that reports them."""
 
 from __future__ import annotations
 
@@ -99,8 +99,9 @@ class Report:
             "# Soak",
             "",
             f"`python -m tests.soak --rounds {self.rounds} --nodes {self.nodes} --seconds-between-faults "
-            f"{self.every_s:g} --seed {self.seed}`: one run, and a fault every {self.every_s:g} s.",
-            f"A round waits for all {self.nodes} clients (`min-replies`), so that its model can be the same.",
+            f"{self.every_s:g} --seed {self.seed}`: one run with a fault every {self.every_s:g} s.",
+            f"A round waits for all {self.nodes} clients (`min-replies`), so its model can equal that of the "
+            "undisturbed run.",
             "",
             "| | |",
             "|---|---|",
@@ -114,13 +115,13 @@ class Report:
             f"| Database at the end | {self.database / 2**20:.1f} MB |",
             f"| The job | {self.state} |",
             "",
-            "Each fault was done to one of the machines, the link and the nodes being equally likely.",
+            "Each fault hit one machine, drawn with equal chance from the link and the nodes.",
             "",
             "| Fault | Times |",
             "|---|---|",
             *(f"| {name} | {n} |" for name, n in sorted(self.faults.items(), key=lambda x: (-x[1], x[0]))),
             "",
-            "Memory (proportional set size; of nodes the mean), median of the first and of the last quarter:",
+            "Memory (proportional set size; mean over nodes), median of the first and of the last quarter:",
             "",
             "| Role | First | Last | Growth |",
             "|---|---|---|---|",

@@ -14,8 +14,7 @@ import torch
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
 from strategies import AdaptiveTau
-from strategies.engine.journal import Snapshot
-from strategies.engine.state import AggregatedReplies, dump_state, load_state
+from strategies.engine.state import AggregatedReplies
 from strategies.rules.adaptive_tau import (  # fmt: skip
     CLOSING,
     LAST,
@@ -33,7 +32,6 @@ from strategies.rules.adaptive_tau import (  # fmt: skip
 from task.config.algorithm_sections import AdaptiveTauConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference import adaptive_tau
 from tests.support.federation import (
@@ -47,7 +45,7 @@ from tests.support.federation import (
     read_by,
     write_owners,
 )
-from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.models import OneNumber, one, task_on
 from tests.support.rules import w, ways
 
 PLAIN = AdaptiveTauConfig(budget=100.0, step_cost=1.0, round_cost=10.0, phi=0.1)
@@ -226,15 +224,6 @@ def test_a_skipped_round_costs_and_makes_tau_1() -> None:
     assert again.phase == CLOSING  # the look is tried again
 
 
-def test_the_state_survives_a_checkpoint() -> None:
-    before = state(best=w(1, 2), best_loss=0.1 + 0.2, tau=7, phase=LAST, spent=1 / 3)
-    back = load_state(AdaptiveTauState, *dump_state(before))
-    assert dump_state(back)[1] == dump_state(before)[1]
-    assert back.best["w"].tolist() == [1.0, 2.0]
-    fresh = load_state(AdaptiveTauState, *dump_state(AdaptiveTauState(w(1))))
-    assert (fresh.best, fresh.best_loss) == ({}, math.inf)
-
-
 # ---------------------------------------------------------------------------------------- client by hand
 
 
@@ -250,11 +239,6 @@ def solve(
     return finished
 
 
-def one(start: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: loss_at(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(start), torch.tensor([2.0]), torch.tensor([1]), lr=0.5, **options)
-
-
 def loss_at(v: float) -> float:
     return math.log1p(math.exp(-2 * v))
 
@@ -264,7 +248,7 @@ def slope(v: float) -> float:
 
 
 def test_rho_and_beta_by_hand() -> None:
-    upload, kept = solve(one(0.2, local_steps=2), {"local-model": w(1.5)})
+    upload, kept = solve(one(0.2, local_steps=2, lr=0.5), {"local-model": w(1.5)})
     assert upload.scalars["rho"] == pytest.approx(abs(loss_at(1.5) - loss_at(0.2)) / 1.3, rel=1e-5)
     assert upload.scalars["beta"] == pytest.approx(abs(slope(1.5) - slope(0.2)) / 1.3, rel=1e-5)
     assert upload.scalars["loss-before"] == pytest.approx(loss_at(0.2))
@@ -278,7 +262,7 @@ def test_rho_and_beta_by_hand() -> None:
 
 def test_a_new_client_and_one_that_did_not_move_cannot_tell() -> None:
     for kept in ({}, {"local-model": w(0.2)}):
-        upload, _ = solve(one(0.2, local_steps=2), kept)
+        upload, _ = solve(one(0.2, local_steps=2, lr=0.5), kept)
         assert (upload.scalars["rho"], upload.scalars["beta"]) == (0.0, 0.0)
 
 
@@ -290,21 +274,6 @@ def test_both_points_are_measured_on_the_first_minibatch() -> None:
         losses = [math.log1p(math.exp((-1 if label else 1) * a * v)) for v in (0.2, 1.5)]
         wanted.append(abs(losses[1] - losses[0]) / 1.3)
     assert min(abs(upload.scalars["rho"] - v) for v in wanted) < 1e-5
-
-
-def test_measuring_changes_nothing() -> None:
-    """With dropout and batch norm too."""
-    x, y = blobs(12)
-    plain = SOLVERS["sgd"](Config(), {}, {}, [{}])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        task = task_on(Noisy(), x, y, batch_size=4, local_steps=5, momentum=0.5)
-        ((want, _),) = plain.finish(task, train(task, plain))
-    model = task_on(Noisy(), x, y, batch_size=4, local_steps=5, momentum=0.5)
-    kept = {n: model.received[n] + np.float32(0.1) for n in model.program.names}
-    got, _ = solve(model, {"local-model": kept})
-    assert all(np.array_equal(a, got.arrays["arrays"][n]) for n, a in want.arrays["arrays"].items())
-    assert got.scalars["beta"] > 0
 
 
 # ---------------------------------------------------------------------------------------- the pipeline
@@ -322,10 +291,9 @@ def config(path: Path, **keys: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "keys", [{}, {"batch_size": 0}, {"adaptive_tau__phi": 0.5}, {"adaptive_tau__phi": 5.0}]
 )
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_the_pipeline_equals_the_reference(keys: dict[str, Any], nodes: int, tmp_path: Path) -> None:
+def test_the_pipeline_equals_the_reference(keys: dict[str, Any], tmp_path: Path) -> None:
     data = write_owners(tmp_path / "owners.npz")
-    played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), **keys), nodes=nodes)
+    played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"), **keys), nodes=1)
     names = list(played.names)
     drawn = batches_of(3, names, SIZES, keys.get("batch_size", 4))
     trace = adaptive_tau.run(
@@ -347,80 +315,12 @@ def test_the_pipeline_equals_the_reference(keys: dict[str, Any], nodes: int, tmp
     assert (max(taus) > 1) == (keys.get("adaptive_tau__phi") != 5.0)  # a large phi fears all drift
 
 
-def test_fixed_tau_keeps_the_same_books(tmp_path: Path) -> None:
-    write_owners(tmp_path / "owners.npz")
-    of = {"state_dir": str(tmp_path / "state"), "adaptive_tau__fixed_tau": 7, "adaptive_tau__tau_max": 100}
-    played = play(config(tmp_path / "owners.npz", **of))
-    taus = [row["metrics"]["tau"] for row in played.rows[1:]]
-    # a round costs 5.5: of 60, ten are 55 and one of tau 2 + look does not fit; the last is cut to what fits
-    assert set(taus[:-2]) == {7}
-    assert 1 <= taus[-2] <= 7
-    assert taus[-1] == 1
-    assert played.rows[-1]["metrics"]["spent"] <= 60.0
-
-
-def named(restore: Snapshot | None = None) -> Keep:
-    """Return a journal of one and the same run."""
-    keep = Keep(restore)
-    keep.run_id = "one run"
-    return keep
-
-
-@pytest.mark.parametrize("at", [2, 7])
-def test_a_run_that_is_restored_ends_with_the_same_bytes(at: int, tmp_path: Path) -> None:
-    """The server's books come from its checkpoint, the clients' last models from their own store."""
-    write_owners(tmp_path / "owners.npz")
-    whole = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "a")))
-    keys = config(tmp_path / "owners.npz", state_dir=str(tmp_path / "b"))
-    begun = play(keys | {"num-server-rounds": at}, journal=named())
-    rest = play(keys, nodes=3, journal=named(begun.keep.snapshots[-1]))
-    for key in ("round", "model_sha256", "metrics"):
-        assert [r[key] for r in rest.rows] == [r[key] for r in whole.rows[at + 1 :]]
-    assert len({r["metrics"]["tau"] for r in rest.rows}) > 1
-
-
 def test_a_finished_run_that_is_restored_stays_finished(tmp_path: Path) -> None:
     write_owners(tmp_path / "owners.npz")
     keys = config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state"))
     whole = play(keys)
     again = Keep(restore=whole.keep.snapshots[-1])
     assert play(keys, journal=again).rows == []
-
-
-def test_diverging_clients_do_not_end_the_run(tmp_path: Path) -> None:
-    """Every reply is quarantined once tau grows: tau falls back to 1, and the budget ends the run."""
-    write_owners(tmp_path / "owners.npz")
-
-    def tamper(node: int, reply: Any) -> Any:
-        rounds.append(reply.metadata.group_id)
-        if rounds[-1] == "3":
-            reply.content.clear()
-        return reply
-
-    rounds: list[str] = []
-    played = play(config(tmp_path / "owners.npz", state_dir=str(tmp_path / "state")), tamper=tamper)
-    assert played.rows[3]["skipped"]
-    assert played.rows[3]["model_sha256"] == played.rows[2]["model_sha256"]
-    assert played.rows[4]["metrics"]["tau"] == 1
-    spent = [row["metrics"]["spent"] for row in played.rows[1:] if row["metrics"]]
-    assert spent[-1] <= 60.0
-    assert spent[2] - spent[1] > 2.0 + 2.5  # two rounds were paid
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"adaptive-tau.budget": 0.0}, r'"adaptive-tau.budget": expected float > 0'),
-        ({"adaptive-tau.phi": 0.0}, r'"adaptive-tau.phi": expected float > 0'),
-        ({"adaptive-tau.tau-max": 0}, r'"adaptive-tau.tau-max": expected int >= 1'),
-        ({"adaptive-tau.round-cost": 0.0}, r'"adaptive-tau.round-cost": expected float > 0'),
-        ({"adaptive-tau.resource": "joules"}, r'"adaptive-tau.resource"'),
-        ({"adaptive-tau.step-cost": -1.0}, r'"adaptive-tau.step-cost": expected float >= 0'),
-    ],
-)
-def test_knobs_outside_their_range_name_key_and_range(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_config({"algorithm": "adaptive-tau", **keys})
 
 
 @pytest.mark.parametrize(("resource", "budget"), [("model", 0.28), ("bytes", 7.0)])

@@ -13,32 +13,24 @@ from client_app.solvers import SOLVERS
 from client_app.solvers.apple import coefficient
 from task.config.knobs import Config
 from task.config.personal_sections import AppleConfig
-from task.errors import ConfigError
 from task.models import MODELS, ModelSpec
 from task.numerics.arrays import Arrays, sha256
-from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import apple, mlp
 from tests.reference.apple import Apple
 from tests.strategies.test_models import held
-from tests.support.federation import SIZES, play, write_owners
-from tests.support.joining import joining
-from tests.support.kept import kept_by, losing
-from tests.support.models import OneNumber, task_on
+from tests.support.federation import SIZES, write_owners
+from tests.support.kept import losing
+from tests.support.models import OneNumber, sigmoid, task_on
 from tests.support.personal import (
     case_of,
     close,
-    keys_of,
     reference_of,
     small_bn,
 )
 from tests.support.rules import w
 
 # --------------------------------------------------------------------------------------- the client
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + float(np.exp(-z)))
 
 
 def solve(
@@ -102,14 +94,6 @@ def test_the_pull_fades_by_half_a_cosine() -> None:
 # ------------------------------------------------------------------------------------- the pipeline
 
 
-def test_the_relationships_move(tmp_path: Path) -> None:
-    """Else the reference could not tell them from p0."""
-    case = case_of(tmp_path, "apple", **Apple.cases["few clients, stragglers"])
-    kept = kept_by(case.keys, case.played, "ratios")
-    p0 = reference_of(case, Apple)([]).at[0].p0
-    assert max(abs(float(v) - p0[c]) for p in kept.values() for c, v in p.items()) > 0.01
-
-
 def test_what_each_client_is_told(tmp_path: Path) -> None:
     """p0, and the core models of all that sent one; once a node. Nothing to be evaluated."""
     case = case_of(tmp_path, "apple", nodes=2, local_test_fraction=0.0, fraction_evaluate=0.0)
@@ -127,22 +111,6 @@ def test_what_each_client_is_told(tmp_path: Path) -> None:
         for client, model in held(case.played, t - 1).items():
             assert sha256(wire.read_arrays(records[f"models.{client}"])) == sha256(model)
     assert len(case.played.messages()) == 2 * 3
-
-
-def test_a_client_that_joins_later_enters_everybodys_mixture_at_p0(tmp_path: Path) -> None:
-    """With dr-lr = 0: anna's p_ij were n_j / 47; with emil, who comes for round 2, all are n_j / 63."""
-    data = write_owners(tmp_path / "owners.npz")
-    keys = keys_of(
-        tmp_path, "apple", num_classes=3, fraction_train=1.0, local_test_fraction=0.0, apple__dr_lr=0.0
-    )
-    played = play(keys, grid_type=joining(tmp_path, data, lambda c, t: c != "emil" or t > 1))
-    kept = kept_by(keys, played, "ratios")
-    assert {c: float(p) for c, p in kept["anna"].items()} == pytest.approx(
-        {c: n / 63 for c, n in SIZES.items()} | {"emil": 16 / 63}, rel=1e-6
-    )
-    assert {c: float(p) for c, p in kept["emil"].items()} == pytest.approx(
-        {c: n / 63 for c, n in SIZES.items()}, rel=1e-6
-    )
 
 
 def test_who_lost_its_relationships_begins_at_p0_with_the_core_model_that_the_server_has(
@@ -191,9 +159,3 @@ def test_alone_it_is_local_training_with_the_running_statistics_of_the_mixture(
     assert int(zoe["2.num_batches_tracked"]) > 3
     for one, two in zip(case.lines("evaluate"), alone.lines("evaluate"), strict=True):
         assert one[2] == pytest.approx(two[2], rel=1e-6)
-
-
-@pytest.mark.parametrize(("key", "value"), [("dr-lr", -0.1), ("mu", -1.0), ("decay-rounds", -1)])
-def test_knobs_out_of_range_are_refused_by_name(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f'"apple.{key}": expected'):
-        read_config({"algorithm": "apple", f"apple.{key}": value})

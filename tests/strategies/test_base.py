@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies import FedAvg, FedProx, Strategy
-from strategies.engine.journal import Journal, Snapshot
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.algorithm_sections import FedProxConfig
 from task.config.knobs import Config
 from task.errors import ConfigError, WireError
-from task.wire import checks, registration
+from task.wire import checks
 from task.wire import messages as wire
-from tests.support.apps import adds, foreign_app, named_app, spread
+from tests.support.apps import adds, named_app, spread, stock_app
+from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
-
-
-class Keep(Journal):
-    """Keeps the rows."""
-
-    def __init__(self, restore: Snapshot | None = None) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.snapshots: list[Snapshot] = []
-        self.lines: list[wire.RejectedReply] = []
-        self.snapshot = restore
-
-    def restore(self) -> Snapshot | None:
-        return self.snapshot
-
-    def quarantined(self, lines: Any) -> None:
-        self.lines += lines
-
-    def round_done(self, row: dict[str, Any], clients: Any, snapshot: Snapshot, clock: Any) -> None:
-        self.rows.append(row)
-        self.snapshots.append(snapshot)
-
 
 COUNTS = {f"client-{i}": 10 * (i + 1) for i in range(6)}
 AMOUNTS = {f"client-{i}": 0.1 * i - 0.2 for i in range(6)}
@@ -60,7 +37,7 @@ def named_grid(nodes: int, *, tamper: Any = None, seed: int = 0, amounts: Any = 
 
 def test_weights_are_example_counts_of_those_who_answered() -> None:
     # amounts (0.2, 1.0) with 30 and 10 examples: (30*0.2 + 10*1.0) / 40 = 0.4 a round
-    app = foreign_app(lambda c: (0.2, 30) if c.node_config["partition-id"] == 0 else (1.0, 10))
+    app = stock_app(lambda c: (0.2, 30) if c.node_config["partition-id"] == 0 else (1.0, 10))
     grid = LocalGrid(app, [{"partition-id": 0}, {"partition-id": 1}])
     result = FedAvg().start(grid, model(), num_rounds=2)
     assert wire.read_arrays(result.arrays)["w"] == pytest.approx([0.8, 1.8], rel=1e-6)
@@ -69,7 +46,7 @@ def test_weights_are_example_counts_of_those_who_answered() -> None:
 
 def test_flowers_argument_names_and_lr_are_understood() -> None:
     strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_available_nodes=2)
-    app = foreign_app(lambda c: (1.0, 1))
+    app = stock_app(lambda c: (1.0, 1))
     grid = LocalGrid(app, [{}, {}, {}, {}])
     strategy.start(grid, model(), num_rounds=1, train_config=ConfigRecord({"lr": 0.025, "note": "x"}))
     trained = [m for m in grid.sent if m.metadata.message_type == "train"]
@@ -80,32 +57,6 @@ def test_flowers_argument_names_and_lr_are_understood() -> None:
         FedAvg(fraction_trian=0.5)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 6])
-def test_spread_over_nodes_and_order_of_replies_change_nothing(nodes: int) -> None:
-    wanted = Keep()
-    FedAvg(fraction_train=0.5, seed=3).start(named_grid(1), model(), num_rounds=4, journal=wanted)
-    for seed in range(3):
-        keep = Keep()
-        FedAvg(fraction_train=0.5, seed=3).start(
-            named_grid(nodes, seed=seed), model(), num_rounds=4, journal=keep
-        )
-        for key in ("selected", "model_sha256", "answered", "train_loss"):
-            assert [r[key] for r in keep.rows] == [r[key] for r in wanted.rows]
-
-
-def test_selection_is_seeded_by_name_and_differs_by_round_and_seed() -> None:
-    def selected(seed: int) -> list[list[str]]:
-        keep = Keep()
-        FedAvg(fraction_train=0.5, seed=seed).start(named_grid(2), model(), num_rounds=6, journal=keep)
-        return [r["selected"] for r in keep.rows[1:]]
-
-    first = selected(1)
-    assert first == selected(1)
-    assert first != selected(2)
-    assert len({tuple(s) for s in first}) > 1
-    assert all(len(s) == 3 and s == sorted(s) for s in first)
-
-
 def test_one_message_per_node() -> None:
     grid = named_grid(2)
     FedAvg().start(grid, model(), num_rounds=1)
@@ -114,91 +65,11 @@ def test_one_message_per_node() -> None:
     assert sorted(c for m in sent for c in m.content["config"]["clients"]) == sorted(COUNTS)
 
 
-def rewrite(**changes: Any) -> Any:
-    """Return a tamper function that replaces parts of the first node's plain reply."""
-
-    def tamper(node: int, reply: Message) -> Message | None:
-        if node != 0:
-            return reply
-        content = reply.content
-        arrays = dict(changes.get("arrays", wire.read_arrays(content["arrays"])))  # type: ignore[arg-type]
-        metrics = {"num-examples": 10, "train-loss": 1.0, **changes.get("metrics", {})}
-        for gone in changes.get("drop", ()):
-            metrics.pop(gone, None)
-        records: dict[str, Any] = {"arrays": wire.pack_arrays(arrays), **changes.get("extra", {})}
-        for gone in changes.get("drop", ()):
-            records.pop(gone, None)
-        fresh = RecordDict({**records, "metrics": MetricRecord(metrics)})
-        out = Message(fresh, reply_to=Message(RecordDict(), 1, "train"))
-        out.metadata.__dict__.update(reply.metadata.__dict__)
-        return out
-
-    return tamper
-
-
-BAD = {
-    "nan": (rewrite(arrays={"w": np.array([np.nan, 1], np.float32)}), "arrays/w", "finite"),
-    "infinite": (rewrite(arrays={"w": np.array([0, -np.inf], np.float32)}), "arrays/w", "finite"),
-    "shape": (rewrite(arrays={"w": np.zeros((2, 2), np.float32)}), "arrays/w", r"float32\[2\]"),
-    "broadcastable shape": (rewrite(arrays={"w": np.zeros(1, np.float32)}), "arrays/w", r"float32\[2\]"),
-    "dtype": (rewrite(arrays={"w": np.zeros(2, np.float64)}), "arrays/w", "float32"),
-    "missing array": (rewrite(arrays={}), "arrays", "1 arrays"),
-    "extra array": (
-        rewrite(arrays={"w": np.zeros(2, np.float32), "v": np.zeros(2, np.float32)}), "arrays", "1 arrays",
-    ),
-    "missing record": (rewrite(drop=["arrays"]), "arrays", "records"),
-    "extra record": (rewrite(extra={"more": wire.pack_arrays({})}), "more", "records"),
-    "no count": (rewrite(drop=["num-examples"]), "num-examples", "from 1"),
-    "count 0": (rewrite(metrics={"num-examples": 0}), "num-examples", "from 1"),
-    "count -3": (rewrite(metrics={"num-examples": -3}), "num-examples", "from 1"),
-    "count 1.5": (rewrite(metrics={"num-examples": 1.5}), "num-examples", "from 1"),
-    "count list": (rewrite(metrics={"num-examples": [1, 2]}), "num-examples", "from 1"),
-    "count infinite": (rewrite(metrics={"num-examples": float("inf")}), "num-examples", "from 1"),
-    "loss nan": (rewrite(metrics={"train-loss": float("nan")}), "train-loss", "finite"),
-    "diverged": (rewrite(arrays={"w": np.array([1e30, 0], np.float32)}), "w", "below"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", sorted(BAD))
-def test_a_bad_reply_is_one_line_and_the_run_goes_on_with_the_right_model(kind: str) -> None:
-    tamper, field, expected = BAD[kind]
-    keep = Keep()
-    grid = named_grid(6, tamper=tamper)
-    result = FedAvg().start(grid, model(), num_rounds=2, journal=keep)
-    assert [len(r["quarantined"]) for r in keep.rows] == [0, 1, 1]
-    line = keep.rows[1]["quarantined"][0]
-    assert (line["client"], line["round"], line["field"]) == ("client-0", 1, field)
-    assert re.search(expected, line["expected"]), line
-    assert keep.rows[1]["answered"] == 5
-    good = [c for c in COUNTS if c != "client-0"]
-    step = sum(COUNTS[c] * AMOUNTS[c] for c in good) / sum(COUNTS[c] for c in good)
-    assert wire.read_arrays(result.arrays)["w"] == pytest.approx([2 * step, 1 + 2 * step], rel=1e-6)
-
-
 def test_an_example_count_in_words_cannot_even_be_packed_and_an_undecodable_one_is_quarantined() -> None:
     with pytest.raises(TypeError):
         MetricRecord({"num-examples": "ten"})  # type: ignore[dict-item]
     with pytest.raises(WireError, match="'ten'"):
         checks.check_scalars(ALGORITHMS["fedavg"], {"num-examples": "ten"})
-
-
-def test_garbage_bytes_and_headers_that_lie_are_quarantined() -> None:
-    lies = [
-        Array("float32", (2,), "numpy.ndarray", b"not an array at all"),
-        Array("float32", (2_000_000_000,), "numpy.ndarray", b"\x93NUMPY"),
-        Array("float32", (2,), "pickle", b"x" * 64),
-    ]
-    for lie in lies:
-
-        def tamper(node: int, reply: Message, lie: Array = lie) -> Message:
-            if node == 0:
-                reply.content["arrays"] = ArrayRecord({"w": lie})
-            return reply
-
-        keep = Keep()
-        FedAvg().start(named_grid(6, tamper=tamper), model(), num_rounds=1, journal=keep)
-        assert [q["field"] for q in keep.rows[1]["quarantined"]] == ["w"]
-        assert keep.rows[1]["answered"] == 5
 
 
 def test_a_client_that_raises_and_one_that_never_answers() -> None:
@@ -305,47 +176,9 @@ def test_evaluates_every_so_many_rounds_and_at_the_end() -> None:
     assert seen == [0, 3, 6, 7]
 
 
-@pytest.mark.parametrize("at", [0, 3, 6])
-def test_a_run_that_is_restored_ends_with_the_same_bytes(at: int) -> None:
-    whole = Keep()
-    FedProx(fraction_train=0.5).start(prox_grid(), model(), num_rounds=6, journal=whole)
-    rest = Keep(restore=whole.snapshots[at])
-    FedProx(fraction_train=0.5).start(prox_grid(), model(5, 5), num_rounds=6, journal=rest)
-    for key in ("round", "model_sha256", "selected"):
-        assert [r[key] for r in rest.rows] == [r[key] for r in whole.rows[at + 1 :]]
-
-
-def prox_grid() -> LocalGrid:
-    configs, hosted = spread(COUNTS, 2)
-    return LocalGrid(named_app(hosted, adds(AMOUNTS, COUNTS), "fedprox"), configs)
-
-
 def test_too_few_nodes_is_a_clear_error() -> None:
     with pytest.raises(WireError, match=r"at least 3 nodes within 0.1 s .*got 2.*Start more SuperNodes"):
         FedAvg(min_nodes=3, roll_call_timeout=0.1).start(named_grid(2), model(), num_rounds=1)
-
-
-def test_nodes_of_one_pool_share_the_work_evenly() -> None:
-    app: ClientApp = named_app(lambda c: COUNTS, adds(AMOUNTS, COUNTS))
-    pooled = ClientApp()
-
-    @pooled.query(registration.REGISTER)
-    def register(message: Message, context: Context) -> Message:
-        answer = registration.Registration(tuple(COUNTS), np.array([10] * 6), pool="one disk")
-        return Message(registration.registration_content(answer), reply_to=message)
-
-    @pooled.train()
-    def train(message: Message, context: Context) -> Message:
-        return app(message, context)
-
-    grid = LocalGrid(pooled, [{}, {}, {}])
-    keep = Keep()
-    FedAvg().start(grid, model(), num_rounds=1, journal=keep)
-    sizes = sorted(
-        len(m.content["config"]["clients"]) for m in grid.sent if m.metadata.message_type == "train"
-    )
-    assert sizes == [2, 2, 2]
-    assert keep.rows[1]["answered"] == 6
 
 
 # ------------------------------------------------------------- evaluation during the next round

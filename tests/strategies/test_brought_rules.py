@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from client_app.solvers import solver_of
 from strategies import strategy_of
@@ -21,6 +22,7 @@ from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from tests.support.brought import imported_from
 from tests.support.federation import Played, play, read_by
+from tests.support.liar import Tamper
 
 RULES = '''
 from dataclasses import replace
@@ -292,9 +294,9 @@ def test_what_is_no_solver_is_refused_by_the_client_half() -> None:
         solver_of(contract_of(_config("NotASolver")).solver)
 
 
-def _play(tmp_path: Path, name: str, nodes: int, **keys: str | float) -> Played:
+def _play(tmp_path: Path, name: str, nodes: int, tamper: Tamper | None = None, **keys: str | float) -> Played:
     given = {"algorithm": f"own_rules:{name}", "dataset": "digits", "num-clients": 4, "max-examples": 90}
-    return play(given | {"num-server-rounds": 2, "learning-rate": 0.02} | keys, nodes=nodes)
+    return play(given | {"num-server-rounds": 2, "learning-rate": 0.02} | keys, nodes=nodes, tamper=tamper)
 
 
 def test_a_round_of_phases_of_its_own_takes_the_best_step_on_any_nodes(tmp_path: Path) -> None:
@@ -305,6 +307,16 @@ def test_a_round_of_phases_of_its_own_takes_the_best_step_on_any_nodes(tmp_path:
     assert not _same(one.arrays(1), _play(tmp_path, "Mean", 1).arrays(1))
     kinds = [message.metadata.message_type for message in one.grid.sent]
     assert [kinds.count(kind) for kind in ("train", "evaluate.losses")] == [2, 6]
+
+
+def test_a_phase_that_is_lost_after_the_training_keeps_the_model(tmp_path: Path) -> None:
+    def tamper(node: int, reply: Message) -> Message | None:
+        return None if reply.metadata.message_type == "evaluate.losses" else reply
+
+    keys = {"num-server-rounds": 1, "round-timeout": 0.5}
+    (start, row) = _play(tmp_path, "LineSearch", 2, tamper, **keys).rows
+    assert row["skipped"]
+    assert row["model_sha256"] == start["model_sha256"]
 
 
 def test_a_training_phase_of_its_own_runs_its_own_solver(tmp_path: Path) -> None:

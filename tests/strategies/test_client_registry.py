@@ -237,28 +237,6 @@ def test_a_node_that_does_not_answer_is_none_of_those_that_must_be_there() -> No
     assert called(grid, min_nodes=1).names == ["ward-1"]
 
 
-def test_a_node_that_was_silent_is_called_again() -> None:
-    """A node that was busy at registration is not lost for the whole run."""
-    silent = {"clients": {"b": 1}}
-    grid = hosts({"clients": {"a": 1}}, silent)
-    push = grid.push_messages
-
-    def deaf(messages: Any) -> list[str]:
-        ids = list(push(messages))
-        for m in grid.sent:
-            if grid.index[m.metadata.dst_node_id] == 1:
-                grid.replies.pop(m.metadata.message_id, None)
-        return ids
-
-    grid.push_messages = deaf  # type: ignore[method-assign]
-    registry = called(grid, timeout_s=0.05)
-    assert registry.names == ["a"]
-    grid.push_messages = push  # type: ignore[method-assign]
-    registry.timeout_s = 5.0
-    RegistrationPhase(registry, 1).run(grid)
-    assert registry.names == ["a", "b"]
-
-
 def test_a_node_that_cannot_register_is_one_client() -> None:
     grid = hosts({"clients": {"a": 1}}, {"stock": True})
     registry = called(grid)
@@ -533,14 +511,6 @@ def test_one_that_comes_later_is_refused_by_name_and_said_once(caplog: pytest.Lo
     RegistrationPhase(registry, 4).run(grid)  # the one that held the name has gone
     plan = registry.assign(registry.names, dict.fromkeys(registry.names, 1.0))
     assert by_index(grid, plan)[2] == ["ward-1"]
-
-
-def test_who_is_enrolled_under_another_name_is_refused_and_the_run_begins_without(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    grid = hosts(owner("ward-1", name="ward-1"), owner("ward-2", name="ward-3"))
-    assert called(grid).names == ["ward-1"]
-    assert "node ward-3 is refused: it says that it is client 'ward-2'" in caplog.text
 
 
 def test_somebody_elses_app_on_an_enrolled_node_has_its_name() -> None:

@@ -11,10 +11,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
 from strategies.stages.contribution import Values, leave_one_out, shapley
-from task.errors import ConfigError
 from task.numerics.arrays import Arrays
-from task.resolve.composition import check_composition
-from task.resolve.read import read_config
 from task.wire.messages import read_arrays
 from tests.support.federation import owners_config, play, write_owners
 
@@ -100,15 +97,3 @@ def test_the_model_stays_the_same_and_every_client_has_a_value(algorithm: str, t
         for t in (1, 2):
             gained = one.rows[t]["accuracy"] - one.rows[t - 1]["accuracy"]
             assert sum(x for (at, _), x in values[0].items() if at == t) == pytest.approx(gained, abs=2e-3)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"algorithm": "fedper"}, {"algorithm": "fedsgd"}, {"secagg": True}, {"codec.up": "int8"},
-        {"selection": "cycle"}, {"transcript": "sums"}, {"evaluate-every": 0},
-    ],
-)  # fmt: skip
-def test_where_there_are_no_single_models_it_is_refused(keys: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r'"contribution\.measure"'):
-        check_composition(read_config(keys | {"contribution.measure": "leave-one-out"}))

@@ -14,18 +14,15 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules import d_psgd
 from strategies.rules.client_models import table
 from strategies.rules.d_psgd import PeersState, server_update
-from task import timing
 from task.config.algorithm_sections import DPSGDConfig
 from task.config.knobs import Config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.numerics.graphs import links, matrix, mixing
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
-from tests.strategies.test_models import held
-from tests.support.federation import play, write_owners
-from tests.support.joining import joining
+from tests.support.federation import play
 from tests.support.personal import keys_of
 
 NAMES = tuple("abcdefgh")
@@ -185,29 +182,6 @@ def test_memory_does_not_grow_with_the_clients() -> None:
 
 
 # ----------------------------------------------------------------------------------- in runs
-
-
-def test_who_comes_late_is_linked_and_who_leaves_is_cut_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """emil comes for round 2, ben is away in round 3 and back in round 4."""
-    monkeypatch.setattr(timing, "COME_BACK_S", 0.0)
-    data = write_owners(tmp_path / "owners.npz")
-
-    def online(client: str, t: int) -> bool:
-        return not (client == "emil" and t < 2) and not (client == "ben" and t == 3)
-
-    keys = keys_of(
-        tmp_path, "d-psgd", num_classes=3, fraction_train=1.0, num_server_rounds=4, local_test_fraction=0.0,
-        fraction_evaluate=0.0,
-    )  # fmt: skip
-    played = play(keys, grid_type=joining(tmp_path, data, online))
-    everybody = sorted(data)
-    assert [row["quarantined"] for row in played.rows] == [[]] * 5
-    assert [sorted(held(played, t)) for t in range(5)] == [[], everybody[:-1], *[everybody] * 3]
-    models = [{c: sha256(m) for c, m in held(played, t).items()} for t in range(5)]
-    assert models[3]["ben"] == models[2]["ben"] != models[4]["ben"]
-    assert all(models[3][c] != models[2][c] for c in everybody if c != "ben")
 
 
 def test_a_number_of_clients_that_the_route_has_no_graph_for_is_refused_before_round_1(

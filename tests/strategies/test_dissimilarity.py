@@ -10,9 +10,6 @@ import pytest
 
 from server_app.results.plots import by_round
 from strategies.stages.dissimilarity import spread
-from task.errors import ConfigError
-from task.resolve.composition import check_composition
-from task.resolve.read import read_config
 from tests.strategies.test_contribution import evaluate
 from tests.support.federation import SIZES, Model, loss_and_gradient, owners_config, play, write_owners
 
@@ -74,21 +71,3 @@ def test_the_models_stay_the_same_and_the_numbers_do_on_any_nodes(
     assert one.rows[1]["bytes_up"] > plain.rows[1]["bytes_up"]
     assert [plot.name for plot in by_round(one.rows) if "gradient" in plot.name] == ["gradients"]
     assert not [plot for plot in by_round(plain.rows) if "gradient" in plot.name]
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"algorithm": "fedper"}, "one global model"),
-        ({"algorithm": "splitnn", "partition": "columns"}, "one global model"),
-        ({"algorithm": "fedbuff"}, "never all at one model"),
-        ({"secagg": True}, "sums only"),
-        ({"dp.noise": 1.0}, "not protected"),
-        ({"dp.unit": "example", "dp.noise": 1.0}, "not protected"),
-        ({"dropout-width": 0.5}, "parts of the model"),
-        ({"evaluate-every": 0}, "when the server evaluates"),
-    ],
-)  # fmt: skip
-def test_where_it_is_not_defined_or_gives_too_much_away_it_is_refused(keys: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=rf'"gradient-dissimilarity".*{why}'):
-        check_composition(read_config(keys | {"gradient-dissimilarity": True}))

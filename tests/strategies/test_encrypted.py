@@ -17,14 +17,14 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.encryption import ckks
 from task.errors import ConfigError
+from task.features import CHOICES
 from task.numerics.arrays import state_of
-from task.resolve.composition import CHOICES
 from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
-from task.resolve.validate import check_names
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.shapes import by_shape
 from tests.test_contract import config
 
 HE = next(c for c in CHOICES if c.key == "he")
@@ -43,7 +43,7 @@ def opened(played: Played, server_round: int) -> dict[str, np.ndarray]:
     return key.open(played.arrays(server_round))
 
 
-@pytest.mark.parametrize("name", ADMITTED)
+@pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
 def test_the_models_are_those_of_the_plain_run(name: str, owners: Path) -> None:
     keys = config(owners, name, num_server_rounds=2, local_test_fraction=0.3, fraction_evaluate=1.0)
     plain, encrypted = play(keys, nodes=3), play(keys | {"he": True}, nodes=3)
@@ -128,27 +128,6 @@ def test_a_number_beyond_the_range_is_named_with_its_client_and_round(owners: Pa
     assert played.rows[1]["answered"] == 4
 
 
-def test_what_cannot_be_added_up_is_refused_by_name(owners: Path) -> None:
-    base = owners_config(owners, he=True, fraction_evaluate=1.0, local_test_fraction=0.3)
-    for key, value, says in (
-        ("secagg", True, "either hides single nodes' sums"),
-        ("dp.noise", 1.0, "adds noise to integers"),
-        ("codec.up", "int8", "a code saves nothing"),
-        ("codec.down", "int8", "knows no model to code"),
-        ("structured.kind", "mask", "a code saves nothing"),
-        ("dropout-width", 0.5, "cannot cut parts out of a ciphertext"),
-    ):
-        more = {"fraction-evaluate": 0.0} if key == "dp.noise" else {}
-        with pytest.raises(ConfigError, match=f'run-config key "he": expected false.*{says}'):
-            check_names(read_config(base | {key: value} | more))
-    table = base | {"dataset": "csv"}
-    with pytest.raises(ConfigError, match='"he": expected false with standardise = true'):
-        check_names(read_config(table | {"standardise": True}))
-    with pytest.raises(ConfigError, match='"evaluate-every": nothing in this run reads it'):
-        read_config(base | {"evaluate-every": 5})
-    assert read_config({"he": True}).server.fraction_evaluate == 1.0
-
-
 def test_a_model_with_counters_is_refused() -> None:
     run = read_config({"he": True, "model": "cnn-bn"})
     with pytest.raises(ConfigError, match=r'"he": the model shares .*num_batches_tracked'):
@@ -203,3 +182,9 @@ def test_nodes_hold_the_model_and_one_with_another_key_is_left_out(tmp_path: Pat
     refused, _ = run_on([{**nodes[0], ckks.REQUIRED: True}], he=False)
     assert refused.lines
     assert all("policy: he = true; expected a run with" in line.got for line in refused.lines)
+
+
+def test_the_clients_measure_what_the_server_cannot_open() -> None:
+    with pytest.raises(ConfigError, match='"evaluate-every": nothing in this run reads it'):
+        read_config({"he": True, "evaluate-every": 5})
+    assert read_config({"he": True}).server.fraction_evaluate == 1.0

@@ -27,7 +27,7 @@ from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 from tests.reference import mlp
 from tests.strategies.test_models import held
-from tests.support.models import Bytes, Noisy, OneNumber
+from tests.support.models import Bytes, Noisy, OneNumber, sigmoid
 from tests.support.personal import case_of, close, keys_of
 from tests.support.rules import w
 
@@ -36,10 +36,6 @@ def measure(model: nn.Module, members: dict[str, Arrays], x: torch.Tensor, y: to
     solver = SOLVERS["ensemble"](Config(), {}, {}, [{}], [{"models": members}])
     found, _ = solver.measure(model, x, y, CLASSIFICATION)
     return found["loss"], found["accuracy"], found["num-examples"]
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 def test_the_vote_by_hand() -> None:
@@ -167,7 +163,7 @@ def test_no_clients_can_be_held_out_of_a_site() -> None:
     """Their data would be trained on all the same."""
     keys = {"algorithm": "ensemble", "heldout-clients": 0.2}
     check_names(read_config(keys))
-    with pytest.raises(ConfigError, match="its clients train on everybody's data"):
+    with pytest.raises(ConfigError, match="it trains on all clients' data"):
         check_names(read_config(keys | SITE))
 
 

@@ -13,20 +13,14 @@ from client_app.solvers import SOLVERS
 from strategies.rules.fedamp import FedAMP, FedAMPState, clouds, server_update
 from task.config.knobs import Config
 from task.config.personal_sections import FedAMPConfig
-from task.errors import ConfigError, WireError
+from task.errors import WireError
 from task.numerics.arrays import Arrays
-from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.reference import fedamp
 from tests.strategies.test_models import held, replies
-from tests.support.models import OneNumber, task_on
+from tests.support.models import OneNumber, sigmoid, task_on
 from tests.support.personal import case_of, close
 from tests.support.rules import context, w
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
-
 
 # --------------------------------------------------------------------------------------- the server
 
@@ -140,9 +134,3 @@ def test_each_client_gets_its_own_cloud_model_and_nothing_else(tmp_path: Path) -
     (record,) = (m.content.array_records[f"cloud.{new[0]}"] for m in case.played.messages()
                  if m.metadata.group_id == "2" and f"cloud.{new[0]}" in m.content.array_records)  # fmt: skip
     assert close(wire.read_arrays(record), case.played.arrays(1), 0.0)
-
-
-@pytest.mark.parametrize(("key", "value"), [("alpha", 0.0), ("sigma", 0.0), ("lambda", -1.0)])
-def test_knobs_out_of_range_are_refused_by_name(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f'"fedamp.{key}": expected float'):
-        read_config({"algorithm": "fedamp", f"fedamp.{key}": value})

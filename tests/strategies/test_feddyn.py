@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,17 +13,8 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules.feddyn import FedDynState, server_update
 from task.config.algorithm_sections import FedDynConfig
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.resolve.read import read_config
-from tests.reference import feddyn
-from tests.support.kept import losing
-from tests.support.models import OneNumber, task_on
-from tests.support.personal import against_reference, close, reference_of
+from tests.support.models import OneNumber, sigmoid, task_on
 from tests.support.rules import w
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
 
 
 def test_the_server_moves_h_and_steps_beyond_the_mean_by_hand() -> None:
@@ -83,20 +71,3 @@ def test_g_is_the_gradient_where_the_local_problem_is_solved() -> None:
     ((upload, keeps),) = solver.finish(task, train(task, solver))
     theta = float(upload.arrays["arrays"]["w"][0])
     assert float(keeps["gradient"]["w"][0]) == pytest.approx(-2 * sigmoid(-2 * theta), rel=1e-4)
-
-
-def test_a_client_that_loses_its_state_begins_anew(tmp_path: Path) -> None:
-    def act(t: int) -> None:
-        if t == 4:
-            (path,) = tmp_path.glob("tmp*/**/ben.safetensors")
-            path.unlink()
-
-    given = {"lost": lambda t, k: (t, k) == (4, "ben")}
-    more = {"num_server_rounds": 5, "fraction_train": 1.0, "feddyn__alpha": 0.3}
-    case, trace = against_reference(tmp_path, feddyn.FedDyn, given, grid=losing(act), **more)
-    assert not close(reference_of(case, feddyn.FedDyn)(case.cohorts).w[5], trace.w[5], 1e-3)
-
-
-def test_a_negative_alpha_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r'"feddyn.alpha": expected float >= 0'):
-        read_config({"algorithm": "feddyn", "feddyn.alpha": -1.0})

@@ -19,24 +19,17 @@ from strategies.engine.state import dump_state, load_state
 from strategies.rules.fedfomo import FedFomo, FedFomoState, affinities, choose, server_update
 from task.config.knobs import Config
 from task.config.personal_sections import FedFomoConfig
-from task.errors import ConfigError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.seeds import rng_for
-from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.messages import ANSWERED
 from tests.reference import fedfomo
 from tests.strategies.test_models import held, replies
 from tests.support.grid import LocalGrid
-from tests.support.models import OneNumber, task_on
-from tests.support.personal import Case, against_reference, case_of, told
+from tests.support.models import OneNumber, sigmoid, task_on
+from tests.support.personal import Case, against_reference, case_of
 from tests.support.rules import context, w
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
-
 
 # --------------------------------------------------------------------------------------- the server
 
@@ -289,20 +282,3 @@ def test_a_client_gets_m_models_and_tells_of_no_other(tmp_path: Path) -> None:
             used += any(row.values())
     assert used > 5
     assert all(not m.content.array_records for m in case.played.messages("evaluate"))
-
-
-def test_the_random_ones_change_with_the_round_and_not_with_the_nodes(tmp_path: Path) -> None:
-    more: dict[str, Any] = {
-        "fedfomo__download": 1, "fedfomo__epsilon": 1.0, "num_server_rounds": 6, "fraction_train": 1.0,
-        "fraction_evaluate": 0.0, "local_epochs": 1,
-    }  # fmt: skip
-    one, three = (case_of(tmp_path, "fedfomo", nodes=nodes, **more) for nodes in (1, 3))
-    assert told(one) == told(three)
-    got = [m.content.config_records["config"]["models:ben"] for m in one.played.messages()]
-    assert len({tuple(names) for names in got[1:]}) > 2  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("key", "value"), [("download", -1), ("epsilon", 1.1), ("validation", 0.0)])
-def test_knobs_out_of_range_are_refused_by_name(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f'"fedfomo.{key}": expected'):
-        read_config({"algorithm": "fedfomo", f"fedfomo.{key}": value})

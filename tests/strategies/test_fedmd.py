@@ -31,7 +31,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.resolve.read import read_config
 from task.wire.messages import TrainOrder
-from tests.reference import fedmd, mlp
+from tests.reference import fedmd
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.kept import kept_by
 from tests.support.personal import Case, against_reference
@@ -107,10 +107,6 @@ def test_what_goes_up_and_the_mean_by_hand() -> None:
     assert (after.arrays["logits"].tolist(), after.arrays["clients"].tolist()) == ([[2, 0.5]], [2])
 
 
-def test_the_references_gradient_is_the_derivative_of_its_distance() -> None:
-    assert mlp.derivative_error(fedmd.distance) < 1e-7
-
-
 # --------------------------------------------------------------------------------------------- runs
 
 
@@ -145,23 +141,6 @@ def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
 def personal(folder: Path, **keys: Any) -> dict[str, Arrays]:
     given = config(folder, state_dir=str(folder / f"{len(list(folder.iterdir()))}"), **keys)
     return kept_by(given, play(given), "personal")
-
-
-def same(a: dict[str, Arrays], b: dict[str, Arrays]) -> bool:
-    assert a.keys() == b.keys() != set()
-    return all(np.array_equal(x, b[c][n]) for c, arrays in a.items() for n, x in arrays.items())
-
-
-def test_a_digest_of_no_rate_is_none(tmp_path: Path) -> None:
-    two = [personal(tmp_path, fedmd__digest_epochs=0), personal(tmp_path, fedmd__digest_lr=1e-30)]
-    assert same(*two)
-    assert not same(two[0], personal(tmp_path))
-
-
-def test_who_is_alone_digests_its_own_logits_and_stays(tmp_path: Path) -> None:
-    """One client: the consensus is its own, so that the digest changes nothing, to the bit."""
-    write_owners(tmp_path / "owners.npz", {"anna": 30})
-    assert same(personal(tmp_path), personal(tmp_path, fedmd__digest_epochs=0))
 
 
 # -------------------------------------------------------------------------------- the public examples

@@ -224,9 +224,6 @@ def test_running_statistics_are_no_parameters_even_if_nobody_says_so(algorithm: 
     assert {a.dtype for a in last.values()} == {np.dtype(np.float32), np.dtype(np.int64)}
 
 
-COMMON = {"fraction_train": 0.6, "local_epochs": 2, "batch_size": 5, "lr_decay": 0.9, "num_server_rounds": 6}
-
-
 # -------------------------------------------------------------------------------------- checkpoint
 
 

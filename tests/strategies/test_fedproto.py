@@ -27,10 +27,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.numerics.prototypes import COUNTS, FEATURES, no_prototypes
 from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.reference import fedproto, mlp
 from tests.support.federation import owners_config, play, write_owners
-from tests.support.kept import kept_by
-from tests.support.personal import against_reference
 
 CONFIG = Config(algorithm="fedproto")
 
@@ -115,20 +112,6 @@ def test_the_term_by_hand() -> None:
     assert gradient.tensors()[0][0].tolist() == [[2.0, 4.0], [4.0, 8.0]]
 
 
-def test_the_references_gradient_is_the_derivative_of_its_distance() -> None:
-    rng = np.random.default_rng(3)
-    shapes = {"1.weight": (4, 3), "1.bias": (4,), "3.weight": (3, 4), "3.bias": (3,)}
-    w = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    x, y, there = (
-        rng.normal(size=(6, 3)),
-        np.array([0, 1, 2, 0, 1, 2]),
-        {0: rng.normal(size=4), 2: np.ones(4)},
-    )
-    want = mlp.numeric(lambda v: fedproto.distance(v, x, y, there)[0], w)
-    got = fedproto.distance(w, x, y, there)[1]
-    assert all(np.abs(got[n] - want[n]).max() < 1e-7 for n in w)
-
-
 def test_the_nearest_prototype_by_hand() -> None:
     x = torch.tensor([[1.0, 2.0], [5.0, 5.0]])
     scores = nearest(identity(), table([[1, 1], [4, 5], [0, 0]], [1, 2, 0]), x)
@@ -147,22 +130,7 @@ def test_the_loss_stays_the_heads_and_without_prototypes_the_head_predicts() -> 
         assert found["loss"] == pytest.approx(np.log(3))
 
 
-def test_one_client_alone_computes_what_it_does_among_others() -> None:
-    pull = table([[0, 1], [1, 1], [2, 0]], [1, 1, 1])
-    solver, task = begun([3, 1], X, Y, pull)
-    stats = solver.run(task)
-    both = [u.arrays["prototypes"] for u, _ in solver.finish(task, stats)]
-    solver, task = begun([3], X[:3], Y[:3], pull)
-    alone = [u.arrays["prototypes"] for u, _ in solver.finish(task, solver.run(task))]
-    assert all(np.array_equal(both[0][n], alone[0][n]) for n in both[0])
-
-
 # --------------------------------------------------------------------------------------------- runs
-
-
-@pytest.mark.parametrize("case", sorted(fedproto.FedProto.cases))
-def test_it_is_the_reference(case: str, tmp_path: Path) -> None:
-    against_reference(tmp_path, fedproto.FedProto, **fedproto.FedProto.cases[case])
 
 
 def config(folder: Path, **keys: Any) -> dict[str, Any]:
@@ -171,15 +139,6 @@ def config(folder: Path, **keys: Any) -> dict[str, Any]:
         write_owners(file)
     given = {"algorithm": "fedproto", "model": "mlp", "num_server_rounds": 3, "fraction_train": 0.6}
     return owners_config(file, **given | keys)
-
-
-def test_without_lambda_its_models_are_those_of_local_training_bit_for_bit(tmp_path: Path) -> None:
-    keys = config(tmp_path, state_dir=str(tmp_path / "a"), fedproto__lambda=0.0)
-    other = config(tmp_path, state_dir=str(tmp_path / "b"), algorithm="local-only")
-    ours, alone = (kept_by(k, play(k), "personal") for k in (keys, other))
-    assert ours.keys() == alone.keys() != set()
-    for client, arrays in ours.items():
-        assert all(np.array_equal(a, alone[client][n]) for n, a in arrays.items()), client
 
 
 def test_a_model_as_initial_arrays_is_refused() -> None:
@@ -226,12 +185,3 @@ def test_a_client_cannot_outweigh_the_others(
     row = play(keys, nodes=nodes, tamper=tamper).rows[1]
     assert {q["field"] for q in row["quarantined"]} == {f"{record}/{weights}"}
     assert 0 < row["answered"] < 5
-
-
-def test_masks_change_nothing(tmp_path: Path) -> None:
-    """Under secure aggregation the server sees the nodes' sums only, and ends with the same table."""
-    shas = []
-    for secagg in (False, True):
-        keys = config(tmp_path, state_dir=str(tmp_path / f"{secagg}"), fraction_train=1.0, secagg=secagg)
-        shas.append([row["model_sha256"] for row in play(keys, nodes=3).rows])
-    assert shas[0] == shas[1]

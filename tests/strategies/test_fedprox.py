@@ -14,7 +14,6 @@ from strategies.rules.fedprox import FedProxState, server_update
 from task.config.algorithm_sections import FedProxConfig
 from task.config.knobs import Config
 from tests.reference import fedprox
-from tests.support.federation import owners_config, play, write_owners
 from tests.support.personal import against_reference
 from tests.support.rules import reduced, w
 
@@ -44,29 +43,21 @@ def adapt(state: FedProxState, *losses: float) -> list[float]:
     return mus
 
 
-def test_adaptive_mu_by_hand() -> None:
-    # first loss: nothing. Rise: +0.1. Then five that do not rise (the equal one counts): -0.1, and the
-    # count starts again: four more falls do nothing, the rise ends them, five falls again: -0.1.
-    losses = [3.0, 3.1, 3.0, 2.9, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9]
-    wanted = [0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5]
+@pytest.mark.parametrize(
+    ("losses", "wanted"),
+    [
+        # first loss: nothing. Rise: +0.1. Then five that do not rise (the equal one counts): -0.1, and the
+        # count starts again: four more falls do nothing, the rise ends them, five falls again: -0.1.
+        (
+            [3.0, 3.1, 3.0, 2.9, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.4, 2.3, 2.2, 2.1, 2.0, 1.9],
+            [0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.5],
+        ),
+        ([6, 5, 4, 3, 2, 1], [0.5, 0.5, 0.5, 0.5, 0.5, 0.4]),  # five falls need six losses
+        ([6, 5, 4, 3, 2, 2], [0.5, 0.5, 0.5, 0.5, 0.5, 0.4]),  # an equal one also as the fifth
+    ],
+)
+def test_adaptive_mu_by_hand(losses: list[float], wanted: list[float]) -> None:
     assert adapt(FedProxState(w(0), mu=0.5), *losses) == pytest.approx(wanted, abs=1e-12)
-
-
-def test_adaptive_mu_does_not_count_the_first_loss_as_a_fall() -> None:
-    # five falls need six losses
-    mus = adapt(FedProxState(w(0), mu=0.5), 6, 5, 4, 3, 2, 1)
-    assert mus == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.4])
-
-
-def test_an_equal_loss_is_a_fall_also_as_the_fifth() -> None:
-    mus = adapt(FedProxState(w(0), mu=0.5), 6, 5, 4, 3, 2, 2)
-    assert mus == pytest.approx([0.5, 0.5, 0.5, 0.5, 0.5, 0.4])
-
-
-def test_adaptive_mu_stops_at_0() -> None:
-    mus = adapt(FedProxState(w(0), mu=0.05), *range(20, 0, -1))
-    assert min(mus) == 0.0
-    assert mus[-1] == 0.0
 
 
 def test_adaptive_mu_goes_by_the_loss_of_all_answers_weighted_by_examples() -> None:
@@ -111,13 +102,3 @@ def test_adaptive_mu_falls_to_0_as_in_the_reference(tmp_path: Path) -> None:
     adaptive = {"fedprox__mu": 0.15, "fedprox__adaptive": True, "num_server_rounds": 13}
     _, trace = against_reference(tmp_path, fedprox.FedProx, **adaptive, **full)
     assert min(trace.mu) == 0.0
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_clients_evaluate_under_fedprox_too(adaptive: bool, tmp_path: Path) -> None:
-    """An evaluation needs the model alone: no mu goes down with it."""
-    write_owners(tmp_path / "owners.npz")
-    keys = {"fraction_evaluate": 1.0, "local_test_fraction": 0.3, "fedprox__adaptive": adaptive}
-    played = play(owners_config(tmp_path / "owners.npz", algorithm="fedprox", num_server_rounds=1, **keys))
-    assert played.rows[1]["quarantined"] == []
-    assert played.rows[1]["client_accuracy"] is not None

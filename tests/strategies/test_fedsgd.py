@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -19,16 +16,6 @@ from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
 from task.wire import messages as wire
 from tests.support.apps import named_app
-from tests.support.federation import (
-    SIZES,
-    Data,
-    Played,
-    far,
-    loss_and_gradient,
-    owners_config,
-    play,
-    write_owners,
-)
 from tests.support.grid import LocalGrid
 from tests.support.rules import reduced, w
 
@@ -67,41 +54,6 @@ def test_statistics_that_no_client_sends_are_refused(algorithm: str, instead: st
     constant = torch.nn.Linear(64, 10)
     constant.register_buffer("scale", torch.ones(1))  # training does not move it
     assert parts_of(constant, config).trainable == ("weight", "bias")
-
-
-def run(tmp_path: Path, algorithm: str = "fedsgd", **keys: Any) -> tuple[Played, Data]:
-    data = write_owners(tmp_path / "owners.npz")
-    config = owners_config(tmp_path / "owners.npz", algorithm=algorithm, num_server_rounds=6, **keys)
-    return play(config), data
-
-
-def test_with_everybody_it_is_gradient_descent_on_the_pooled_data(tmp_path: Path) -> None:
-    played, data = run(tmp_path, learning_rate=0.8)
-    X = np.concatenate([data[name][0] for name in sorted(SIZES)])
-    y = np.concatenate([data[name][1] for name in sorted(SIZES)])
-    W, b = played.linear(0)
-    for t in range(1, 7):
-        _, (g_W, g_b) = loss_and_gradient((W, b), X, y)
-        W, b = W - 0.8 * g_W, b - 0.8 * g_b
-        assert far(played.linear(t), (W, b)) < 1e-6, t
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.4])
-def test_it_equals_fedavg_with_one_full_batch_epoch(fraction: float, tmp_path: Path) -> None:
-    keys = {"fraction_train": fraction, "learning_rate": 0.8, "lr_decay": 0.9}
-    one, _ = run(tmp_path, **keys)
-    other, _ = run(tmp_path, "fedavg", local_epochs=1, batch_size=0, **keys)
-    assert one.selected() == other.selected()
-    for t in range(7):
-        assert far(one.linear(t), other.linear(t)) < 1e-6, t
-
-
-def test_the_clients_tell_their_loss_before_the_step(tmp_path: Path) -> None:
-    played, data = run(tmp_path)
-    X, y = (np.concatenate([data[n][i] for n in sorted(SIZES)]) for i in (0, 1))
-    for t in range(1, 7):
-        loss, _ = loss_and_gradient(played.linear(t - 1), X, y)
-        assert played.rows[t]["train_loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_a_learning_rate_in_train_config_is_that_of_the_servers_step() -> None:

@@ -99,7 +99,7 @@ def test_no_client_left_to_train_is_refused() -> None:
     ("keys", "said"),
     [
         ({"heldout-clients": 0.2, "local-test-fraction": 0.0}, '"local-test-fraction"'),
-        ({"heldout-clients": 0.2, "algorithm": "centralised"}, "everybody's data"),
+        ({"heldout-clients": 0.2, "algorithm": "centralised"}, "all clients' data"),
         ({"heldout-clients": 1.0}, "< 1"),
     ],
 )

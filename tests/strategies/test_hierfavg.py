@@ -36,14 +36,6 @@ def test_with_one_edge_r_rounds_are_kappa2_r_rounds_of_fedavg(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
-def test_with_kappa2_1_it_is_fedavg_whatever_the_edges(count: int, tmp_path: Path) -> None:
-    one = run(tmp_path, "hierfavg", hierfavg__edges=count, hierfavg__kappa2=1, fraction_train=0.6)
-    other = run(tmp_path, "fedavg", fraction_train=0.6)
-    assert [r["model_sha256"] for r in one.rows] == [r["model_sha256"] for r in other.rows]
-    assert one.rows[1]["metrics"]["edges"] <= count
-
-
 def test_edges_by_number_are_blocks_of_names_and_last() -> None:
     first = edges({}, "d c b a e")
     assert first == {"a": "edge-1", "b": "edge-1", "c": "edge-1", "d": "edge-2", "e": "edge-2"}

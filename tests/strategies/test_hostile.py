@@ -15,17 +15,20 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from client_app.stages.merge import FoldPlan, Merge
 from strategies import STRATEGIES, FedAvg
-from strategies.engine.fold import Fold, Folded, most_bytes
+from strategies.engine.fold import Fold, Folded
+from strategies.engine.reply_size import most_bytes
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import SHARED, Record
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.wire import messages as wire
-from tests.strategies.test_base import AMOUNTS, COUNTS, Keep, model, named_grid
+from tests.strategies.test_base import AMOUNTS, COUNTS, model, named_grid
 from tests.strategies.test_fold import Reply
 from tests.support.apps import adds, named_app, spread
+from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
 from tests.task.test_npy import BYTES, saved
 
@@ -297,12 +300,12 @@ def test_what_honest_nodes_send_is_within_the_limit(entry: Algorithm, clients: i
     like: Arrays = {f"layer-{i}.weight": np.zeros((300, 70), np.float16) for i in range(30)} | {
         "n": np.array(0)
     }
-    reduction = REDUCTIONS[entry.up[0].reduce](like)
-    names = [f"client-{i}" for i in range(clients)]
-    for name in names:
-        reduction.add({k: np.ones_like(a) for k, a in like.items()}, 2**20, name)
-    scalars = {f"metric-{i}": [0.5] * clients for i in range(20)}
-    content = wire.reply_content(wire.NodeReply(names, scalars, {"arrays": reduction.partial()}))
+    merged = Merge(FoldPlan(entry, {"arrays": like}))
+    scalars = {f"metric-{i}": 0.5 for i in range(20)} | {wire.NUM_EXAMPLES: 2**20}
+    for i in range(clients):
+        arrays = {k: np.ones_like(a) for k, a in like.items()}
+        merged.add(f"client-{i}", wire.ClientUpdate({"arrays": arrays}, scalars))
+    content = wire.reply_content(merged.reply())
     limit = most_bytes(entry, {"arrays": like}, clients)
     assert (
         wire.payload_bytes(content)

@@ -26,6 +26,7 @@ from tests.support.rules import w
 RULES = ["apple", "ensemble", "fedamp", "fedfomo"]
 ACTIVE: dict[str, dict[str, Any]] = {
     "apple": {"apple__dr_lr": 0.05},
+    "d-psgd": {},
     "ensemble": {},
     "fedamp": {"fedamp__sigma": 1.0},
     "fedfomo": {"fedfomo__download": 2},
@@ -134,7 +135,7 @@ def test_a_reply_that_is_refused_changes_nothing(
     assert sha256(held(played, 2)["ben"]) == sha256(held(played, 1)["ben"]) != sha256(held(played, 3)["ben"])
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [*RULES, "d-psgd"])
 def test_who_comes_late_is_taken_in_and_who_leaves_is_sent_to_nobody(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,8 +15,6 @@ from client_app.training.loop import train
 from strategies.rules.nbafl import NbAFLState, honest_epsilon, server_update, sigmas
 from task.config.algorithm_sections import NbAFLConfig
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.resolve.read import read_config
 from task.wire import messages as wire
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.models import OneNumber, task_on
@@ -91,19 +89,3 @@ def test_a_run_says_once_that_it_protects_nobody_and_each_row_what_it_cost(tmp_p
     assert spent[0] > 60.0
     assert "does not protect anyone" in line
     assert f"epsilon = {spent[-1]:.4g} at delta = 0.01" in line
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("dp.noise", 1.0), ("dp.unit", "example"), ("secagg", True), ("secagg-bits", 32), ("he", True)],
-)
-def test_nothing_that_protects_goes_with_it(key: str, value: Any) -> None:
-    more = {"dp.unit": {"dp.noise": 1.0}, "secagg-bits": {"secagg": True}}.get(key, {})
-    with pytest.raises(ConfigError, match="must not pass for protection"):
-        read_config({"algorithm": "nbafl", key: value, **more})
-
-
-def test_knobs_that_give_no_noise_at_all_are_refused() -> None:
-    for key in ("nbafl.epsilon", "nbafl.clip", "nbafl.delta"):
-        with pytest.raises(ConfigError, match=key):
-            read_config({"algorithm": "nbafl", key: 0.0})

@@ -18,8 +18,9 @@ from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.packing import FORM, is_packed
-from tests.strategies.test_base import Keep, model, named_grid
-from tests.support.apps import foreign_app
+from tests.strategies.test_base import model, named_grid
+from tests.support.apps import stock_app
+from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
 
 
@@ -78,7 +79,7 @@ def test_a_model_that_goes_to_many_is_one_record_and_the_messages_are_left_as_th
 
 
 def test_somebody_elses_nodes_get_plain_records() -> None:
-    app = foreign_app(lambda c: (1.0, 1))
+    app = stock_app(lambda c: (1.0, 1))
     grid = Wiretap(app, [{}, {}])
     FedAvg().start(cast(Grid, PackingGrid(grid)), model(), num_rounds=1)
     assert not any(is_packed(c) for c in grid.down)

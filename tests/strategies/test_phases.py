@@ -12,22 +12,15 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from client_app.app import make_app
 from strategies import FSVRG
-from strategies.engine.journal import Snapshot
 from task.config.read import as_run_config
 from task.models import build_model
 from task.numerics.arrays import state_of, trainable_names
 from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.support.federation import SIZES, Keep, Played, owners_config, play, write_owners
+from tests.support.federation import SIZES, Keep, Played, owners_config, play
 from tests.support.grid import LocalGrid
 
 BEFORE = "train.gradient"
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def run(owners: Path, nodes: int = 5, tamper: Any = None, journal: Keep | None = None, **keys: Any) -> Played:
@@ -143,20 +136,6 @@ def test_stragglers_that_are_dropped_are_not_asked(owners: Path) -> None:
                 for c in m.content["config"]["clients"]
             }  # fmt: skip
             assert asked == set(row["selected"]) - set(row["stragglers"])
-
-
-def test_a_run_that_is_restored_ends_with_the_same_bytes(owners: Path) -> None:
-    whole = run(owners, nodes=2, num_server_rounds=5)
-    for at in (1, 3):
-        snapshot = whole.keep.snapshots[at]
-        assert all(not name.startswith("gradient/") for name in snapshot.arrays)  # g lives within a round
-        rest = run(
-            owners,
-            nodes=3,
-            num_server_rounds=5,
-            journal=Keep(restore=Snapshot(at, snapshot.arrays, snapshot.numbers)),
-        )
-        assert [r["model_sha256"] for r in rest.rows] == [r["model_sha256"] for r in whole.rows[at + 1 :]]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -22,19 +22,15 @@ from task.errors import ConfigError
 from task.resolve.read import read_config
 from task.wire.messages import ClientUpdate
 from tests.reference import qffl
-from tests.reference.mlp import average, double, passes, sgd
 from tests.support.federation import (
-    SIZES,
     Data,
-    batches_of,
     far,
     linear,
     loss_and_gradient,
     owners_config,
     play,
-    write_owners,
 )
-from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.models import Noisy, OneNumber, blobs, one, task_on
 from tests.support.rules import w, ways
 
 
@@ -50,11 +46,6 @@ def solve(name: str, task: LocalTask, q: float, reference: float = 1.0) -> Clien
         stats = train(task, solver) if solver.trains else []
         ((upload, _),) = solver.finish(task, stats)
     return upload
-
-
-def one(start: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(start), torch.tensor([2.0]), torch.tensor([1]), **options)
 
 
 # ---------------------------------------------------------------------------------------- client by hand
@@ -161,28 +152,13 @@ def test_all_losses_zero_keep_the_reference_above_0() -> None:
     assert new.reference_loss > 0
 
 
-# ---------------------------------------------------------------------------------------- the pipeline
-
-
-def test_q_0_is_the_plain_mean_of_the_local_models_and_not_the_weighted_one(tmp_path: Path) -> None:
-    data = write_owners(tmp_path / "owners.npz")
-    keys = owners_config(tmp_path / "owners.npz", num_server_rounds=1, local_epochs=2)
-    played = play(keys | {"algorithm": "qfedavg", "qffl.q": 0.0})
-    names = sorted(SIZES)
-    batches, start = batches_of(3, names, SIZES, 10), played.arrays(0)
-    local = [sgd(double(start), data[n], passes(batches, 1, k, 0, 2), 0.1) for k, n in enumerate(names)]
-    assert far(played.linear(1), linear(average(local, [1] * 5))) < 1e-6
-    assert far(played.linear(1), linear(average(local, [SIZES[n] for n in names]))) > 1e-3
-
-
 # ---------------------------------------------------------------------------------------- extremes
 
 
-@pytest.mark.parametrize("q", [50.0, 100.0])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("algorithm", ["qfedavg", "qfedsgd"])
 def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
-    algorithm: str, q: float, scale: float, tmp_path: Path
+    algorithm: str, scale: float, tmp_path: Path
 ) -> None:
     """F^q would be 1e-300 or 1e+150: nobody is quarantined, no 0 / 0, and the worst-off gets better."""
     rng = np.random.default_rng(0)
@@ -190,12 +166,12 @@ def test_big_q_with_tiny_and_huge_losses_stays_finite_and_moves(
     y = (x[:, 0] > 0).astype(np.int64)
     x[:, 0] *= 40.0 if scale < 1 else 1.0
     np.savez(tmp_path / "o.npz", x=x, y=y, client=np.repeat(["a", "b", "c"], 8), x_test=x[:2], y_test=y[:2])
-    keys = {"qffl__q": q, "learning_rate": 0.5, "num_server_rounds": 30}
+    keys = {"qffl__q": 100.0, "learning_rate": 0.5, "num_server_rounds": 12}
     played = play(owners_config(tmp_path / "o.npz", algorithm=algorithm, **keys))
     assert all(row["quarantined"] == [] for row in played.rows)
     taken = [row for row in played.rows[1:] if not row["skipped"]]
     worst = [row["metrics"]["worst-loss"] for row in taken]
-    assert len(taken) >= 29  # but for the first, where F_ref is a guess
+    assert len(taken) >= 11  # but for the first, where F_ref is a guess
     assert all(math.isfinite(v) for v in worst)
     assert worst[-1] < worst[0]
 
@@ -290,12 +266,6 @@ def test_a_loss_of_exactly_0_counts() -> None:
     upload = solve("qfedavg", one(100.0), 5.0)
     assert upload.scalars["loss-before"] == 0.0
     assert 0 < upload.scalars["lipschitz"] < math.inf
-
-
-@pytest.mark.parametrize("q", [-0.1, float("nan"), 101.0])
-def test_q_outside_its_range_names_key_and_range(q: float) -> None:
-    with pytest.raises(ConfigError, match=r'"qffl.q": expected float >= 0 and <= 100'):
-        read_config({"algorithm": "qfedavg", "qffl.q": q})
 
 
 @pytest.mark.parametrize("key", ["momentum", "weight-decay", "local-steps"])

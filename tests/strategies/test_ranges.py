@@ -16,8 +16,8 @@ from task.catalogue.entry import COMMON, evaluation_of
 from task.catalogue.selections import SELECTIONS, with_selection
 from task.errors import FieldError, StateError
 from task.wire import checks
-from tests.strategies.test_base import COUNTS, Keep, model, named_grid
-from tests.support.federation import SIZES, Played, owners_config, play, write_owners
+from tests.strategies.test_base import COUNTS, model, named_grid
+from tests.support.federation import SIZES, Keep, Played, owners_config, play
 from tests.support.liar import liar
 
 CONTRACTS = {
@@ -27,12 +27,6 @@ CONTRACTS = {
     **{s.name: s.query for s in SELECTIONS.values() if s.query},
     **{f"fedavg, {s}": with_selection(ALGORITHMS["fedavg"], s) for s in SELECTIONS},
 }
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def run(owners: Path, algorithm: str, tamper: Any = None, **keys: Any) -> Played:
@@ -73,22 +67,15 @@ def test_metrics_that_the_catalogue_does_not_know_have_to_be_finite_only() -> No
 
 # -------------------------------------------------------------------------- whole runs with a liar
 
+# Ranges that follow from what was asked for and registered; those of the catalogue the gate has.
 LIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "rho": ("adaptive-tau", {"rho": -1e6, "beta": 1.0}, {}),
-    "beta": ("adaptive-tau", {"rho": 1.0, "beta": -1e6}, {}),
     "step-seconds": ("adaptive-tau", {"step-seconds": 1e30}, {"adaptive_tau__resource": "seconds"}),
     "lipschitz": ("qfedavg", {"lipschitz": 3e38}, {}),
-    "lipschitz below 0": ("qfedsgd", {"lipschitz": -3e38}, {}),
-    "loss-before": ("qfedavg", {"loss-before": -1.0}, {}),
-    "gamma": ("fedprox", {"gamma": -1.0}, {}),
-    "step-weight": ("fednova", {"step-weight": 1e30}, {}),
     "step-weight of more steps than were asked for": ("fednova", {"step-weight": 1e6}, {}),
-    "step-weight below 0": ("fednova", {"step-weight": -5.0}, {}),
-    "train-loss": ("fedavg", {"train-loss": -1.0}, {}),
     "num-examples": ("fedavg", {"num-examples": max(SIZES.values()) + 1}, {}),
     "num-examples of a gradient": ("fedsgd", {"num-examples": 10**6}, {}),
     "test-examples": ("fedper", {"test-examples": -40}, {"fraction_evaluate": 1.0}),
-    "test-accuracy": ("fedper", {"test-accuracy": 1e30}, {"fraction_evaluate": 1.0}),
     "loss-rms": ("fedavg", {"loss-rms": -1.0}, {"selection": "oort"}),
 }
 

@@ -20,16 +20,10 @@ from strategies.engine.state import ServerState
 from task.numerics.arrays import sha256
 from task.resolve.read import read_config
 from task.wire import messages as wire
-from tests.support.federation import SIZES, Keep, OneRun, Played, owners_config, play, write_owners
+from tests.support.federation import SIZES, Keep, OneRun, Played, owners_config, play
 from tests.support.liar import Tamper, liar, times
 
 HUGE = 1e8  # below what a single record is refused for; the model that it makes overflows in training
-
-
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
 
 
 def run(owners: Path, algorithm: str, tamper: Any = None, journal: Keep | None = None, **keys: Any) -> Played:

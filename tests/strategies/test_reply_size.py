@@ -14,6 +14,7 @@ from strategies.engine.rule import Phase
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
+from task.wire import coding
 from task.wire import messages as wire
 from task.wire.coding import coder_of
 from tests.strategies.test_faults import WARDS, wards
@@ -37,6 +38,14 @@ def test_all_records_that_travel_count(clients: int) -> None:
     assert sum(sizes(clients, algorithm="scaffold").values()) == 2 * of_model
     assert sum(sizes(clients, algorithm="krum").values()) == 4 * NUMBERS * clients  # each by itself
     assert sum(sizes(clients, **{"codec.up": "int8"}).values()) < of_model / 2
+
+
+def test_a_client_alone_on_its_node_sends_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a node of several would send the sum of what the codes decode to."""
+    before = sizes(1, **{"codec.up": "int8"})
+    monkeypatch.setattr(coding, "MOST_DECODED", 0)
+    assert sizes(1, **{"codec.up": "int8"}) == before
+    assert sum(sizes(2, **{"codec.up": "int8"}).values()) == 12 * NUMBERS
 
 
 def test_encrypted_replies_have_the_size_of_their_ciphertexts() -> None:

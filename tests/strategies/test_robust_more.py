@@ -19,6 +19,7 @@ from task.config.knobs import Config
 from task.errors import AbsentError, ConfigError
 from task.resolve.read import read_config
 from tests.reference import robust as reference
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import Keep, owners_config, play, write_owners
 from tests.support.joining import joining
 
@@ -201,11 +202,7 @@ def test_neither_nodes_nor_their_order_change_a_byte(more: dict[str, Any], tmp_p
     keys |= {"robust.byzantine": 0.15, "robust.client-momentum": 0.5, **more}
     if "robust.bucket" in more:
         keys |= {"algorithm": "median"}
-    hashes = [
-        [r["model_sha256"] for r in play(keys | {"state-dir": str(tmp_path / f"{n}")}, nodes=n, seed=n).rows]
-        for n in (1, 3)
-    ]
-    assert hashes[0] == hashes[1]
+    the_same_on_any_nodes_and_resumed(keys)
 
 
 def test_a_root_that_nobody_is_ends_the_run_before_round_1(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from client_app.solvers import SOLVERS
 from client_app.training.loop import LocalTask, train
@@ -17,18 +15,11 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules.scaffold import ScaffoldState, server_update
 from task.config.algorithm_sections import ScaffoldConfig
 from task.config.knobs import Config
-from task.errors import ConfigError
-from task.resolve.read import read_config
 from tests.reference import scaffold
 from tests.support.kept import losing
-from tests.support.models import Noisy, OneNumber, blobs, task_on
+from tests.support.models import one, sigmoid
 from tests.support.personal import against_reference, close, reference_of
 from tests.support.rules import w
-
-
-def sigmoid(z: float) -> float:
-    return 1 / (1 + math.exp(-z))
-
 
 # --------------------------------------------------------------------------------------- the server
 
@@ -78,11 +69,6 @@ def solve(task: LocalTask, c: float, own: float | None, **knobs: Any) -> tuple[f
     return tuple(float(a["w"][0]) for a in (arrays["arrays"], keeps["control"], arrays["control-delta"]))  # type: ignore[return-value]
 
 
-def one(w0: float = 0.0, **options: Any) -> LocalTask:
-    """One example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
-    return task_on(OneNumber(w0), torch.tensor([2.0]), torch.tensor([1]), **options)
-
-
 def test_two_corrected_steps_and_both_options_by_hand() -> None:
     """c = 0.3, c_i = 0.1: each gradient gets + 0.2.
 
@@ -114,23 +100,6 @@ def test_with_momentum_the_new_control_variate_is_still_a_mean_of_gradients() ->
     assert got[1] == pytest.approx((1.5 * g_1 + g_2) / 2.5, rel=1e-6)
 
 
-def test_option_1_looks_without_touching_buffers_or_drawing() -> None:
-    """Round 1, c = 0: the model that goes up is plain SGD's, whatever was measured before."""
-    states = []
-    for name, option in (("sgd", "II"), ("scaffold", "II"), ("scaffold", "I")):
-        task = task_on(Noisy(), *blobs(23), epochs=2, batch_size=5)
-        zeros = {n: np.zeros_like(task.received[n]) for n in task.program.names}
-        config = Config(scaffold=ScaffoldConfig(option=option))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            solver = SOLVERS[name](config, {}, {"control": zeros}, [{}])
-            solver.begin(task)
-            ((upload, _),) = solver.finish(task, train(task, solver))
-        states.append(upload.arrays["arrays"])
-    for other in states[1:]:
-        assert [k for k in states[0] if not np.array_equal(states[0][k], other[k])] == []
-
-
 # ------------------------------------------------------------------------------------- the pipeline
 
 
@@ -144,15 +113,3 @@ def test_a_client_that_loses_its_state_begins_anew_and_the_server_keeps_its_shar
     more = {"num_server_rounds": 5, "fraction_train": 1.0}
     case, trace = against_reference(tmp_path, scaffold.Scaffold, given, grid=losing(act), **more)
     assert not close(reference_of(case, scaffold.Scaffold)(case.cohorts).w[5], trace.w[5], 1e-3)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("scaffold.option", "III", r'"scaffold.option".*I, II'),
-        ("scaffold.server-lr", 0.0, r'"scaffold.server-lr": expected float > 0'),
-    ],
-)
-def test_knobs_out_of_range_are_refused_by_name(key: str, value: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        read_config({"algorithm": "scaffold", key: value})

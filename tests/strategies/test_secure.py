@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from flwr.app import Message, RecordDict
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
-from task.resolve.composition import CHOICES
+from task.features import CHOICES
 from task.resolve.read import read_config
-from task.resolve.validate import check_names
 from task.secagg.node import RoundMemory
 from task.wire import messages as wire
 from task.wire import secure
 from task.wire.registration import REGISTER
-from tests.support.federation import Keep, owners_config, play, write_owners
+from tests.support.alike import the_same_on_any_nodes_and_resumed
+from tests.support.federation import owners_config, play, write_owners
 from tests.support.grid import LocalGrid
 from tests.support.shapes import by_shape
 from tests.test_contract import config
@@ -60,10 +60,10 @@ def hashes(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [3, pytest.param(10, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", by_shape((n,) for n in ADMITTED))
+@pytest.mark.parametrize("name", by_shape(((n,) for n in ADMITTED), 2))
 def test_the_models_are_those_of_the_plain_run(name: str, nodes: int, owners: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.3, "local_epochs": 2} if name == "fedprox" else {}
-    keys = config(owners, name, num_server_rounds=3, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
+    keys = config(owners, name, num_server_rounds=2, local_test_fraction=0.3, fraction_evaluate=1.0, **more)
     plain = play(keys, nodes=nodes).rows
     masked = play(keys | {"secagg": True}, nodes=nodes).rows
     assert hashes(masked) == hashes(plain)
@@ -218,29 +218,7 @@ def test_a_node_without_its_memory_is_left_out(owners: Path) -> None:
 
 def test_a_resumed_run_makes_the_same_models(owners: Path) -> None:
     keys = owners_config(owners, algorithm="fedadam", num_server_rounds=3, secagg=True)
-    whole = play(keys, nodes=3)
-    again = play(keys, nodes=3, journal=Keep(whole.keep.snapshots[1]))
-    assert hashes(again.rows) == hashes(whole.rows)[2:]
-
-
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"selection": "oort"}, "single clients' losses"),
-        ({"selection": "cycle"}, "on its way"),
-        ({"codec.up": "int8"}, "saves nothing"),
-        ({"structured.kind": "mask"}, "saves nothing"),
-        ({"dropout-width": 0.5, "model": "mlp"}, "which part it trained"),
-        ({"width.levels": "1,0.5", "model": "mlp"}, "which part it trained"),
-        ({"heldout-clients": 0.2, "local-test-fraction": 0.3}, "one by one"),
-        ({"enough-replies": 2}, "the time is up"),
-    ],
-    ids=str,
-)
-def test_keys_that_need_single_clients_are_refused(keys: Mapping[str, Any], why: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match=why) as refused:
-        check_names(read_config(owners_config(owners, secagg=True) | keys))
-    assert '"secagg"' in str(refused.value)
+    the_same_on_any_nodes_and_resumed(keys, nodes=(3,))
 
 
 def test_a_simulation_on_too_few_nodes_is_refused_before_round_1(owners: Path) -> None:
@@ -251,7 +229,7 @@ def test_a_simulation_on_too_few_nodes_is_refused_before_round_1(owners: Path) -
 
 
 def test_another_loop_cannot_drive_it(owners: Path) -> None:
-    from strategies.membership.foreign import check_loop
+    from strategies.membership.stock_clients import check_loop
 
     with pytest.raises(ConfigError, match="no node sends its own model"):
         check_loop(ALGORITHMS["fedavg"], read_config(owners_config(owners, secagg=True)))

@@ -365,30 +365,3 @@ def test_without_clients_nobody_is_drawn(name: str) -> None:
     selector = SELECTORS[name](of)
     assert selector.candidates(there) == []
     assert selector.select(there, [], {}) == []
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("select.candidates", -1, "int >= 0"),
-        ("select.losses", "ask", 'expected one of last, query'),
-        ("select.deadline", 0.0, "float > 0"),
-        ("select.penalty", -0.1, "float >= 0"),
-        ("select.exploration", 1.1, "float >= 0 and <= 1"),
-        ("select.exploration-decay", 0.0, "float > 0 and <= 1"),
-        ("select.exploration-min", -0.1, "float >= 0 and <= 1"),
-        ("select.cut-off", 1.5, "float >= 0 and <= 1"),
-        ("select.clip", 0.0, "float > 0 and <= 1"),
-        ("select.pace", 2.0, "float >= 0 and <= 1"),
-        ("select.pacer-step", 2.0, "float >= 0 and <= 1"),
-        ("select.pacer-window", 0, "int >= 1"),
-        ("devices.speed", 0.0, "float > 0"),
-        ("devices.bandwidth", 0.0, "float > 0"),
-        ("devices.spread", 6.0, "float >= 0 and <= 5"),
-        ("devices.uplink", "mine", "expected one of own, shared"),
-        ("selection", "best", "expected one of cycle, fedcs, oort, power-of-choice, proportional, uniform"),
-    ],
-)  # fmt: skip
-def test_a_knob_out_of_range_is_refused(key: str, value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=f'"{key}".*{message}'):
-        read_config({key: value})

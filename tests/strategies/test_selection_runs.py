@@ -11,28 +11,23 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from server_app.run.checkpoint import Checkpoint
 from strategies.selection.policies import SELECTORS
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import MODEL_DOWN
-from task.errors import ConfigError
-from task.numerics.arrays import sha256
 from task.wire import messages as wire
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import (
     SIZES,
     Data,
     Keep,
     Model,
-    Played,
     owners_config,
     play,
     read_by,
     write_owners,
 )
 from tests.support.grid import LocalGrid
-from tests.support.shapes import by_shape
 from tests.test_catalogue import NAMES
-from tests.test_contract import config as contract_config
 from tests.test_privacy import Recording
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -45,24 +40,12 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Path:
-    write_owners(tmp_path / "owners.npz")
-    return tmp_path / "owners.npz"
-
-
 def keys(owners: Path, policy: str, **more: Any) -> dict[str, Any]:
     of = owners_config(owners, fraction_train=0.4, num_server_rounds=6, local_epochs=2, learning_rate=0.05)
     selection = policy.partition(",")[0]
     return (
         of | {"selection": selection} | POLICIES[policy] | {k.replace("_", "-"): v for k, v in more.items()}
     )
-
-
-def digests(played: Played) -> list[tuple[Any, ...]]:
-    """Return all that must not depend on the spread: who trained, the model and the memory, by round."""
-    rows = zip(played.rows, played.keep.snapshots, strict=True)
-    return [(r["selected"], r["model_sha256"], r["simulated_seconds"], sha256(s.arrays)) for r, s in rows]
 
 
 def losses_of(data: Data, model: Model) -> dict[str, np.ndarray]:
@@ -77,14 +60,17 @@ def losses_of(data: Data, model: Model) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
-def test_a_run_does_not_depend_on_the_spread_over_nodes(policy: str, algorithm: str, owners: Path) -> None:
-    of = read_by(keys(owners, policy, algorithm=algorithm))
-    one, three = (play(of, nodes=n, seed=s) for n, s in ((1, 1), (3, 2)))
-    assert digests(one) == digests(three)
-    assert len({str(r["selected"]) for r in one.rows[1:]}) > 1
-    assert all(r["answered"] == len(r["selected"]) <= 2 for r in one.rows[1:])
-    assert all((r["simulated_seconds"] > 0) == bool(r["selected"]) for r in one.rows)
-    assert [r["population"] for r in one.rows] == [0] + [5] * 6
+def test_a_run_selects_and_remembers_the_same_on_any_nodes_and_resumed(
+    policy: str, algorithm: str, owners: Path
+) -> None:
+    whole = the_same_on_any_nodes_and_resumed(read_by(keys(owners, policy, algorithm=algorithm)))
+    rows = whole.rows
+    assert len({str(r["selected"]) for r in rows[1:]}) > 1
+    assert all(r["answered"] == len(r["selected"]) <= 2 for r in rows[1:])
+    assert all((r["simulated_seconds"] > 0) == bool(r["selected"]) for r in rows)
+    assert [r["population"] for r in rows] == [0] + [5] * 6
+    remembers = policy in ("oort", "power-of-choice, last")
+    assert any(k.startswith("selection/") for k in whole.keep.snapshots[-1].arrays) == remembers
 
 
 @pytest.mark.parametrize("policy", ["fedcs", "oort"])
@@ -94,25 +80,9 @@ def test_what_codes_save_is_in_the_seconds_and_depends_on_no_spread(policy: str,
     of = read_by(keys(owners, policy) | slow | {"model": "2nn"})
     of |= {"select.deadline": 1e6} if policy == "fedcs" else {}
     coded = {"codec.up": "int8", "codec.down": "int8"}
-    whole, one, three = play(of, nodes=1), play(of | coded, nodes=1), play(of | coded, nodes=3, seed=2)
-    assert digests(one) == digests(three)
+    whole, one = play(of, nodes=1), the_same_on_any_nodes_and_resumed(of | coded)
     for t, row in enumerate(one.rows[2:], start=2):  # the first message has the whole model
         assert row["simulated_seconds"] == pytest.approx(whole.rows[t]["simulated_seconds"] / 4, rel=0.02)
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_resumed_run_selects_and_remembers_the_same_bits(policy: str, owners: Path, tmp_path: Path) -> None:
-    of = keys(owners, policy)
-    whole = play(of)
-    for server_round in (1, 3):
-        checkpoint, taken = Checkpoint(tmp_path / "checkpoint"), whole.keep.snapshots[server_round]
-        checkpoint.commit(taken, checkpoint.write_arrays(taken), {})
-        found = checkpoint.read()
-        assert found is not None
-        resumed = play(of, journal=Keep(found[0]), nodes=3)
-        assert digests(resumed) == digests(whole)[server_round + 1 :]
-    remembers = policy in ("oort", "power-of-choice, last")
-    assert any(k.startswith("selection/") for k in whole.keep.snapshots[-1].arrays) == remembers
 
 
 def test_forgetting_would_change_who_is_selected(owners: Path) -> None:
@@ -288,20 +258,3 @@ REFUSED |= {
     for policy in ("oort", "power-of-choice")
     if ALGORITHMS[name].private or MODEL_DOWN not in ALGORITHMS[name].down
 }
-
-
-@pytest.mark.parametrize("policy", ["oort", "power-of-choice"])  # further scalars; equal weights and a query
-@pytest.mark.parametrize("name", by_shape((n,) for n in NAMES))
-def test_every_rule_runs_under_a_policy(name: str, policy: str, owners: Path) -> None:
-    of = contract_config(owners, name, selection=policy, fraction_train=1.0)
-    if (name, policy) in REFUSED:
-        with pytest.raises(ConfigError, match='"selection"'):
-            play(of)
-        return
-    one, three = (play(of, nodes=n, seed=n) for n in (1, 3))
-    assert one.rows[1]["answered"] == (1 if ALGORITHMS[name].pooled else len(SIZES))
-    assert one.rows[1]["quarantined"] == []
-    assert one.rows[1]["model_sha256"] == three.rows[1]["model_sha256"] != one.rows[0]["model_sha256"]
-    if policy == "oort":
-        drawn = one.keep.clients[1 if name == "fltrust" else 0 :]  # FLTrust's root client is asked first
-        assert all("loss-rms" in c["metrics"] for c in drawn)

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from task.codecs.structured import positions
-from task.errors import ConfigError
 from task.numerics import seeds
-from task.resolve.read import read_config
-from task.resolve.validate import check_names
+from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import far, owners_config, play, write_owners
 
 KINDS = ["low-rank", "mask"]
@@ -41,8 +39,7 @@ def test_keep_1_is_the_same_run_without_to_the_bit(kind: str, algorithm: str, ow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_the_same_on_any_number_of_nodes(kind: str, owners: Path) -> None:
     """A space drawn for a node or a cohort would make it another one."""
-    models = [[r["model_sha256"] for r in play(keys(owners, kind), nodes=n, seed=n).rows] for n in (1, 2, 5)]
-    assert models[0] == models[1] == models[2]
+    the_same_on_any_nodes_and_resumed(keys(owners, kind), nodes=(1, 2, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,23 +67,8 @@ def test_what_travels_is_the_numbers_alone(owners: Path) -> None:
     codes = {"mask": 16 + 4 * (600 + 10_000 + 150 + 403), "sign": 16 + 5_426}
     codes["low-rank"] = codes["mask"]  # 3 x 200, 50 x 200 and 50 x 3
     for name, size in codes.items():
-        more = {"algorithm": "signsgd"} if name == "sign" else {}
+        kind, algorithm = ("none", "signsgd") if name == "sign" else (name, "fedavg")
         for nodes in (1, 5):  # all codes of a node's clients, or each client's
-            run = play(keys(owners, "none" if more else name, model="2nn", **more), nodes=nodes)
+            of = keys(owners, kind, model="2nn", algorithm=algorithm, num_server_rounds=2)
+            run = play(of, nodes=nodes)
             assert all(0 < row["bytes_up"] - 5 * size < 0.02 * 5 * size + 5 * 200 for row in run.rows[1:])
-
-
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ({"ala": True, "local_test_fraction": 0.2}, "with ala = true"),
-        ({"optimizer": "adam"}, 'expected "sgd" with structured.kind = mask'),
-        ({"algorithm": "scaffold"}, "which no restriction is defined for"),
-        ({"algorithm": "krum"}, "compares whole models"),
-        ({"codec.up": "int8"}, 'expected "none" with structured.kind = mask'),
-    ],
-)
-def test_what_leaves_the_space_is_refused(more: dict[str, Any], named: str, owners: Path) -> None:
-    with pytest.raises(ConfigError, match=named) as refused:
-        check_names(read_config(keys(owners, "mask", **more)))
-    assert '"structured.kind"' in str(refused.value)

@@ -15,7 +15,7 @@ from task.wire import registration
 from task.wire.layouts import Forms
 
 
-def foreign_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
+def stock_app(step: Callable[[Context], tuple[float, int]]) -> ClientApp:
     """Return a ClientApp of another author: no registration, arrays and num-examples, other metric names.
 
     Args:

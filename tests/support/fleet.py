@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, Metadata, RecordDict
@@ -331,7 +332,8 @@ def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") ->
     database = str(folder / "link.db")
     shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
-    state = factory.state()
+    with patch("flwr.supercore.sql_mixin.run_migrations"):  # the copy has had them
+        state = factory.state()
     assert isinstance(state, SqlLinkState)
     run = state.create_run(
         "a/b",

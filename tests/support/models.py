@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,15 @@ class Bytes(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.out(self.embed(x))
         return out.transpose(1, 2)
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def one(w: float = 0.0, **options: Any) -> LocalTask:
+    """Return the task of one example x = 2 of class 1: F(w) = log(1 + e^(-2w)), F'(w) = -2 sigmoid(-2w)."""
+    return task_on(OneNumber(w), torch.tensor([2.0]), torch.tensor([1]), **options)
 
 
 def blobs(n: int, features: int = 3, classes: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -260,3 +260,17 @@ def running_runtime(folder: Path, bundle: bytes, max_memory: int = 0, **site: An
     finally:
         loop.close()
         runtime.stop()
+
+
+@contextmanager
+def other_node(runtime: Runtime, folder: Path, bundle: bytes, **site: Any) -> Iterator[Runtime]:
+    """Run a node more, of another owner, whose tasks the warm parent of the first one forks."""
+    link = FakeLink(bundle)
+    loop = MessageLoop(link, {False: runtime.tasks}, Site(**site), {}, 0, folder / "rounds.json")  # type: ignore[arg-type]
+    other = Runtime(link, runtime.tasks, loop, runtime.log, runtime.env)
+    other.warm = runtime.warm
+    loop.start()
+    try:
+        yield other
+    finally:
+        loop.close()

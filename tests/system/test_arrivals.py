@@ -1,4 +1,7 @@
-"""Asynchronous runs on a link whose server is killed: in virtual time, and in the order of real arrivals."""
+"""Asynchronous runs on a link with a slow node, whose server or node is killed.
+
+One of real arrivals whose server is killed is in `tests.system.test_link`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job, Jobs
 from server_app.engines.federation import Federation, federation
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.timeout(600)]
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 KEYS: dict[str, Any] = {
     "algorithm": "fedbuff", "dataset": "digits", "model": "mlp", "num-clients": 9, "fraction-train": 0.67,
@@ -84,34 +87,6 @@ def bouquet(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([BOUQUET, *arguments], capture_output=True, text=True, timeout=300)
 
 
-def test_a_run_of_real_arrivals_survives_its_server_and_replays_to_the_same_bytes(fed: Federation) -> None:
-    folder, _ = killed(fed, "real", KEYS | {"order-of-arrival": "real"})
-    events = [json.loads(line) for line in (folder / "arrivals.jsonl").read_text().splitlines()]
-    taken = [(e["client"], e["began"]) for e in events if e["event"] == "arrival"]
-    assert len(taken) == len(set(taken)) == 3 * 8
-    assert [e["round"] for e in events if e["event"] == "step"] == list(range(1, 9))
-    done = bouquet("replay", str(folder))
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = rows(folder)[-1]["model_sha256"]
-    assert f"the same model after each round; after the last one SHA-256 {last}" in done.stdout
-
-    journal = folder / "arrivals.jsonl"
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:-5])
-    torn = bouquet("replay", str(folder))
-    assert torn.returncode == 70
-    assert "arrivals.jsonl: expected whole lines" in torn.stderr
-    assert "Traceback" not in torn.stderr
-    journal.write_bytes(whole)
-    lines = rows(folder)
-    lines[4]["model_sha256"] = "0" * 64
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    other = bouquet("replay", str(folder))
-    assert other.returncode == 1
-    assert "differs: after round 4" in other.stderr
-
-
-@pytest.mark.full
 def test_a_run_in_virtual_time_survives_its_server_with_the_bytes_of_the_simulation(
     fed: Federation, tmp_path: Path
 ) -> None:
@@ -126,7 +101,6 @@ def test_a_run_in_virtual_time_survives_its_server_with_the_bytes_of_the_simulat
     assert 'expected a run with order-of-arrival = "real"; got "virtual"' in refused.stderr
 
 
-@pytest.mark.full
 def test_fedasync_takes_real_arrivals_without_a_killed_node_and_replays_to_the_same_bytes(
     fed: Federation,
 ) -> None:

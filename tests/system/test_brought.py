@@ -1,31 +1,61 @@
-"""A user's own folder on real processes: one model in simulation, under `flwr run` and on a federation."""
+"""Plain Flower runs the app, ``flwr run . --stream``, through its own local SuperLink and the bundle.
+
+So it does with a user's own folder; its model is that of the simulation and of a federation.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from server_app.deploy.host.host import APP_DIR
 from tests import own_folder
+from tests.support.flwr_run import ROOT, flwr_run, local_superlink
 
 pytestmark = pytest.mark.system
 OTHERS = [name for name in own_folder.FAMILIES if name != own_folder.OWN]
 
 
-def same_three_ways(*algorithms: str) -> None:
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of `flwr run` with one local SuperLink for all tests."""
+    with local_superlink(tmp_path_factory.mktemp("superlink")) as env:
+        yield env
+
+
+def test_flwr_run_trains_and_leaves_the_result_folder_and_refuses_a_bad_value(
+    superlink: dict[str, str], tmp_path: Path
+) -> None:
+    keys = (
+        f'num-server-rounds=2 algorithm="fedprox" fedprox.mu=0.1 run-name="plain" runs-dir="{tmp_path}/runs" '
+        f'cache-dir="{tmp_path}/cache"'
+    )
+    output = flwr_run(superlink, ROOT, keys)
+    refused = flwr_run(superlink, ROOT, f'algorithm="fedprx" runs-dir="{tmp_path}/bad"')
+    result = tmp_path / "runs" / "plain" / "result.json"
+    assert result.exists(), output[-4000:]
+    assert json.loads(result.read_text())["algorithm"] == "fedprox"
+    assert "round 2/2" in output
+    assert 'Did you mean "fedprox"?' in refused
+    assert not (tmp_path / "bad").exists()
+
+
+def same_three_ways(superlink: dict[str, str], *algorithms: str) -> None:
     line = [sys.executable, "-m", "tests.own_folder", "--only", ",".join(algorithms)]
-    done = subprocess.run(line, cwd=APP_DIR, env=os.environ.copy(), capture_output=True, text=True)
+    done = subprocess.run(line, cwd=APP_DIR, env=superlink, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-def test_the_same_folder_three_ways_under_its_own_rule() -> None:
-    same_three_ways(own_folder.OWN)
+def test_the_same_folder_three_ways_under_its_own_rule(superlink: dict[str, str]) -> None:
+    same_three_ways(superlink, own_folder.OWN)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(2400)
-def test_the_same_folder_three_ways_under_an_algorithm_of_each_family() -> None:
-    same_three_ways(*OTHERS)
+def test_the_same_folder_three_ways_under_an_algorithm_of_each_family(superlink: dict[str, str]) -> None:
+    same_three_ways(superlink, *OTHERS)

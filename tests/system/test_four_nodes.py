@@ -1,11 +1,13 @@
 """Runs that follow each other on one federation of four gRPC nodes with TLS and kits: what one process gives.
 
 Every run here is known from a test in one process; what is shown is that its bytes cross the wire unchanged.
+In the last ones a node is killed at each of the four stages of secure aggregation.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from safetensors.numpy import load_file
 
 from server_app.engines.federation import Federation, federation
@@ -30,6 +33,7 @@ from task.privacy.noise_ledger import FILE
 from tests.privacy import test_central
 from tests.privacy.test_ledger import end, lines
 from tests.support.federation import in_one_process, play, read_by
+from tests.support.grid import LocalGrid
 from tests.support.transcripts import found, texts
 
 pytestmark = pytest.mark.system
@@ -51,25 +55,79 @@ NOISE: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8", "pixels": "centred"},
+    "codes": {"algorithm": "fedadam", "codec.up": "stc", "codec.down": "stc", "codec.keep": 0.05},
     "fedprox": {
-        "algorithm": "fedprox",
-        "fedprox.mu": 0.1,
-        "fedprox.adaptive": True,
-        "stragglers": 0.5,
+        "algorithm": "fedprox", "fedprox.mu": 0.1, "fedprox.adaptive": True, "stragglers": 0.5,
         "local-epochs": 2,
     },
     "peers": {"algorithm": "d-psgd", "d-psgd.route": "directed-ring", "fraction-train": 0.8},
     "asynchronous": {"algorithm": "fedbuff", "fraction-train": 0.5},
     "edges": {"algorithm": "hierfavg", "hierfavg.kappa2": 2},
-}
+}  # fmt: skip
+
+# A module that Python imports at its start: once the file beside it is there, it kills the node d when its
+# process works on the stage, which the file names, in round 2.
+KILLER = """
+import importlib.abc, importlib.machinery, os, signal, sys
+
+def kill(stage, server_round):
+    try:
+        with open(os.path.join(os.path.dirname(__file__), "stage")) as file:
+            wanted = file.read()
+    except OSError:
+        return
+    if stage == wanted and server_round == 2:
+        import psutil
+        warm = psutil.Process(os.getppid())
+        for process in (warm.parent(), warm):
+            process.send_signal(signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def patch(module):
+    answer_stage, masking = module.answer_stage, module.Masking
+    def answer(stage, content, config, context, **more):
+        kill(stage, module.secure.record_in(content)["round"])
+        return answer_stage(stage, content, config, context, **more)
+    def content(self, *arguments):
+        kill("secagg_masked", self.session.round)
+        return unpatched(self, *arguments)
+    module.answer_stage = answer
+    unpatched, masking.content = masking.content, content
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "client_app.stages.secure_aggregation":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            patch(module)
+        spec.loader.exec_module = exec_module
+        return spec
+
+if os.path.basename(os.path.dirname(os.environ.get("FLWR_HOME", ""))) == "d":
+    sys.meta_path.insert(0, Finder())
+"""
 
 
 @pytest.fixture(scope="module")
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the module that every process of the federation imports first."""
+    folder = tmp_path_factory.mktemp("early")
+    (folder / "sitecustomize.py").write_text(KILLER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fed(early: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """The federation of all runs; its kits have a key for encrypted ones."""
     nodes = {name: ["--partition", f"{i}/{len(NODES)}"] for i, name in enumerate(NODES)}
-    with federation(nodes, tmp_path_factory.mktemp("four") / "runs", he=True) as made:
-        yield made
+    path = os.pathsep.join([str(early), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        with federation(nodes, tmp_path_factory.mktemp("four") / "runs", he=True) as made:
+            yield made
 
 
 def deployed(fed: Federation, keys: dict[str, Any]) -> RunFolder:
@@ -79,7 +137,8 @@ def deployed(fed: Federation, keys: dict[str, Any]) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n == "parts" else pytest.mark.full) for n in CASES]
+    "name",
+    [pytest.param(n, marks=() if n in ("parts", "codes") else pytest.mark.full) for n in CASES],
 )
 def test_a_run_on_nodes_is_that_of_one_process_to_the_byte(
     name: str, fed: Federation, tmp_path: Path
@@ -92,6 +151,8 @@ def test_a_run_on_nodes_is_that_of_one_process_to_the_byte(
         assert [row[key] for row in a] == [row[key] for row in b], key
     assert (there.path / MODEL).read_bytes() == (here.path / MODEL).read_bytes()
     assert [q["reason"] for row in a + b for q in row["quarantined"]] == []
+    for sent in ([row["bytes_down"] for row in rows] for rows in (a, b)):
+        assert name != "codes" or sent[2] < sent[1] / 1.5  # codes go on from the first round's model
 
 
 def test_clients_privacy_is_clipped_folded_and_noised_alike(
@@ -194,3 +255,41 @@ def test_encrypted_updates_end_in_the_plain_runs_model_at_a_link_without_a_key(
     (tmp_path / "other").write_bytes(ckks.new_key())
     with pytest.raises(WireError, match="another key's"):
         decrypt(folder.path, tmp_path / "other")
+
+
+SECURE: dict[str, Any] = {
+    **DIGITS, "num-clients": 10, "num-server-rounds": 3, "max-examples": 600,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=() if s == "masked" else pytest.mark.full) for s in ("keys", "shares", "masked")]
+    + [pytest.param("unmask", marks=pytest.mark.full)],
+)
+def test_a_run_goes_on_when_a_node_is_killed_at_a_stage(stage: str, fed: Federation, early: Path) -> None:
+    if "d" not in fed.processes:
+        fed.start("d", "node", str(fed.kit.path.parent / "d"), "--partition", f"3/{len(NODES)}")
+    (early / "stage").write_text(f"secagg_{stage}")
+    folder = deployed(fed, {**SECURE, "secagg": True, "round-timeout": 8.0, "run-name": stage})
+    (early / "stage").unlink()
+    assert fed.processes.pop("d").poll() is not None
+    assert all(fed.processes[name].poll() is None for name in ("a", "b", "c", "link"))
+    rows = folder.rounds()
+    out = {row["round"]: {q["client"] for q in row["quarantined"]} for row in rows}
+    assert not any(row["skipped"] for row in rows)
+    assert bool(out[2]) == (stage != "unmask")
+    assert not out[1]
+
+    class Silent(LocalGrid):
+        """One client a node; those that were out of a round's sum do not answer."""
+
+        def _deliver(self, message: Message) -> Message | None:
+            config = message.content.config_records.get("config", {})
+            mine = set(config.get("clients", ())) & out.get(int(message.metadata.group_id), set())
+            return None if message.metadata.message_type == "train" and mine else super()._deliver(message)
+
+    plain = play({**SECURE, "round-timeout": 2.0}, nodes=10, grid_type=Silent)
+    assert [row["model_sha256"] for row in rows] == [row["model_sha256"] for row in plain.rows]
+    lines = [json.loads(line) for line in (folder.path / "clients.jsonl").read_text().splitlines()]
+    assert {line["examples"] for line in lines if line["phase"] == "train"} == {None}

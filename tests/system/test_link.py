@@ -26,10 +26,13 @@ from server_app.deploy.flower.control import Control
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job, Jobs
 from server_app.deploy.link.status import read_status
 from server_app.run.confined import KIT
 from server_app.run.run_lock import is_held
+from task.config.read import read_recipe
+from tests.support.federation import in_one_process
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
@@ -132,11 +135,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the model that a simulation ends with."""
-    runs = tmp_path_factory.mktemp("sim")
-    line = [BOUQUET, "run", "--recipe", "demo", "--run-name", "sim", "--runs-dir", str(runs), "-c", KEYS]
-    subprocess.run(line, check=True, timeout=600, capture_output=True)
-    return model(runs / "sim")
+    """The hash of the model that a run in one process ends with."""
+    keys = read_recipe("demo") | {"num-server-rounds": ROUNDS, "client-evaluate-every": 4, "progress": "none"}
+    return model(in_one_process(keys | {"run-name": "one"}, tmp_path_factory.mktemp("one")))
 
 
 def model(folder: Path) -> str:
@@ -174,6 +175,38 @@ def test_the_links_executor_is_killed_and_the_run_ends_with_the_same_model(
     assert not any(row["quarantined"] for row in place.rounds("kill-warm"))
     assert model(place.kit.runs / "kill-warm") == undisturbed
     assert place.job("kill-warm").attempts == 2
+
+
+ARRIVALS: dict[str, Any] = {
+    "algorithm": "fedbuff", "order-of-arrival": "real", "dataset": "digits", "model": "mlp", "num-clients": 9,
+    "fraction-train": 0.67, "fedbuff.buffer": 3, "num-server-rounds": 8, "learning-rate": 0.1,
+    "progress": "none", "min-nodes": 2, "threads": 1, "device": "cpu",
+}  # fmt: skip
+
+
+def test_a_run_of_real_arrivals_survives_its_server_and_replays_to_the_same_bytes(place: Place) -> None:
+    """Its server is killed with SIGKILL after the second step."""
+    follow.submit(place.kit, ARRIVALS | {"run-name": "real"})
+    folder = place.kit.runs / "real"
+    place.until(lambda: len(place.rounds("real")) >= 3)
+    place.process("server_app.deploy.flower.warm ").children()[0].kill()
+    place.until(lambda: place.job("real").ended)
+    job = place.job("real")
+    assert (job.state, job.attempts) == ("finished", 2), job.reason
+    events = [json.loads(line) for line in (folder / "arrivals.jsonl").read_text().splitlines()]
+    taken = [(e["client"], e["began"]) for e in events if e["event"] == "arrival"]
+    assert len(taken) == len(set(taken)) == 3 * 8
+    assert [e["round"] for e in events if e["event"] == "step"] == list(range(1, 9))
+    done = place.bouquet("replay", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = place.rounds("real")
+    last = lines[-1]["model_sha256"]
+    assert f"the same model after each round; after the last one SHA-256 {last}" in done.stdout
+    lines[4]["model_sha256"] = "0" * 64
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    other = place.bouquet("replay", str(folder))
+    assert other.returncode == 1
+    assert "differs: after round 4" in other.stderr
 
 
 def test_a_configuration_error_is_final_and_says_why(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from server_app.deploy.host.resource_limits import SlowLink
 from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.kits.provision import provision
 from task.config.read import read_recipe
 from tests.support.federation import read_by
 from tests.support.link import BIN, Link, running_link
@@ -94,6 +96,12 @@ def run(link: Link, name: str, folder: Path, more: Mapping[str, object]) -> list
     return [json.loads(line) for line in (folder / name / "rounds.jsonl").read_text().splitlines()]
 
 
+# A model of 0.8 MB: 3.2 s at 2 Mbit/s.
+BIG = {
+    "model": "cnn", "dataset": "digits", "num-server-rounds": 1, "num-clients": 50, "fraction-train": 0.02,
+}  # fmt: skip
+
+
 def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end(
     link: Link, tmp_path: Path
 ) -> None:
@@ -105,10 +113,13 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
         assert len(run(link, "after", tmp_path, {})) == 3
         node.process.kill()
         node.process.wait()
-    with running_node(link, "ward-1", "--partition", "0/1") as node:
+    with running_node(link, "ward-1", "--partition", "0/1", "--bandwidth", "2mbit") as node:
         node.until(lambda: node.said().count("connected to 127") == 2, 180)
         assert "holds an earlier process" not in node.said()  # it is admitted at once, being where that was
-        assert len(run(link, "again", tmp_path, {})) == 3
+        rounds = run(link, "again", tmp_path, BIG)
+        assert len(rounds) == 2
+        train_s = rounds[1]["seconds"]["train"]  # type: ignore[index]
+        assert 6 < train_s < 120  # down and up
         tree = node.tree()
         lines = " ".join(" ".join(p.cmdline()) for p in tree)
         assert (node.kit / "node.key").read_text()[40:80] not in lines
@@ -119,22 +130,7 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
     assert node.said().rstrip().endswith("node stopped")
 
 
-# A model of 0.8 MB: 3.2 s at 2 Mbit/s.
-BIG = {
-    "model": "cnn", "dataset": "digits", "num-server-rounds": 1, "num-clients": 50, "fraction-train": 0.02,
-}  # fmt: skip
-
-
-def test_a_slow_link_is_slow_but_works(link: Link, tmp_path: Path) -> None:
-    with running_node(link, "ward-2", "--partition", "0/1", "--bandwidth", "2mbit") as node:
-        node.until(lambda: "connected to" in node.said())
-        rounds = run(link, "slow", tmp_path, BIG)
-    assert len(rounds) == 2
-    train_s = rounds[1]["seconds"]["train"]  # type: ignore[index]
-    assert 6 < train_s < 120  # down and up
-
-
-def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Path) -> None:
+def test_an_upload_that_is_cut_for_five_seconds_arrives(link: Link, tmp_path: Path) -> None:
     config = link.kits / "ward-2" / "kit.toml"
     before = config.read_text()
     relay = SlowLink(read_address(link.kit.address, ""), 125_000.0)
@@ -145,7 +141,7 @@ def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Pat
         while relay.passed[0] < start + 400_000:  # all that is sent up before is small
             time.sleep(0.05)
         relay.cut()
-        time.sleep(10)
+        time.sleep(5)
         relay.heal()
 
     try:
@@ -159,7 +155,7 @@ def test_an_upload_that_is_cut_for_ten_seconds_arrives(link: Link, tmp_path: Pat
     finally:
         config.write_text(before)
     assert rounds[1]["answered"] == 1
-    assert rounds[1]["seconds"]["train"] > 10  # type: ignore[index]
+    assert rounds[1]["seconds"]["train"] > 5  # type: ignore[index]
 
 
 def test_a_node_with_too_little_memory_says_what_it_needs(link: Link) -> None:
@@ -170,15 +166,12 @@ def test_a_node_with_too_little_memory_says_what_it_needs(link: Link) -> None:
 
 
 def test_a_key_that_is_not_registered_is_named(link: Link, tmp_path: Path) -> None:
-    with running_link(tmp_path, ["ward-9"]) as other:
-        config = link.kits / "ward-1" / "kit.toml"
-        address = next(x for x in config.read_text().splitlines() if x.startswith("link"))
-        theirs = other.kits / "ward-9" / "kit.toml"
-        lines = [address if x.startswith("link") else x for x in theirs.read_text().splitlines()]
-        theirs.write_text("\n".join(lines) + "\n")
-        with running_node(other, "ward-9") as node:
-            node.until(lambda: "did not sign the link's certificate" in node.said())
-        (other.kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
-        with running_node(other, "ward-9") as node:
-            node.until(lambda: "was refused by 127.0.0.1" in node.said())
-            assert node.process.poll() is None
+    kits = tmp_path / "kits"
+    provision(kits, link.kit.address, ["ward-9"])
+    other = dataclasses.replace(link, kits=kits)
+    with running_node(other, "ward-9") as node:
+        node.until(lambda: "did not sign the link's certificate" in node.said())
+    (kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
+    with running_node(other, "ward-9") as node:
+        node.until(lambda: "was refused by 127.0.0.1" in node.said())
+        assert node.process.poll() is None

@@ -68,7 +68,7 @@ def ended(processes: list[psutil.Process], seconds: float = 10) -> bool:
     return not psutil.wait_procs(processes, timeout=seconds)[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_ctrl_c_ends_all_of_it_with_one_line(number: signal.Signals, tmp_path: Path) -> None:
     with running(tmp_path, LONG) as run:
         workers = psutil.Process(run.pid).children(recursive=True)

@@ -13,7 +13,7 @@ import pytest
 
 from server_app.deploy.host.resource_limits import proportional_bytes
 from task import timing
-from tests.support.runtime import Runtime, crashing_bundle, own_bundle, running_runtime
+from tests.support.runtime import Runtime, crashing_bundle, other_node, own_bundle, running_runtime
 
 pytestmark = pytest.mark.system
 
@@ -30,9 +30,13 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    folder = tmp_path_factory.mktemp("crashing")
-    with running_runtime(folder, crashing_bundle(folder / "app"), apps="any") as runtime:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return crashing_bundle(tmp_path_factory.mktemp("app") / "app")
+
+
+@pytest.fixture(scope="module")
+def crashing(bundle: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    with running_runtime(tmp_path_factory.mktemp("crashing"), bundle, apps="any") as runtime:
         runtime.ask()  # the first one installs the bundle
         yield runtime
 
@@ -104,9 +108,11 @@ def test_the_process_of_a_message_has_no_connection(crashing: Runtime) -> None:
     assert not crashing.reply().has_error()
 
 
-def test_another_app_is_refused_and_this_is_written_down(tmp_path: Path) -> None:
+def test_another_app_is_refused_and_this_is_written_down(
+    crashing: Runtime, bundle: bytes, tmp_path: Path
+) -> None:
     audit = tmp_path / "audit.log"
-    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), audit=str(audit)) as runtime:
+    with other_node(crashing, tmp_path, bundle, audit=str(audit)) as runtime:
         reply = runtime.ask(how="SIGKILL")
     assert reply.has_error()
     assert "runs its installed app only" in reply.error.reason
@@ -114,12 +120,12 @@ def test_another_app_is_refused_and_this_is_written_down(tmp_path: Path) -> None
     assert "refused train of run 7" in audit.read_text()
 
 
-def test_the_hook_and_the_limit_of_rounds_say_no(tmp_path: Path) -> None:
+def test_the_hook_and_the_limit_of_rounds_say_no(crashing: Runtime, bundle: bytes, tmp_path: Path) -> None:
     hook = tmp_path / "on-battery"
     hook.write_text(f"#!/bin/sh\ntest -e {tmp_path}/mains || {{ echo on battery; exit 1; }}\n")
     hook.chmod(0o755)
-    app = crashing_bundle(tmp_path / "app")
-    with running_runtime(tmp_path, app, apps="any", may_train=str(hook), max_rounds=2) as runtime:
+    site = {"apps": "any", "may_train": str(hook), "max_rounds": 2}
+    with other_node(crashing, tmp_path, bundle, **site) as runtime:
         assert "not training: " in runtime.ask().error.reason
         assert not runtime.ask("evaluate").has_error()
         (tmp_path / "mains").touch()
@@ -128,36 +134,21 @@ def test_the_hook_and_the_limit_of_rounds_say_no(tmp_path: Path) -> None:
     assert (tmp_path / "rounds.json").read_text().strip()
 
 
-def test_the_installed_app_runs_in_the_fork(tmp_path: Path) -> None:
+def test_the_installed_app_runs_in_the_fork(crashing: Runtime, tmp_path: Path) -> None:
     """What comes back shows that this app answered: it refuses a message that holds nothing of its own."""
-    with running_runtime(tmp_path, own_bundle()) as runtime:
+    with other_node(crashing, tmp_path, own_bundle()) as runtime:
         reply = runtime.ask()
     assert "installed app only" not in reply.error.reason
     assert "run-config key" in reply.error.reason or "expected" in reply.error.reason
+    alone(crashing)  # the parent hears at once that the process has ended, not with the next order
 
 
-def test_a_task_that_wants_too_much_memory_gets_an_error(tmp_path: Path) -> None:
-    app = crashing_bundle(tmp_path / "app")
+def test_a_task_that_wants_too_much_memory_gets_an_error(bundle: bytes, tmp_path: Path) -> None:
     of_tests = proportional_bytes(os.getpid(), ("Pss_Anon", "Pss_Shmem"))  # they are the node's connection
-    with running_runtime(tmp_path, app, apps="any", max_memory=2**30 + of_tests) as runtime:
+    with running_runtime(tmp_path, bundle, apps="any", max_memory=2**30 + of_tests) as runtime:
         assert not runtime.ask(how="allocates 100").has_error()
         reason = runtime.ask(how="allocates 1500").error.reason
         assert re.search(r"--max-memory \d+M: this task needs at least \d+M: ", reason)
-        assert not runtime.ask().has_error()
-
-
-def test_a_task_ends_with_its_parent(tmp_path: Path) -> None:
-    with running_runtime(tmp_path, crashing_bundle(tmp_path / "app"), apps="any") as runtime:
-        runtime.ask()
-        with pytest.raises(AssertionError):
-            runtime.ask(how="sleeps 600", within_s=3)
-        children = runtime.children()
-        assert children
-        runtime.stop()
-        _, alive = psutil.wait_procs(children, timeout=10)
-        assert not alive
-        assert "killed with the parent of all tasks" in runtime.reply(within_s=20).error.reason
-        runtime.start()
         assert not runtime.ask().has_error()
 
 
@@ -178,3 +169,14 @@ def test_what_an_app_keeps_comes_back_with_the_next_message(crashing: Runtime) -
     assert not crashing.ask(how="keeps").has_error()
     assert not crashing.ask(how="kept").has_error()
     assert "KeyError" in crashing.ask(how="forgotten").error.reason
+
+
+def test_a_task_ends_with_its_parent(crashing: Runtime) -> None:
+    crashing.order(how="sleeps 600")
+    children = [crashing.wait_for_child()]
+    crashing.stop()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert "killed with the parent of all tasks" in crashing.reply(within_s=20).error.reason
+    crashing.start()
+    assert not crashing.ask().has_error()

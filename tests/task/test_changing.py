@@ -17,7 +17,7 @@ from task.datasets.drift import changes, client_rounds, share_at
 from task.datasets.skew import load_partitioned
 from task.datasets.stream import DataStream
 from task.errors import ConfigError
-from task.resolve.changing import check_own_data
+from task.features.changing_data import check_own_data
 from task.resolve.read import read_config
 from task.resolve.validate import check_names
 
@@ -151,13 +151,6 @@ def test_old_examples_keep_the_concept_in_which_they_arrived() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithm": "splitnn", "stream.start": 0.5}, "matched before round 1"),
-        ({"algorithm": "splitnn", "drift.kind": "labels-swap"}, "matched before round 1"),
-        ({"algorithm": "fedfomo", "stream.window": 9}, 'key "stream.window".*trained on'),
-        ({"dp.noise": 1.0, "dp.unit": "example", "stream.start": 0.5}, "sampling rate"),
-        ({"dp.noise": 1.0, "audit.canaries": 4, "arrive.share": 0.5}, "never arrive"),
-        ({"dataset": "breast-cancer", "standardise": True, "stream.start": 0.5}, "sums of columns"),
-        ({"drift.kind": "invert", "drift.examples": "new"}, "stream.start < 1"),
         ({"stream.own-data": True}, "nothing in this run reads it"),
         ({"drift.round": 3}, "nothing in this run reads it"),
         ({"stream.per-round": 0.1}, "nothing in this run reads it"),

@@ -11,7 +11,7 @@ from task.datasets import partition as module
 from task.datasets import partitioners as deals
 from task.datasets.partition import PARTITIONS, label_counts, load_partition
 from task.datasets.partitioners import Deal, apportion
-from task.datasets.shares import local_test_size
+from task.datasets.parts import local_test_size
 from task.errors import ConfigError, DataError
 from tests.task.helpers import load, write_roles
 

@@ -65,20 +65,14 @@ def test_a_machine_of_another_class_is_refused_by_name(machine: str, monkeypatch
             check()
 
 
-@pytest.mark.parametrize(("key", "value"), [("threads", 2), ("threads", 0), ("device", "cuda")])
-def test_keys_that_differ_by_machine_are_refused_with_it(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f'"{key}": expected .* with portable = true'):
-        read_config({"portable": True, key: value})
-
-
 def test_a_node_with_other_kernels_is_refused_also_one_whose_app_is_not_ours() -> None:
-    def claim(node: int, kernels: str, foreign: bool = False) -> Claim:
+    def claim(node: int, kernels: str, stock: bool = False) -> Claim:
         code = {portable.KERNELS: kernels} if kernels else {}
-        said = Registration([f"c{node}"], [9], f"pool{node}", code=code, foreign=foreign)
+        said = Registration([f"c{node}"], [9], f"pool{node}", code=code, stock=stock)
         return Claim(OnlineNode(node), said, node)
 
     run = f"x86-64-v3 {'a' * 64}"
-    claims = [claim(1, run), claim(2, f"x86-64-v3 {'b' * 64}"), claim(3, ""), claim(4, "", foreign=True)]
+    claims = [claim(1, run), claim(2, f"x86-64-v3 {'b' * 64}"), claim(3, ""), claim(4, "", stock=True)]
     done = admit(claims, {}, code={portable.KERNELS: run})
     assert set(done.refused) == {2, 3, 4}
     assert done.deviating == {2, 3, 4}

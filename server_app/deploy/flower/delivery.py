@@ -80,7 +80,8 @@ class Delivery:
     def reopen_orders(self, node: int) -> None:
         """Redeliver what a node fetched but has not answered; call this when the node asks for work.
 
-        An upload that it has not ended by then was given up.
+        Only the link sees that a node which is online has lost its order. If the node itself is lost,
+        `strategies.engine.exchange` sends a copy to another one. An upload that has not ended is given up.
         """
         for session_id, _ in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)

@@ -18,7 +18,7 @@ from typing import Any
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError, choose_from
-from task.flower import environment as flower
+from task.flower import app as flower
 from task.references import CODE, is_hub
 
 CONFIG = "kit.toml"

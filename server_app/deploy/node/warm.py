@@ -12,6 +12,7 @@ task's socket, and `KILL`; it answers with `READY` once, and with each process's
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -44,10 +45,9 @@ def main() -> None:
         for pid, code in forks.wait(None, [control]):
             number = pids.pop(pid)
             control.sendall(NEWS.pack(number, code))
-        try:
-            data, fds, _, _ = socket.recv_fds(control, ORDER.size, 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        if not select.select([control], [], [], 0)[0]:  # `recv_fds` ignores its flags and would wait
             continue
+        data, fds, _, _ = socket.recv_fds(control, ORDER.size, 1)
         if not data:
             return
         kind, number = ORDER.unpack(data)

@@ -1,4 +1,4 @@
-"""Stock clients and foreign loops: what a rule can do with them, and what it must refuse.
+"""Stock clients and stock loops: what a rule can do with them, and what it must refuse.
 
 * A ClientApp that is not Bouquet's answers any training message with a local model and ``num-examples``. That
   is all that FedAvg and the rules with FedAvg's clients need, and FedProx, whose ``proximal-mu`` is Flower's
@@ -18,59 +18,23 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.resolve.changing import DRIFT, LATE, STREAM
-from task.resolve.refusals import (
-    CODEC_UP,
-    DP_CENTRAL,
-    DP_LOCAL,
-    ENCRYPTED,
-    SECURE,
-    STANDARDISED,
-    STRUCTURED,
-    TRANSCRIPT,
-    Setting,
-    policy_is,
-)
+from task.features import FEATURES
+from task.features.refusals import Setting
+from task.features.settings import BY_LOSS
 from task.wire import messages as wire
 from task.wire.registration import Registration
 
-_COLUMNS = Setting("missing", lambda c: c.data.missing != "refuse")
-_NOISE = (DP_CENTRAL, DP_LOCAL)
-_CODES = (CODEC_UP, STRUCTURED)
-_LOSSES = policy_is(lambda policy: policy.needs_losses)
-
-# What a ClientApp that is not Bouquet's cannot do.
-BEYOND_CLIENTS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((STANDARDISED, _COLUMNS), "cannot fill and standardise columns as the run requires"),
-    ((*STREAM, LATE, DRIFT), "has no changing data (stream.*, drift.*, arrive.*)"),
-    (_CODES, 'cannot write the codes of "codec.up" or "structured.kind"'),
-    (_NOISE, "cannot clip and add noise as the run requires"),
-    ((SECURE,), "cannot mask its numbers, which secagg = true needs"),
-    ((ENCRYPTED,), "cannot encrypt its model, which he = true needs"),
-    ((TRANSCRIPT,), 'cannot sign what it sends, which "transcript" needs'),
-)
-# What a loop that is not ours does not do.
-BEYOND_LOOPS: tuple[tuple[tuple[Setting, ...], str], ...] = (
-    ((*STREAM, LATE), "each client of a node has its own examples and rounds, by stream.*"),
-    ((SECURE,), "with secagg = true no node sends its own model"),
-    ((ENCRYPTED,), "with he = true its nodes send ciphertexts"),
-    ((TRANSCRIPT,), "it writes no transcript"),
-    (_CODES, 'its clients send codes, by "codec.up" or "structured.kind"'),
-    (
-        (Setting("order-of-arrival", lambda c: c.server.order_of_arrival == "real"),),
-        'by "order-of-arrival" its orders outlive their round',
-    ),
-    (_NOISE, 'only its own server and clients clip and add noise for "dp.noise"'),
-)
+Limits = Iterable[tuple[tuple[Setting, ...], str]]
 
 
-def _beyond(config: Config, rows: Sequence[tuple[tuple[Setting, ...], str]]) -> str:
+def _beyond(config: Config, limits: Iterable[Limits]) -> str:
+    rows = (row for rows in limits for row in rows)
     return next((why for settings, why in rows if any(s.on(config) for s in settings)), "")
 
 
 def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     """Return why a ClientApp that is not Bouquet's cannot take part in a run; "" if it can."""
-    if why := _beyond(config, BEYOND_CLIENTS):
+    if why := _beyond(config, (feature.stock_clients for feature in FEATURES)):
         return why
     by_client = entry.keeps or entry.private or "ala" in entry.stages or entry.personal or entry.individual
     by_client = by_client or entry.parted
@@ -78,7 +42,7 @@ def why_stock_clients_cannot_join(entry: Algorithm, config: Config) -> str:
     if by_client or not models or entry.phases or not entry.traits.plain:
         ala = " with ala = true" if config.train.ala else ""
         return f"cannot play the client half of {entry.title}{ala}, and would train as in FedAvg"
-    if _LOSSES.on(config):
+    if BY_LOSS.on(config):
         return f'does not report the loss that selection = "{config.server.selection}" goes by'
     if entry.owns("fedprox.adaptive") and config.fedprox.adaptive:
         return "does not report the loss that fedprox.adaptive needs to change mu"
@@ -93,9 +57,9 @@ def check_loop(entry: Algorithm, config: Config) -> None:
     """
     if [f.name for f in entry.up] != [wire.ARRAYS] or entry.phases or entry.individual or entry.parted:
         raise _not_driven(entry, "its clients send something else, or more")
-    if why := _beyond(config, BEYOND_LOOPS):
+    if why := _beyond(config, (feature.stock_loops for feature in FEATURES)):
         raise _not_driven(entry, why)
-    if _LOSSES.on(config):
+    if BY_LOSS.on(config):
         asks = f'selection = "{config.server.selection}" also asks clients for their losses'
         raise _not_driven(entry, asks)
 
@@ -124,17 +88,17 @@ def merges(entry: Algorithm) -> bool:
     return entry.up == (MODEL_UP,) and not any(f.required for f in entry.up_scalars)
 
 
-def foreign_registration(node: OnlineNode) -> Registration:
+def stock_registration(node: OnlineNode) -> Registration:
     """Return the registration of a node whose app cannot register: one client, of one example."""
     name = node.name or f"node-{node.id}"
-    return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", foreign=True)
+    return Registration((name,), np.array([1]), pool=f"node-{node.id}/{name}", stock=True)
 
 
 def as_one_client(node: OnlineNode, registered: Registration) -> Registration:
     """Return a node's registration as if its share of the clients were one client, named after the node."""
     part, parts = registered.share
     mine = np.asarray(registered.num_examples)[part :: max(parts, 1)]
-    one = foreign_registration(node)
+    one = stock_registration(node)
     clients, counts = one.clients if len(mine) else (), mine.sum(keepdims=True)
     return replace(
         registered, clients=clients, num_examples=counts, pool=one.pool, share=one.share, whole=True
