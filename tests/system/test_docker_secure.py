@@ -6,54 +6,23 @@ import json
 import shutil
 from pathlib import Path
 
+from tests.support.killer import killer
 from tests.system.test_docker import KIT, call, image, pytestmark, running, wait_for
-from tests.system.test_secure import KEYS
+from tests.system.test_four_nodes import SECURE
 
 __all__ = ["image", "pytestmark"]
 NODES = ("node-1", "node-2", "node-3", "node-4")
 KILLED = "bouquet:killed"  # the image with a node-4 that dies once at each stage
-# Python runs it at its start. A file of the kit counts the deaths: each is at the next stage.
-KILLER = """
-import importlib.abc, importlib.machinery, os, pathlib, signal, sys
-
-STAGES = ("keys", "shares", "masked", "unmask")
-
-def die(stage, server_round):
-    kit = pathlib.Path(os.environ["FLWR_HOME"]).parent
-    deaths = kit / "logs" / "deaths"
+# A file of the kit counts the deaths: each is at the next stage.
+IS_DUE = """
+def is_due(stage, server_round):
+    deaths = KIT / "logs" / "deaths"
     count = len(deaths.read_text().split()) if deaths.exists() else 0
-    if kit.name == "node-4" and server_round > 1 and STAGES[count:count + 1] == (stage,):
-        import psutil
+    due = KIT.name == "node-4" and server_round > 1
+    if due := due and ("keys", "shares", "masked", "unmask")[count:count + 1] == (stage,):
         with deaths.open("a") as file:
             file.write(f"{server_round} ")
-        warm = psutil.Process(os.getppid())
-        for process in (warm.parent(), warm):
-            process.send_signal(signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def patch(module):
-    answer_stage, content = module.answer_stage, module.Masking.content
-    def answer(stage, message, *arguments, **more):
-        die(stage.removeprefix("secagg_"), module.secure.record_in(message)["round"])
-        return answer_stage(stage, message, *arguments, **more)
-    def masked(self, *arguments):
-        die("masked", self.session.round)
-        return content(self, *arguments)
-    module.answer_stage, module.Masking.content = answer, masked
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name != "client_app.stages.secure_aggregation":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            patch(module)
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Finder())
+    return due
 """
 # By the image's own libraries: the run without masks; clients that were out of a sum do not answer.
 PLAIN = """
@@ -78,7 +47,7 @@ def test_a_private_masked_run_ends_in_the_bytes_of_the_simulation(image: str, tm
     python = ("--entrypoint", "python3")
     where = "import site; print(site.getsitepackages()[0])"
     site = call("docker", "run", "--rm", *python, image, "-c", where).strip()
-    (tmp_path / "killer.py").write_text(KILLER)
+    (tmp_path / "killer.py").write_text(killer(IS_DUE))
     (tmp_path / "killer.pth").write_text("import killer\n")
     lines = f"FROM {image}", f"COPY killer.py killer.pth {site}/", "COPY tests /tests/tests"
     (tmp_path / "Dockerfile").write_text("\n".join(lines))
@@ -86,7 +55,7 @@ def test_a_private_masked_run_ends_in_the_bytes_of_the_simulation(image: str, tm
     shutil.copytree(Path(__file__).resolve().parents[1], tmp_path / "tests", ignore=ignore)
     call("docker", "build", "--tag", KILLED, str(tmp_path), timeout_s=600)
     count = 100  # long enough for the node to come back three times
-    keys = {**KEYS, "secagg": True, "dp.noise": 1.0, "dp.delta": 0.01, "fraction-train": 0.8}
+    keys = {**SECURE, "secagg": True, "dp.noise": 1.0, "dp.delta": 0.01, "fraction-train": 0.8}
     keys |= {"max-examples": 200, "num-server-rounds": count, "round-timeout": 10.0}
     words = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
     folder = "/kit/runs/secure"

@@ -34,6 +34,7 @@ from tests.privacy import test_central
 from tests.privacy.test_ledger import end, lines
 from tests.support.federation import in_one_process, play, read_by
 from tests.support.grid import LocalGrid
+from tests.support.killer import killer
 from tests.support.transcripts import found, texts
 
 pytestmark = pytest.mark.system
@@ -65,49 +66,11 @@ CASES: dict[str, dict[str, Any]] = {
     "edges": {"algorithm": "hierfavg", "hierfavg.kappa2": 2},
 }  # fmt: skip
 
-# A module that Python imports at its start: once the file beside it is there, it kills the node d when its
-# process works on the stage, which the file names, in round 2.
-KILLER = """
-import importlib.abc, importlib.machinery, os, signal, sys
-
-def kill(stage, server_round):
-    try:
-        with open(os.path.join(os.path.dirname(__file__), "stage")) as file:
-            wanted = file.read()
-    except OSError:
-        return
-    if stage == wanted and server_round == 2:
-        import psutil
-        warm = psutil.Process(os.getppid())
-        for process in (warm.parent(), warm):
-            process.send_signal(signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def patch(module):
-    answer_stage, masking = module.answer_stage, module.Masking
-    def answer(stage, content, config, context, **more):
-        kill(stage, module.secure.record_in(content)["round"])
-        return answer_stage(stage, content, config, context, **more)
-    def content(self, *arguments):
-        kill("secagg_masked", self.session.round)
-        return unpatched(self, *arguments)
-    module.answer_stage = answer
-    unpatched, masking.content = masking.content, content
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name != "client_app.stages.secure_aggregation":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            patch(module)
-        spec.loader.exec_module = exec_module
-        return spec
-
-if os.path.basename(os.path.dirname(os.environ.get("FLWR_HOME", ""))) == "d":
-    sys.meta_path.insert(0, Finder())
+# Once the file beside the module is there, `d` is killed in round 2 at the stage that the file names.
+IS_DUE = """
+def is_due(stage, server_round):
+    wanted = pathlib.Path(__file__).with_name("stage")
+    return KIT.name == "d" and server_round == 2 and wanted.exists() and wanted.read_text() == stage
 """
 
 
@@ -115,7 +78,7 @@ if os.path.basename(os.path.dirname(os.environ.get("FLWR_HOME", ""))) == "d":
 def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the module that every process of the federation imports first."""
     folder = tmp_path_factory.mktemp("early")
-    (folder / "sitecustomize.py").write_text(KILLER)
+    (folder / "sitecustomize.py").write_text(killer(IS_DUE))
     return folder
 
 
@@ -264,13 +227,15 @@ SECURE: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param(s, marks=() if s == "masked" else pytest.mark.full) for s in ("keys", "shares", "masked")]
-    + [pytest.param("unmask", marks=pytest.mark.full)],
+    [
+        pytest.param(stage, marks=() if stage == "masked" else pytest.mark.full)
+        for stage in ("keys", "shares", "masked", "unmask")
+    ],
 )
 def test_a_run_goes_on_when_a_node_is_killed_at_a_stage(stage: str, fed: Federation, early: Path) -> None:
     if "d" not in fed.processes:
         fed.start("d", "node", str(fed.kit.path.parent / "d"), "--partition", f"3/{len(NODES)}")
-    (early / "stage").write_text(f"secagg_{stage}")
+    (early / "stage").write_text(stage)
     folder = deployed(fed, {**SECURE, "secagg": True, "round-timeout": 8.0, "run-name": stage})
     (early / "stage").unlink()
     assert fed.processes.pop("d").poll() is not None
