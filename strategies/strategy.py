@@ -316,8 +316,8 @@ class Strategy(FlowerStrategy):
         log.clock.lap("train" if self._round.context.arrivals else "select")
         arrays, metrics = self.aggregate_train(log.round, self._replies(grid))
         log.leaves = self.leaves()
-        done, bytes_down = self.engine.settle()
-        log.book(done, bytes_down)
+        done, bytes_down = self.engine.take_done()
+        log.add(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
         log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
         if log.values["train_loss"] is None and metrics is not None:  # no client's own is known
@@ -328,7 +328,7 @@ class Strategy(FlowerStrategy):
         return metrics
 
     def leaves(self) -> list[Leave]:
-        """Return what writes down what the round leaves, before its phases are settled."""
+        """Return what writes down what the round leaves, before its phases are added to it."""
         assert self.state is not None
         end = RoundEnd(self._round, self._plan, self.state, self.rolled_back)
         return [leave for stage in self.engine.stages if (leave := stage.leaves(end))]
@@ -338,7 +338,7 @@ class Strategy(FlowerStrategy):
         if not self.configure_evaluate(log.round, self.record(), config, grid):
             return None
         seen = self.aggregate_evaluate(log.round, self._replies(grid))
-        log.book(*self.engine.settle())
+        log.add(*self.engine.take_done())
         if seen is not None:
             log.evaluated(dict(seen), self.client_counts, self.client_metrics)
         log.clock.lap("evaluate-clients")

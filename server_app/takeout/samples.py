@@ -102,7 +102,7 @@ def judge(taken: TakenModel, seed: int = 0, classifier_seed: int = 1) -> Judged:
             f'samples: expected the run of a generative model, model = "vae" or "cvae"; got '
             f'"{taken.config.model}"'
         )
-    data, clients = _dealt(taken)
+    data, clients = _partitioned(taken)
     images = data.drawn
     train = np.concatenate([clients.train(k) for k in range(clients.num_clients)])
     test = np.arange(len(data.y))[data.test_rows]
@@ -134,7 +134,7 @@ def judge(taken: TakenModel, seed: int = 0, classifier_seed: int = 1) -> Judged:
     )
 
 
-def _dealt(taken: TakenModel) -> tuple[Dataset, Partition]:
+def _partitioned(taken: TakenModel) -> tuple[Dataset, Partition]:
     """Return the run's data, or refuse data that a classifier cannot judge."""
     config = taken.config
     if spec_of(config.data.dataset).own and not config.data.data_path:

@@ -138,9 +138,9 @@ class Loop:
                 accuracy = log.values["accuracy" if central else "client_accuracy"]
                 reached = bool(target) and accuracy is not None and accuracy >= target
                 stop = reached or self._on_plateau(log) or over
-                self._settle()  # the last round is written down first
+                self._await_recording()  # the last round is written down first
                 self._closing = background.submit(lambda steps: [step() for step in steps], later)
-            self._settle()
+            self._await_recording()
         self._after_run()
         self.result.arrays = rounds.record()
         return self.result
@@ -184,7 +184,7 @@ class Loop:
         for stage in rounds.engine.stages:
             stage.after_round(self.grid, rounds.state, context, log)
 
-    def _settle(self) -> None:
+    def _await_recording(self) -> None:
         """Wait until the last round is recorded; raise its errors here."""
         if self._closing is not None:
             self._closing.result()
@@ -195,7 +195,7 @@ class Loop:
         log = RoundLog(server_round)
         if server_round == 0:
             log.leaves = self.rounds.leaves()
-            log.book(*self.rounds.engine.settle())  # what was asked before the first round
+            log.add(*self.rounds.engine.take_done())  # what was asked before the first round
         if server_round > 0:
             trained = self.rounds.train_round(self.grid, self.train_config, log)
             self._short |= short_again(self._unused, log.quarantined)
@@ -209,7 +209,7 @@ class Loop:
             dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
             self._trained = self._trained or not log.values["skipped"] or dropped
             if not self._trained and (error := self._nothing_trained(server_round)):
-                self._settle()
+                self._await_recording()
                 self.journal.nothing_trained(error)
         for stage in self.rounds.engine.stages:
             log.spent(stage.row(), secret=stage.hides)

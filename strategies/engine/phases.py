@@ -218,7 +218,7 @@ class PhaseEngine:
         for stage in self.stages:
             stage.used(used=used)
 
-    def settle(self) -> tuple[list[tuple[Phase, Folded]], int]:
+    def take_done(self) -> tuple[list[tuple[Phase, Folded]], int]:
         """Return the phases that are done, and the bytes that they sent down; forget both."""
         done, size = self.done, self.bytes_down
         self.done, self.bytes_down = [], 0

@@ -80,7 +80,7 @@ class RoundLog:
     bytes_up: int = 0
     leaves: list[Leave] = field(default_factory=list)  # write down what the round leaves
 
-    def book(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
+    def add(self, done: Sequence[tuple[Phase, Folded]], bytes_down: int) -> None:
         """Add the results of phases: bytes and quarantined of all, lines of training and evaluation."""
         self.bytes_down += bytes_down
         names = [phase.log_as or (phase.name if phase.name in (TRAIN, EVALUATE) else "") for phase, _ in done]
@@ -94,7 +94,7 @@ class RoundLog:
                 self.clients += client_lines(self.round, name, folded, more)
 
     def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
-        """Add the round's cohort and the result of its training, after `book`."""
+        """Add the round's cohort and the result of its training, after `add`."""
         lines = [line for line in self.clients if line["phase"] == TRAIN]
         sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
         losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]

@@ -96,7 +96,7 @@ class Estimates:
 def server_update(
     state: AdaptiveTauState, reduced: AggregatedReplies, config: Config
 ) -> Updated[AdaptiveTauState]:
-    """Replace the model by the weighted mean, book the cost, look for the best model, choose tau."""
+    """Replace the model by the weighted mean, add the cost, look for the best model, choose tau."""
     knobs = config.adaptive_tau
     loss = reduced.needed("loss-before")
     found = estimates(reduced)
@@ -106,14 +106,16 @@ def server_update(
     metrics |= {k: v for k, v in (("rho", found.rho), ("beta", found.beta)) if v is not None}
     closing = state.phase == CLOSING
     model = state.best if closing else reduced.arrays["arrays"]
-    state = book(replace(state, arrays=model), reduced, knobs)
+    state = add_cost(replace(state, arrays=model), reduced, knobs)
     metrics |= {"spent": state.spent, "step-cost": state.step_cost, "round-cost": state.round_cost}
     if closing:
         return replace(state, phase=OVER), metrics
     return plan_next(state, choose(state, found, reduced.lr, knobs), knobs), metrics
 
 
-def book(state: AdaptiveTauState, reduced: AggregatedReplies, knobs: AdaptiveTauConfig) -> AdaptiveTauState:
+def add_cost(
+    state: AdaptiveTauState, reduced: AggregatedReplies, knobs: AdaptiveTauConfig
+) -> AdaptiveTauState:
     """Return the state with the round's cost added and c and b brought up to date."""
     c, b = knobs.step_cost, knobs.round_cost
     cost = c * state.tau + b
@@ -228,7 +230,7 @@ class AdaptiveTau(Rule, algorithm="adaptive-tau", update=server_update, sends={"
     ) -> AdaptiveTauState:
         """Book the round's cost and go back to one step."""
         knobs = self.config.adaptive_tau
-        return plan_next(book(state, spent, knobs), knobs.fixed_tau or 1, knobs)
+        return plan_next(add_cost(state, spent, knobs), knobs.fixed_tau or 1, knobs)
 
     def finished(self, state: AdaptiveTauState) -> bool:
         """Return whether the budget is spent."""

@@ -47,7 +47,7 @@ class DissimilarityStage(ServerStage):
     def after_round(self, grid: Grid, state: ServerState, context: RoundContext, log: RoundLog) -> None:
         """Ask all clients for their gradients, and record the result; nothing without valid replies."""
         replies = self.engine.run(context.phase(GRADIENTS, state, context.names), grid).reduced
-        log.book(*self.engine.settle())
+        log.add(*self.engine.take_done())
         if replies is not None:
             found = spread(replies.needed(SQUARE.name), replies.arrays["gradient"])
             log.values["metrics"] = {**log.values["metrics"], **found}

@@ -58,7 +58,7 @@ class HeldOutStage(ServerStage):
             for name in LINES if context.entry.personal else (EVALUATE,):
                 folded = engine.run(context.phase(name, state, clients), grid)
                 lines += client_lines(last, LINES[name], folded)
-            engine.settle()
+            engine.take_done()
         except NodesError as err:
             logger.warning("the held-out clients are not evaluated: %s", err)
             return

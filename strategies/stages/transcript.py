@@ -224,7 +224,7 @@ class TranscriptStage(ServerStage):
             folded.left[self.name] = evidence
 
     def leaves(self, end: RoundEnd) -> Leave:
-        """Return what publishes what a round leaves that is done and not yet settled."""
+        """Return what publishes what a round leaves that is done and not yet written."""
         engine, done = self.engine, end.round
         found = (folded.left.get(self.name) for _, folded in engine.done)
         phases, digest = tuple(evidence for evidence in found if evidence), state_digest(end.state)

@@ -115,7 +115,9 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
         node.process.wait()
     with running_node(link, "ward-1", "--partition", "0/1", "--bandwidth", "2mbit") as node:
         node.until(lambda: node.said().count("connected to 127") == 2, 180)
-        assert "holds an earlier process" not in node.said()  # it is admitted at once, being where that was
+        assert (
+            "an earlier process of this node is still online" not in node.said()
+        )  # it is admitted at once, being where that was
         rounds = run(link, "again", tmp_path, BIG)
         assert len(rounds) == 2
         train_s = rounds[1]["seconds"]["train"]  # type: ignore[index]
