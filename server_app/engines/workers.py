@@ -77,7 +77,7 @@ class Workers(Backend):
         context = get_context(how)
         with self._lock:
             ours, theirs = context.Pipe()
-            process = context.Process(  # type: ignore[attr-defined]  # a context of which kind?
+            process = context.Process(  # type: ignore[attr-defined]  # mypy does not know which kind of context
                 target=_serve,
                 args=(theirs, number, self._make_app),
                 name=f"bouquet-worker-{number}",

@@ -9,7 +9,7 @@ and d = sum_k r_k with r_k = u_k / 4, less y / 2 at the party L with the labels.
 (u - 2 y)^2 / 8 and a constant: least squares with targets of -2 and 2.
 
 The paper has a third party that decrypts, which must not see what the two others send each other. Here every
-message goes through the server, so that there is no third party: each party k has its own key, under
+message goes through the server, and there is no third party: each party k has its own key, under
 which it encrypts its r_k, and no party ever sees another's. For each batch of b rows
 
 1  every party k   E_k(r_k)                                                      up, then down to all others

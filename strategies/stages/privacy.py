@@ -3,7 +3,7 @@
 McMahan et al. 2018, arXiv 1710.06963, in the form of `docs/privacy.md`. Each client joins a round by a coin
 of its own with probability q; its update u_k is clipped to |u_k| <= C; and the rule gets, in place of a mean,
 
-    (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the expected clients, whoever answers
+    (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the expected number of clients, not that of the answers
 
 so that it is post-processing whatever the rule does. C follows a quantile if the run says so (Andrew et al.
 2021, arXiv 1905.03871, Algorithm 1).

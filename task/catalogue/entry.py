@@ -72,8 +72,8 @@ class Algorithm:
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
-    # tables' columns, or measure on test data what a round of training would make of them, of which nothing
-    # goes up or is kept. Parties (`vertical`) align their rows in three steps, embed rows, and where the
+    # tables' columns, or measure on test data the result of a round of training, which is neither sent
+    # nor kept. Parties (`vertical`) align their rows in three steps, embed rows, and where the
     # labels are, train on embeddings or measure them; or they train by sums of products that others decrypt.
     work: Work = "train"
     measuring: Work = "evaluate"  # what those do that are asked to measure the model
@@ -141,7 +141,7 @@ class Algorithm:
     vertical: bool = False
 
     def __post_init__(self) -> None:
-        """Name the rule, the group and the section, and let nobody change the mappings."""
+        """Name the rule, the group and the section, and make the mappings read-only."""
         group = "own" if self.personal else "robust" if self.withstands else "global"
         object.__setattr__(self, "rule", self.rule or self.name)
         object.__setattr__(self, "group", self.group or group)
@@ -265,7 +265,7 @@ def adaptation_of(entry: Algorithm) -> Algorithm:
 
     What goes down is what training gets; up go loss and accuracy, and nothing is kept.
     """
-    stages = tuple(name for name in entry.stages if name == "ala")  # nobody reports a loss, or attacks
+    stages = tuple(name for name in entry.stages if name == "ala")  # no client reports a loss or attacks
     asked = replace(
         evaluation_of(replace(entry, metrics=False)), down=entry.down, down_scalars=entry.down_scalars
     )

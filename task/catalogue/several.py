@@ -19,7 +19,7 @@ def model_name(j: int) -> str:
 
 
 def several(record: Record, count: int) -> tuple[Record, ...]:
-    """Return a record like this of each of so many global models; what goes up is relative to its own."""
+    """Return a record like this for each global model; uploads are relative to their own model."""
     names = [model_name(j) for j in range(count)]
     return tuple(replace(record, name=n, base=n if record.base else "") for n in names)
 

@@ -20,7 +20,7 @@ ALA_KEEPS = (
     Record("ala-weights", TOP, "W_i, weights of the last p layers"),
     Record("ala-started", FREE, "1 once the start phase of W is over"),
 )
-# Algorithms in front of which ``ala = true`` may stand: those that it was verified with.
+# The algorithms that ``ala = true`` was tested with, and may be combined with.
 ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
 LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
@@ -30,7 +30,7 @@ def _with_ala(entry: Algorithm) -> Algorithm:
 
 
 def _with_structured(entry: Algorithm) -> Algorithm:
-    return entry  # what goes up is the same model, of which fewer numbers differ
+    return entry  # the same model goes up, but fewer of its numbers differ
 
 
 def _with_loss(entry: Algorithm) -> Algorithm:

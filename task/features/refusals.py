@@ -79,7 +79,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two settings of which one makes the other impossible or useless."""
+    """Two settings that exclude each other: one makes the other impossible or useless."""
 
     refused: Setting  # which the error names
     other: Setting

@@ -7,7 +7,7 @@ from task.errors import ConfigError
 
 
 def asked_of(server: ServerConfig, population: int) -> int:
-    """Return how many clients are asked to train in a round where the policy draws as many as it may."""
+    """Return the largest number of clients that a round asks to train."""
     selected = cohort_size(server.fraction_train, population)
     return selected - (round(server.stragglers * selected) if server.drop_stragglers else 0)
 

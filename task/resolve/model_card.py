@@ -49,7 +49,7 @@ OF_THE_MACHINE = CHANGE_NO_RESULT | {
 }  # fmt: skip
 
 
-# Not read from a card: whoever made the file has no say in which files of this machine are read or written.
+# Not read from a card: the author of a card must not choose which files of this machine are read or written.
 PATHS = frozenset(
     {"cache-dir", "data-dir", "data-path", "initial-model", "initial-model-strict", "runs-dir", "state-dir"}
 )

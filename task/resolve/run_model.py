@@ -69,7 +69,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
 
 
 def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
-    """Refuse statistics that training moves, where clients send gradients and nobody learns them."""
+    """Refuse statistics that training changes, where clients send only gradients and the server gets none."""
     if buffers and entry.up and all(r.layout == PARAMETERS for r in entry.up):
         other = f', or algorithm = "{entry.by_steps}" with batch-size = 0 and local-epochs = 1'
         other = other if entry.by_steps else ""

@@ -23,7 +23,7 @@ from task.config.sections import TrainConfig
 
 
 def learning_rate(train: TrainConfig, server_round: int, rounds: int) -> float:
-    """Return eta_t of a round of a run of so many rounds; a round after the last has the last one's."""
+    """Return eta_t of a round, given the run's number of rounds; later rounds have the last one's."""
     eta, warmup = train.learning_rate, train.lr_warmup
     if server_round <= warmup:
         return eta * server_round / (warmup + 1)

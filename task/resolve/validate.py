@@ -145,7 +145,7 @@ def _clients(config: Config) -> int:
 
 
 def _check_shares(config: Config) -> None:
-    """Refuse a share of the clients, above 0, that is nobody."""
+    """Refuse a share of the clients above 0 that rounds to no client."""
     clients, attack = _clients(config), config.attack
     malicious = attack.fraction if attack.kind != "none" else 0.0
     for key, share, most, what in (
@@ -206,7 +206,7 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_measured(config: Config) -> None:
-    """Refuse to stop by an accuracy, or to name metrics, that nobody measures."""
+    """Refuse to stop by an accuracy, or to name metrics, if neither server nor clients measure them."""
     server, data = config.server, config.data
     own = algorithm_of(config.algorithm).personal or config.train.ala
     held = not data.pool_test and (bool(data.data_path) or not spec_of(data.dataset).own)

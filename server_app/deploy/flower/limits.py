@@ -11,7 +11,7 @@ and refused if that is not enough, or if `SLOWED_CALLS` wait already;
 * at most `CONCURRENT` calls of one node are served at a time, one of them held (`fleet.Fleet.PullMessages`);
 * a captured call that is sent again is refused as long as its time stamp would be accepted.
 
-Connections need no key, so `connections` bounds them: as many as there are file descriptors, each with a
+Connections need no key, so `connections` bounds them: the number of file descriptors, each with a
 timeout for its handshake and for idleness. A call lasts as long as its bytes flow: one that sends nothing is
 ended by the kernel once what was sent to it is not acknowledged, and by gRPC's keepalive.
 

@@ -110,7 +110,7 @@ class PreforkExecutor:
         self._trouble = ""
 
     def serve(self) -> None:
-        """Acquire and run tasks until the process is ended; with SIGUSR1 the link says that there is one."""
+        """Acquire and run tasks until the process is ended; the link sends SIGUSR1 when there is one."""
         self._inherit()
         signal.signal(signal.SIGUSR1, lambda number, frame: None)
         while True:

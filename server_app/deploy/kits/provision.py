@@ -3,7 +3,7 @@
 The folder stays with its maker; its kits go to the machines::
 
     OUT/provision.json   a record: the address, fingerprints, nodes with their dates
-    OUT/he/              the key that nodes encrypt with, of which each kit of a node has a copy
+    OUT/he/              the key that nodes encrypt with; each node's kit has a copy
     OUT/ca/              the authority, which only signs the SuperLink's certificate
     OUT/link/            kit of the SuperLink, with the public keys of the nodes
     OUT/NAME/            kit of a node
