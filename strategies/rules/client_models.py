@@ -9,7 +9,7 @@ w_j      state.models["j/parameter"]        as the model        server
 
 A client is *known* once a reply of it was good. One that is not selected, is late or is quarantined stays
 with the last model that it sent, whatever it made and kept meanwhile. In FedAMP and FedFomo an offline client
-is no peer until it is back: a client weighs the models that it gets, by whichever peers. Its own model stays.
+is no peer until it is back: a client weighs the models of the peers that sent one. Its own model stays.
 
 `ServerState.arrays` is the plain mean of the known clients' models, and the initial model while no client is
 known. No rule here trains it: it gives the messages their form, and is what a central evaluation measures.
