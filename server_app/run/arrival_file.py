@@ -58,7 +58,7 @@ def finished_order_of(folder: RunFolder) -> ArrivalLog:
     path = folder.path / FILE
     data = path.read_bytes() if path.exists() else b""
     if not data:
-        raise StateError(f"{path}: expected the order in which updates arrived; got none. Put the file back")
+        raise StateError(f"{path}: expected the order in which updates arrived; got none. Restore the file")
     if not data.endswith(b"\n"):
         raise StateError(
             f"{path}: expected whole lines; got {len(data)} bytes, the last incomplete. If the run's "

@@ -61,7 +61,7 @@ class Transcript:
         if self.offset() < length:
             raise StateError(
                 f"{self.path}: expected at least the {length} bytes that the checkpoint refers to; got "
-                f"{self.offset()}. Put the file back, or start again under another --run-name"
+                f"{self.offset()}. Restore the file, or start again under another --run-name"
             )
         for rest in self.folder.glob(".*"):  # of a write that was killed
             shutil.rmtree(rest, ignore_errors=True)

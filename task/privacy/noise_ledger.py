@@ -187,8 +187,8 @@ class NoiseLedger:
                 if len(made.sums) + len(made.orders) == len(spent.sums) + len(spent.orders):
                     if (made.sums, made.orders) != (spent.sums, spent.orders):
                         raise StateError(
-                            f"{local(self.path)}: expected of what this order draws again the line that was "
-                            "written then; got other figures. Put the file back"
+                            f"{local(self.path)}: expected the line that this order wrote when it was "
+                            "first drawn; got other figures. Restore the file"
                         )
                     return spent
                 if self.most:

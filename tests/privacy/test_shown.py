@@ -64,4 +64,4 @@ def test_who_repeats_a_private_run_is_told_that_it_differs(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(json.dumps({"run": keys, "environment": {}}))
     found, lines = keys_of_run(tmp_path)
     assert found["dp.noise"] == 1.0
-    assert "another model" in lines[-1]
+    assert "a different model" in lines[-1]
