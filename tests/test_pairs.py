@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strategies.membership.stock_clients import check_loop, why_stock_clients_cannot_join
 from task.errors import ConfigError
 from task.features import FEATURES
 from task.resolve.read import read_config
@@ -282,3 +283,47 @@ def test_each_pair_that_a_feature_declares_has_a_row() -> None:
             continue
         rows = [row for row in ROWS if row[:1] == (key,) and row[1].partition(":")[0] == other]
         assert any(phrase in why for _, _, phrase in rows), (key, other, why)
+
+
+# By the key: why a ClientApp that is not Bouquet's cannot join, and why a loop that is not ours cannot drive
+# the rounds; "" = it can.
+STOCK: dict[str, tuple[str, str]] = {
+    "standardise": ("standardise columns", ""),
+    "missing": ("standardise columns", ""),
+    "stream.start": ("no changing data", "its own examples and rounds"),
+    "stream.window": ("no changing data", "its own examples and rounds"),
+    "arrive.share": ("no changing data", "its own examples and rounds"),
+    "drift.kind": ("no changing data", ""),
+    "codec.up": ('the codes of "codec.up"', 'codes, by "codec.up"'),
+    "structured.kind": ('the codes of "structured.kind"', 'codes, by "structured.kind"'),
+    "dp.noise": ("cannot clip and add noise", "only its own server and clients"),
+    "dp.unit": ("cannot clip and add noise", "only its own server and clients"),
+    "secagg": ("cannot mask its numbers", "no node sends its own model"),
+    "he": ("cannot encrypt its model", "its nodes send ciphertexts"),
+    "transcript": ("cannot sign what it sends", "writes no transcript"),
+}
+
+
+@pytest.mark.parametrize("key", STOCK)
+def test_what_stock_clients_and_loops_cannot_do_is_said(key: str) -> None:
+    config = read_config({**BASE, "algorithm": "fedavg", **SETS[key]})
+    client, loop = STOCK[key]
+    if client:
+        assert client in why_stock_clients_cannot_join(config.entry, config)
+    if loop:
+        with pytest.raises(ConfigError) as refused:
+            check_loop(config.entry, config)
+        assert loop in str(refused.value)
+    else:
+        check_loop(config.entry, config)
+
+
+def test_each_limit_of_stock_clients_and_loops_has_a_row() -> None:
+    limits = [
+        (i, s, why)
+        for f in FEATURES
+        for i, rows in enumerate((f.stock_clients, f.stock_loops))
+        for s, why in rows
+    ]
+    for side, settings, why in limits:
+        assert all(STOCK[s.key][side] in why and STOCK[s.key][side] for s in settings), why
