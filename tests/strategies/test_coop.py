@@ -174,7 +174,8 @@ def test_a_run_by_real_arrivals_is_done_again_to_the_same_bytes(tmp_path: Path) 
     run = play(config, journal=journal, seed=1, grid_type=Crossing)
     again = play(config, journal=Written(journal.events, closed=True), seed=8, nodes=3)
     assert [sha256(again.arrays(t)) for t in range(13)] == [sha256(run.arrays(t)) for t in range(13)]
-    assert kinds(run.rows[1:], 4) == {"merged", "overactive"}
+    # Whether a client is back before four merges depends on how fast the machine is.
+    assert {"merged"} <= kinds(run.rows[1:], 4) <= {"merged", "overactive"}
 
 
 def test_a_run_in_which_nobody_can_be_merged_ends_early_and_says_why(
