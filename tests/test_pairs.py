@@ -107,14 +107,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "missing": "even those that have not arrived",
         "audit.canaries": "canaries claim examples",
     },
-    "stream.window": {
-        "algorithm": "parties have the same rows",
-        "algorithm: fedfomo": "it would have trained on some of them",
-        "dp.unit": "its ledger has one sampling rate",
-        "standardise": "even those that have not arrived",
-        "missing": "even those that have not arrived",
-        "audit.canaries": "canaries claim examples",
-    },
     "stream.own-data": {
         "algorithm": "parties have the same rows",
         "algorithm: fedfomo": "it would have trained on some of them",
@@ -196,6 +188,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "dp.noise-by": "that nodes noise",
     },
 }
+REFUSED["stream.window"] = REFUSED["stream.start"]
 for part in PARTS:
     REFUSED[part] = {
         "selection": "no whole model is sent",

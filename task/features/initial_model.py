@@ -12,7 +12,7 @@ _MIXED = "clients mix the received model with the model drawn from the seed"
 
 def _why_not(entry: Algorithm) -> str:
     if "ala" in entry.stages:
-        return "its clients mix the received model with the model drawn from the seed"
+        return f"its {_MIXED}"
     sent = (MODEL_DOWN in entry.down or not entry.personal) and entry.private != "all"
     return "" if sent else "its clients begin with the model drawn from the seed, which is never sent"
 

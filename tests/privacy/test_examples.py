@@ -22,7 +22,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.config.run_name import MACHINE, OF_A_NODE, all_terms
 from task.datasets import Dataset
-from task.errors import FieldError, StateError
+from task.errors import ConfigError, FieldError, StateError
 from task.models import build_model
 from task.numerics.arrays import sha256, state_of
 from task.privacy import noise
@@ -360,3 +360,10 @@ def test_what_cannot_be_accounted_for_is_no_reply(field: str, value: float, owne
     with pytest.raises(FieldError) as refused:
         check_scalars(contract, said | {field: value})
     assert refused.value.field == field
+
+
+def test_a_model_with_buffers_is_refused(owners: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r'"dp\.unit": the model has \d+ buffers, such as.*group normalisation'
+    ):
+        play(keys_of(owners, model="tests.privacy.test_central:normalised"), journal=Ledger())
