@@ -1,8 +1,10 @@
-"""``python -m tests.compat``: the app, its simulation and its link on every supported Flower.
+"""``python -m tests.compat``: the app, its simulation and its link on every tested Flower, and on next ones.
 
-Each version that pyproject.toml admits has an environment of its own, ``.venv-compat/1.42``; version.py is
-what is checked in it. The same recipe must end in the same model bytes everywhere, also where link and nodes
-have different versions. Prints a line per check and a table; exit code 1 if a check fails.
+Each version from the oldest that pyproject.toml admits to the newest tested has an environment of its own,
+``.venv-compat/1.42``; version.py is what is checked in it. So has each *next* Flower, which next_flower.py
+makes of the installed one; next_version.py is what is checked there. The same recipe must end in the same
+model bytes everywhere, also where link and nodes have different versions. Prints a line per check and a
+table; exit code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import tomllib
 from pathlib import Path
 
 from server_app.deploy.host.host import APP_DIR
+from task.flower.names import NEWEST_TESTED
+from tests.compat.next_flower import SEEDS, VERSION
+from tests.compat.next_flower import environment as next_environment
 from tests.compat.version import check
 
 WORK = APP_DIR / ".venv-compat"
@@ -25,12 +30,12 @@ OVERRIDE = "certifi>=2026.10.18\n"
 
 
 def supported() -> list[str]:
-    """Return the versions that pyproject.toml admits, the oldest first."""
+    """Return the versions from the oldest that pyproject.toml admits to the newest tested."""
     dependencies = tomllib.loads((APP_DIR / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     (pin,) = (d for d in dependencies if d.startswith("flwr["))
-    bounds = re.fullmatch(r"flwr\[simulation\]>=1\.(\d+),<1\.(\d+)", pin)
+    bounds = re.fullmatch(r"flwr\[simulation\]>=1\.(\d+),<2", pin)
     assert bounds, pin
-    return [f"1.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))]
+    return [f"1.{minor}" for minor in range(int(bounds[1]), NEWEST_TESTED[1] + 1)]
 
 
 def environment(version: str) -> Path:
@@ -49,26 +54,34 @@ def environment(version: str) -> Path:
     return python
 
 
-def run(python: Path, *options: str) -> dict[str, str]:
+def run(python: Path, *options: str, module: str = "version") -> dict[str, str]:
     """Return what the checks of one version found; empty if they did not end."""
     with tempfile.TemporaryDirectory(prefix="bouquet-") as folder:
         out = Path(folder, "found.json")
-        subprocess.run([python, "-m", "tests.compat.version", "--out", out, *options], cwd=APP_DIR)
+        subprocess.run([python, "-m", f"tests.compat.{module}", "--out", out, *options], cwd=APP_DIR)
         return json.loads(out.read_text()) if out.exists() else {}
 
 
 def main() -> int:
     """Run all of it."""
     parser = argparse.ArgumentParser(prog="tests.compat", description=__doc__.split("\n")[0])
-    parser.add_argument("versions", nargs="*", default=supported(), help="such as 1.41; default: all")
-    versions = parser.parse_args().versions
+    parser.add_argument(
+        "versions", nargs="*", default=[*supported(), NEXT], help=f"such as 1.41, or {NEXT}; default: all"
+    )
+    asked = parser.parse_args().versions
+    versions = [version for version in asked if version != NEXT]
     pythons = {version: environment(version) for version in versions}
-    oldest, newest = versions[0], versions[-1]
     found = {
-        f"flwr {version}": run(python, *(["--stock"] if version == newest else []))
+        f"flwr {version}": run(python, *(["--stock"] if version == versions[-1] else []))
         for version, python in pythons.items()
     }
-    if oldest != newest:
+    if NEXT in asked:
+        found["flwr here"] = run(Path(sys.executable), "--simulation")
+        for seed in SEEDS:
+            python = next_environment(WORK / f"{NEXT}-{seed}", seed)
+            found[f"flwr {VERSION}, seed {seed}"] = run(python, module="next_version")
+    if len(versions) > 1:
+        oldest, newest = versions[0], versions[-1]
         for link, node in ((newest, oldest), (oldest, newest)):
             found[f"link {link}, nodes {node}"] = run(pythons[link], "--nodes", str(pythons[node]))
     for name, checks in found.items():
@@ -78,7 +91,8 @@ def main() -> int:
     return 0 if check("the same model bytes everywhere", len(models) == 1) and good else 1
 
 
-MODELS = ("simulation", "federation")
+NEXT = "next"
+MODELS = ("simulation", "federation", "killed node", "resumed")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -85,7 +85,7 @@ def federation(keys: Keys, runs: Path, python: str) -> str:
     shares = {f"node-{i}": ["--partition", f"{i}/{NODES}"] for i in range(NODES)}
     began = time.monotonic()
     with patch.object(engine, "Federation", Mixed), engine.federation(shares, runs) as fed:
-        signal.signal(signal.SIGALRM, _too_long)
+        signal.signal(signal.SIGALRM, too_long)
         signal.alarm(LIMIT_S)
         fed.run(keys | {"run-name": "federation"})
         signal.alarm(0)
@@ -93,14 +93,20 @@ def federation(keys: Keys, runs: Path, python: str) -> str:
     return model(runs / "federation")
 
 
-def _too_long(*_: object) -> None:
+def too_long(*_: object) -> None:
+    """End a run that takes too long."""
     raise TimeoutError(f"expected the run to end within {LIMIT_S} s")
 
 
 def model(folder: Path) -> str:
     """Return the beginning of the hash of a run's model, if nobody was quarantined; else "FAIL"."""
     good = check(f"{folder.name}: nobody quarantined", not any(r["quarantined"] for r in rows(folder)))
-    return hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()[:16] if good else word(good)
+    return sha(folder) if good else word(good)
+
+
+def sha(folder: Path) -> str:
+    """Return the beginning of the hash of a run's model."""
+    return hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()[:16]
 
 
 def word(holds: bool) -> str:
@@ -169,6 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.compat.version", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file for the results")
     parser.add_argument("--nodes", default="", help="Python of the nodes, if it is another")
+    parser.add_argument("--simulation", action="store_true", help="nothing but the simulation")
     parser.add_argument("--stock", action="store_true", help="also on Flower's own processes")
     options = parser.parse_args()
     print(f"==== flwr {version('flwr')}", flush=True)
@@ -178,7 +185,9 @@ def main() -> int:
         checks: dict[str, Callable[[], str]] = {
             "federation": lambda: federation(keys, runs, options.nodes or sys.executable)
         }
-        if not options.nodes:
+        if options.simulation:
+            checks = {"simulation": lambda: simulation(keys, runs)}
+        elif not options.nodes:
             checks = {"names": names, "tests": tests, "simulation": lambda: simulation(keys, runs)} | checks
         if options.stock:
             checks["stock"] = lambda: stock_runs(keys, Path(folder))

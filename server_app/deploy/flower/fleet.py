@@ -62,6 +62,7 @@ class CheckedFleet(FleetServicer):
         self._limiter, self._records = limiter, records
         self._apps, self._code = apps or NodeNotes(), code
         self._fetched: dict[int, frozenset[str]] = {}  # ids of the objects of a node's orders
+        self._uploads: dict[int, str] = {}  # each node's last session of uploads
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
@@ -156,13 +157,16 @@ class CheckedFleet(FleetServicer):
             self._records.answer(metadata.reply_to_message_id, node, text)
             raise RefusedCallError(text)
         response = super().PushMessages(request, context)
+        self._uploads[node] = response.session_id
         if not is_answered and response.objects_to_push:  # not for a repeated head
             self._limiter.begin_reply(node)
         return response
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive a part of this node's reply."""
-        if not self._records.owns(request.node.node_id, request.session_id):
+        node, session = request.node.node_id, request.session_id
+        # In Flower's own delivery the records of a reply end when a ServerApp fetches its head.
+        if self._uploads.get(node) != session and not self._records.owns(node, session):
             # It may be complete: the answer was lost, and the node sends the last part again.
             return PushObjectResponse(stored=self._records.has(request.object_id))
         try:

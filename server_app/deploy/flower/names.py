@@ -226,6 +226,7 @@ FLEET = Use(
             PullMessagesRequest: node
             PullMessagesResponse: messages_list message_object_trees
             PushMessagesRequest: node messages_list message_object_trees clientapp_runtime_list
+            PushMessagesResponse: session_id objects_to_push
         flwr.proto.heartbeat_pb2
             SendNodeHeartbeatResponse: success
         flwr.proto.message_pb2

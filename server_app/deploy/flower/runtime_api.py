@@ -14,23 +14,22 @@ first few megabytes of them, packed; Flower's grid asks for one after the other.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.supercore.constant import TASK_TOKEN_HEADER
-from flwr.supercore.dependencies.task import authenticate_task
-from flwr.supercore.error import ApiErrorCode, FlowerError, http_error_translator
-from flwr.superlink.servicer.runtime import runtime_handlers
+from flwr.supercore.error import ApiErrorCode, FlowerError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.inbox import Question
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
 from task.flower.parts import pack
+
+if TYPE_CHECKING:
+    from server_app.deploy.flower.delivery import Delivery
 
 THREADS = 32
 PARTS_BYTES = 8 * 1024**2  # given at once
@@ -54,14 +53,22 @@ class RuntimeCalls:
 
     paths = frozenset((*CALLS, ANSWERED, PARTS))
 
-    def __init__(self, delivery: Callable[[], Delivery]) -> None:
+    def __init__(self, delivery: Callable[[], "Delivery"]) -> None:
+        # Here, as a SuperLink without these calls imports this module, too.
+        from flwr.supercore.constant import TASK_TOKEN_HEADER
+        from flwr.supercore.dependencies.task import authenticate_task
+        from flwr.supercore.error import http_error_translator
+        from flwr.superlink.servicer.runtime import runtime_handlers
+
+        self._translated, self._handlers = http_error_translator, runtime_handlers
+        self._authenticate, self._header = authenticate_task, TASK_TOKEN_HEADER
         self._delivery = delivery
         self._held = 0
         self._threads = ThreadPoolExecutor(THREADS, "runtime")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
-        response = await http_error_translator(Request(scope, receive), self._answer)
+        response = await self._translated(Request(scope, receive), self._answer)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -78,11 +85,11 @@ class RuntimeCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     def _task(self, request: Request) -> Any:
-        return authenticate_task(request, request.headers.get(TASK_TOKEN_HEADER), self._delivery().state)
+        return self._authenticate(request, request.headers.get(self._header), self._delivery().state)
 
     def _handle(self, request: Request, body: bytes, name: str, kind: Any) -> bytes:
         task = self._task(request)
-        answer = getattr(runtime_handlers, name)(_parse(kind, body), self._delivery().state, task)
+        answer = getattr(self._handlers, name)(_parse(kind, body), self._delivery().state, task)
         return bytes(answer.SerializeToString())
 
     def _parts(self, request: Request, body: bytes) -> bytes:

@@ -31,7 +31,6 @@ from fastapi import FastAPI
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.superlink.servicer.runtime import runtime_handlers
 from uvicorn.main import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -133,6 +132,8 @@ def _economise_trees(made: Assembly) -> None:
 
 
 def _deliver(made: Assembly) -> None:
+    from flwr.superlink.servicer.runtime import runtime_handlers
+
     from server_app.deploy.flower.delivery import Delivery
     from server_app.deploy.flower.fleet_delivery import Fleet
     from server_app.deploy.flower.replies import confirm_reply, pull_replies
@@ -160,11 +161,11 @@ OTHERS = (ROUTINE, RETRIES, *flower.DEGRADES)  # that the link, or its ServerApp
 
 
 def left_out() -> list[str]:
-    """Return a line for each change to Flower that does not fit this version: what that costs, and why."""
+    """Return a line for each change to Flower that does not fit this version: why, and what that costs."""
     groups = [*(patch.needs for patch in PATCHES), CALLS, *((use,) for use in OTHERS)]
     return [
-        f"Flower {version('flwr')} lacks names that a function of the link needs, so that it is left out: "
-        f"{needs[0].breaks} ({changes(*needs)[0]})"
+        f"Flower {version('flwr')} has another {changes(*needs)[0].partition(': ')[0]}, or none: "
+        f"{needs[0].breaks}"
         for needs in groups
         if not fits(*needs)
     ]
