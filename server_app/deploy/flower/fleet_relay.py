@@ -28,14 +28,19 @@ from typing import Any
 import grpc
 import h11
 import uvicorn
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from server_app.deploy.flower.fleet_transport import FLEET, NAME, OPTIONS, STATUSES, TYPE, S, in_grpc, in_http
 from server_app.deploy.flower.limits import CONCURRENT, FRAME_BYTES, SMALL_BYTES
+from server_app.deploy.flower.protocol import (
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    is_signed,
+    read_public_key,
+)
 from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.parsing import read_address
@@ -192,8 +197,7 @@ def _is_signed(metadata: dict[str, Any]) -> bool:
     stamp, signature = metadata.get(TIMESTAMP_HEADER), metadata.get(SIGNATURE_HEADER)
     if not stamp or not signature:
         return False
-    key = bytes_to_public_key(metadata[PUBLIC_KEY_HEADER])
-    return bool(verify_signature(key, stamp.encode("ascii"), signature))
+    return is_signed(read_public_key(metadata[PUBLIC_KEY_HEADER]), stamp.encode("ascii"), signature)
 
 
 async def _read(receive: Receive, size: int) -> bytes:

@@ -67,14 +67,8 @@ DELIVERY = Use(
             Node: node_id owner_aid owner_name status ... be2640e6
         flwr.supercore.state.schema.objectstore_models
             StoredObject: object_id content is_available ref_count
-        flwr.supercore.utils
-            int64_to_uint64(signed)
-            uint64_to_int64(unsigned)
         flwr.supercore.constant
             NodeStatus: REGISTERED=registered ONLINE=online ... b21b8a38
-            OBJECT_PUSH_SESSION_TTL_SECONDS = 180
-        flwr.supercore.date
-            now()
         flwr.app.message
             make_message(metadata, content=, error=)
         flwr.app.message.Message
@@ -82,8 +76,6 @@ DELIVERY = Use(
         flwr.app.metadata.Metadata
             _message_id: attribute
         flwr.common.constant
-            SUPERLINK_NODE_ID = 1
-            HEARTBEAT_PATIENCE = 2
             ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
     """,
 )
@@ -122,8 +114,6 @@ RUNTIME = Use(
             PullAppMessagesRequest: message_ids
             PushAppMessagesRequest: messages_list message_object_trees
             GetNodesRequest: no fields
-        flwr.supercore.constant
-            TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
         flwr.supercore.error
@@ -172,17 +162,6 @@ FLEET = Use(
             PullObjectResponse: object_found object_available object_content
             PushObjectRequest: node run_id object_id object_content session_id
             PushObjectResponse: stored
-        flwr.common.constant
-            PUBLIC_KEY_HEADER = 'flwr-public-key-bin'
-            TIMESTAMP_HEADER = 'flwr-timestamp'
-            TIMESTAMP_TOLERANCE = 300
-            SYSTEM_TIME_TOLERANCE = 5
-        flwr.supercore.utils
-            get_metadata_bytes(metadata, key)
-            get_metadata_str(metadata, key)
-        flwr.supercore.primitives.asymmetric
-            bytes_to_public_key(public_key_bytes)
-            verify_signature(public_key, message, signature)
     """,
 )
 
@@ -311,8 +290,6 @@ FLEET_CALLS = Use(
             Node: node_id
         flwr.proto.run_pb2
             GetRunRequest: node run_id
-        flwr.common.constant
-            SIGNATURE_HEADER = 'flwr-signature-bin'
         flwr.common.serde
             message_from_proto(message_proto)
             message_to_proto(message)

@@ -18,7 +18,6 @@ from typing import Any
 
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.supercore.constant import TASK_TOKEN_HEADER
 from flwr.supercore.dependencies.task import authenticate_task
 from flwr.supercore.error import ApiErrorCode, FlowerError, http_error_translator
 from flwr.superlink.servicer.runtime import runtime_handlers
@@ -28,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.inbox import Question
+from server_app.deploy.flower.protocol import TASK_TOKEN_HEADER
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
 from task.flower.parts import pack
