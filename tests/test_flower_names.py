@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from server_app.deploy.flower import names as deployed
 from server_app.deploy.flower import superlink
 from server_app.deploy.flower.limits import Limits
 from task.errors import PACKAGES, ConfigError
 from task.flower import names as anywhere
-from task.flower.names import Use, changes, shape
+from task.flower.names import changes, find, misfit, untested
 from tests.compat.version import TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("task/flower", "server_app/deploy/flower")
 USES = (*anywhere.USES, *deployed.USES)
 LISTED = {path for use in USES for path in use.names}
-VALUES = {one for use in USES for value in use.names.values() for one in value.split(" | ")}
+NEEDS = {need for use in USES for need in use.names.values()}
 PUBLIC = (
     "flwr.app",
     "flwr.clientapp",
@@ -173,12 +177,12 @@ def is_listed(path: str) -> bool:
     if path.startswith(UNKNOWN):
         return any(listed.endswith(f".{name}") for listed in LISTED)
     if path.startswith("FLWR_"):
-        return f" = {path!r}" in VALUES
+        return any(need.endswith(f" = {path!r}") for need in NEEDS)
     if path in LISTED or any(n.startswith(f"{path}.") or f'"/{path}/' in n for n in LISTED):
         return True
     parts = path.split(".")
     owners = [".".join(parts[:end]) for end in range(2, len(parts))]
-    classes = [owner for owner in owners if owner in LISTED and shape(owner) != ": module"]
+    classes = [owner for owner in owners if owner in LISTED and not isinstance(find(owner), ModuleType)]
     return any(not re.search(r"\._[^_]", path.removeprefix(owner)) for owner in classes)
 
 
@@ -226,8 +230,14 @@ def test_the_manifest_has_every_name_that_the_rooms_use_and_no_other() -> None:
     unused = {
         path
         for path, value in listed
-        # A message that is only received, and a constant that is spelled out, appear by what is in them.
-        if not {path.rpartition(".")[2], *re.findall(r"\w+", value if "(" not in value else "")} & words
+        # A message that is only received, and a constant that is spelled out, appear by what is in them, and
+        # a table by its name.
+        if not {
+            path.rpartition(".")[2],
+            getattr(find(path), "__tablename__", ""),
+            *re.findall(r"\w+", value if "(" not in value else ""),
+        }
+        & words
     }
     assert not unused
 
@@ -290,50 +300,120 @@ def test_a_name_in_a_room_that_the_manifest_lacks_is_found(room: str, tmp_path: 
     assert unlisted(tmp_path) == {f"{room}/planted.py": missing}
 
 
-def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use = Use(
-        "the round.",
-        "no round.",
-        """
-        json
-            dumps(obj, *, skipkeys=, ensure_ascii=, ... 00000000
-            loads(s)
-            undo(s)
-            "def dumps("
-            "def undo("
-            dump(obj)
-            dump none
-            redo(s)
-            redo none
-            scanner
-            scanner: module
-        """,
-    )
-    assert [line.partition(":")[0] for line in changes(use)] == [
-        "json.dumps", "json.loads", "json.undo", 'json."def undo("', "json.dump",
-    ]  # fmt: skip
-    assert "json.dump: expected (obj) or none; got (obj, fp, *, " in changes(use)[-1]
-    assert all(line.endswith("Used for: the round. Without it: no round.") for line in changes(use))
+FLOWER = """
+import enum
 
+class Color(enum.IntEnum):
+    RED = 1
+    BLUE = 2
+
+class Codes:
+    LOST = 7
+
+class Thing:
+    given: int
+
+    def __init__(self):
+        self._made = 1
+
+    @property
+    def held(self):
+        raise RuntimeError
+
+def call(a, b, *, c=0, d=0): ...
+def more(a, b, new=None, *, c=0): ...
+def asks(a, b, new, *, c=0): ...
+def swapped(b, a, *, c=0): ...
+LIMIT = 'x'
+"""
+FITS = {
+    "call": "(a, b, *, c)", "more": "(a, b, *, c)", "Color": ": RED=1", "Codes": ": LOST=7",
+    "Thing": ": given", "Thing._made": "", "Thing.held": "", "LIMIT": " = 'x'", "gone": "?",
+    '"def call("': "",
+}  # fmt: skip
+MISFITS = {
+    "asks": ("(a, b, *, c)", "missing a required argument: 'new'"),
+    "swapped": ("(a, b, *, c)", "b, a, c"),
+    "call": ("(a, b, *, e)", "got an unexpected keyword argument 'e'"),
+    "more": ("(a)", "missing a required argument: 'b'"),
+    "Color": (": RED=2 BLUE GREEN", "none, or another value, of RED GREEN"),
+    "Codes": (": LOST=8", "none, or another value, of LOST"),
+    "Thing._lost": ("", "none"),
+    "LIMIT": (" = 'y'", "'x'"),
+    "gone": ("", "none"),
+    '"def gone("': ("", "none"),
+}
+
+
+@pytest.fixture
+def flwr_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module with FLOWER; its classes count as Flower's."""
+    (tmp_path / "flwr_like.py").write_text(FLOWER)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("flwr_like")
+    monkeypatch.setattr(module.Thing, "__module__", "flwr.thing")
+    monkeypatch.setattr(inspect, "getsource", lambda _: FLOWER)
+    yield "flwr_like"
+    del sys.modules["flwr_like"]
+
+
+@pytest.mark.parametrize(("name", "need"), FITS.items(), ids=FITS)
+def test_a_name_fits_if_what_we_need_of_it_is_there_whatever_else_is(
+    flwr_like: str, name: str, need: str
+) -> None:
+    assert misfit(f"{flwr_like}.{name}", need) == ""
+
+
+@pytest.mark.parametrize(("name", "need", "got"), [(n, *v) for n, v in MISFITS.items()], ids=MISFITS)
+def test_a_name_does_not_fit_if_something_that_we_need_is_not_there(
+    flwr_like: str, name: str, need: str, got: str
+) -> None:
+    assert misfit(f"{flwr_like}.{name}", need) == got
+
+
+def test_a_row_that_a_table_would_not_take_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Row(Base):
+        __tablename__ = "rows"
+        key: Mapped[str] = mapped_column(primary_key=True)
+        note: Mapped[str | None]
+        count: Mapped[int] = mapped_column(server_default="0")
+
+    monkeypatch.setattr("json.Row", Row, raising=False)
+    assert misfit("json.Row", "(key)") == misfit("json.Row", "(key, note)") == ""
+    assert misfit("json.Row", ": key count") == ""
+    assert misfit("json.Row", "(note)") == "another table: key"
+    assert misfit("json.Row", "(key, other)") == "another table: other"
+    assert misfit("json.Row", ": key other") == "none, or another value, of other"
+
+
+def test_a_name_that_does_not_fit_is_named_with_why_and_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     def build_fab_from_disk(folder: object) -> None: ...
 
     assert not changes(anywhere.APP)
     monkeypatch.setattr("flwr.cli.build.build_fab_from_disk", build_fab_from_disk)
-    (line,) = changes(anywhere.APP)
-    assert line.startswith(
-        "flwr.cli.build.build_fab_from_disk: expected (app); got (folder). Used for: bundling"
-    )
+    assert changes(anywhere.APP) == [
+        "flwr.cli.build.build_fab_from_disk: expected (app); got folder. Used for: bundling the app as "
+        "`flwr build` does. Without it: `bouquet run --link` fails."
+    ]
     monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
     assert "; got none. " in changes(anywhere.APP)[0]
 
 
-def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_it_needs(
+def test_a_version_of_flower_above_the_newest_tested_is_warned_of() -> None:
+    major, minor = anywhere.NEWEST_TESTED
+    assert not any(map(untested, (f"{major}.{minor}.9", f"{major}.{minor - 1}.0")))
+    for newer in (f"{major}.{minor + 1}.0", f"{major}.{minor + 1}.0rc1", f"{major + 1}.0.0"):
+        assert f'"flwr[simulation]=={major}.{minor}.*"' in untested(newer)
+
+
+def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_guards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(superlink.runtime_handlers, "pull_messages")
-    with pytest.raises(ConfigError, match=r"pull_messages: expected .* Without it: a message is lost"):
+    monkeypatch.delattr(superlink.stock.SuperLinkLifespan, "shutdown")
+    with pytest.raises(ConfigError, match=r"SuperLinkLifespan.shutdown: expected \(self\); got none"):
         superlink.patch(Limits(1, 1))
 
 

@@ -25,6 +25,7 @@ from server_app.cli.common import (
 )
 from task import portable
 from task.errors import ConfigError
+from task.flower.names import untested
 
 app = typer.Typer()
 
@@ -91,6 +92,8 @@ def run(
         portable.start_again()
     if checked.output.progress != "none":
         typer.echo("starting the simulation engine ...", err=True)
+        if warning := untested():
+            typer.echo(warning, err=True)
     with sigterm_is_ctrl_c():
         with importing():
             from server_app.engines.simulate import simulate

@@ -10,14 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from task.flower.names import HELD, changes
+from task.flower.names import HELD, PACKED, fits
 from task.flower.parts import batches, pack, unpack
 
 __all__ = [
@@ -54,11 +53,6 @@ def set_reply_to(reply: Message, message_id: str) -> None:
     reply.metadata.__dict__["_reply_to_message_id"] = message_id
 
 
-@cache
-def _can_ask() -> bool:
-    return not changes(HELD)
-
-
 def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] | None:
     """Return which messages have a reply to be pulled, or an error; None if the SuperLink cannot say it.
 
@@ -89,9 +83,8 @@ def takes_parts(grid: Grid) -> bool:
 def in_parts(packed: bool) -> Iterator[None]:
     """Let Flower's grid send what this thread pushes several small objects a call."""
     http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
-    theirs = getattr(http_grid, "push_objects", None)
-    if packed and http_grid is not None and theirs is not None and not hasattr(theirs, "packs"):
-        vars(http_grid)["push_objects"] = _packing(theirs)
+    if packed and http_grid is not None and fits(PACKED) and not hasattr(http_grid.push_objects, "packs"):
+        vars(http_grid)["push_objects"] = _packing(http_grid.push_objects)
     _pushing.packed = packed
     try:
         yield
@@ -135,7 +128,7 @@ class _Contents:
 
 def _ask(grid: Grid, path: str, ids: Iterable[str], kind: Any) -> Any:
     client: Any = getattr(grid, "_runtime_client", None)
-    if client is None or not _can_ask():
+    if client is None or not fits(HELD):
         return None
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 

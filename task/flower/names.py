@@ -3,22 +3,23 @@
 Flower documents `flwr.app`, `flwr.clientapp`, `flwr.serverapp`, `flwr.simulation` and `flwr.common`; any
 release may change the rest. Only `task.flower` and `server_app.deploy.flower` use the rest, and
 `server_app.deploy.flower.names` lists what is used by the processes of a deployment.
+
+A name fits if what we need of it is there: more parameters, columns, fields or members are no difference.
 """
 
 import contextlib
 import enum
-import hashlib
 import importlib
 import inspect
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import version
 from textwrap import dedent
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
-LETTERS = 56  # of a shape; a longer one ends with its hash
-NONE = "none"  # the shape of what is not there
+NEWEST_TESTED = (1, 42)  # version of Flower; `make compat` tests every one from the oldest on
+MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,18 @@ class Use:
     Attributes:
         why: What they are used for.
         breaks: What happens without them.
-        table: A module or class, below it, indented, its names and the shape of each, see `shape`. A text in
-            quotes is one that the module's source must contain. Where supported versions differ, a name has
-            a line for each of its shapes; ``none`` is that of a version without it.
+        table: A module or class, below it, indented, its names and what we need of each:
+
+            * ``call(a, b, *, c)``: it takes a and b by position and c by name, and needs no other argument;
+            * ``Row(a, b)``: of a table of a database, a row may have these columns alone;
+            * ``Kind: a b=1``: the fields of a message or the columns that we read, the members of an
+              enumeration, with the value if we rely on it;
+            * ``NAME = 'value'``: the constant has this value;
+            * ``name``: it is there, if only as an attribute that the class sets;
+            * ``name?`` and one of these: a version that lacks the name fits;
+            * a text in quotes: the module's source contains it.
+
+            A line that is indented further continues the one before it.
     """
 
     why: str
@@ -39,68 +49,70 @@ class Use:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The shapes by dotted path, with `` | `` between those of one name."""
+        """What we need, by dotted path; it begins with ``?`` if the name may be missing."""
         found: dict[str, str] = {}
         owner = ""
-        for line in dedent(self.table).strip().splitlines():
+        for line in re.sub(r"\n {8,}", " ", dedent(self.table)).strip().splitlines():
             if not line.startswith(" "):
                 owner = line
             else:
                 match = re.fullmatch(r'\s+(\w+|".*")(.*)', line)
                 assert match, line
-                path = f"{owner}.{match[1]}"
-                found[path] = f"{found[path]} | {match[2]}" if path in found else match[2]
+                found[f"{owner}.{match[1]}"] = match[2]
         return found
 
 
 def changes(*uses: Use) -> list[str]:
-    """Return a line for each name that this version of Flower lacks, or has in another shape."""
+    """Return a line for each name that does not fit in this version of Flower."""
     return [
-        f"{path}: expected {' or '.join(one.strip(' :=') for one in _alternatives(expected)) or 'it'}; "
-        f"got {found.strip(' :=')}. Used for: {use.why} Without it: {use.breaks}"
+        f"{path}: expected {need.strip('? :=') or 'it'}; got {found}. Used for: {use.why} "
+        f"Without it: {use.breaks}"
         for use in uses
-        for path, expected in use.names.items()
-        if (found := NONE if (one := shape(path)) is None else one.strip()) not in _alternatives(expected)
+        for path, need in use.names.items()
+        if (found := misfit(path, need))
     ]
 
 
-def _alternatives(expected: str) -> list[str]:
-    return [one.strip() for one in expected.split(" | ")]
+@cache
+def fits(*uses: Use) -> bool:
+    """Return whether all that we need of some uses is there in this version of Flower."""
+    return not changes(*uses)
 
 
-def shape(path: str) -> str | None:
-    """Return what callers of a name rely on; None if there is no such name.
+def untested(flower: str = "") -> str:
+    """Return a warning if a version of Flower, by default this one, is newer than those tested; else ""."""
+    flower = flower or version("flwr")
+    newest = ".".join(map(str, NEWEST_TESTED))
+    if tuple(map(int, re.findall(r"\d+", flower)[:2])) <= NEWEST_TESTED:
+        return ""
+    return (
+        f"Flower {flower} is newer than {newest}, the newest version that was tested with this app. "
+        f'If something fails, install that: pip install "flwr[simulation]=={newest}.*"'
+    )
 
-    Functions and classes: the parameters, with ``=`` after those that have a default. Protobuf messages,
-    tables of a database and enumerations: the fields. Numbers and strings: the value.
-    """
+
+def misfit(path: str, need: str) -> str:
+    """Return what a name has instead of what we need, see `Use`; "" if it fits."""
     owner, quote, text = path.partition('."')
     if quote:
-        module = _find(owner)
-        return "" if module is not None and text.strip('"') in inspect.getsource(module) else None
-    owner, _, name = path.rpartition(".")
-    found = _find(path)
-    if found is None:
-        parent = _find(owner)
-        sets = re.search(rf'\bself\.{name}\b|"{name}"', _source(parent)) is not None
-        return ": attribute" if sets else None
-    whole = _shape(found)
-    if len(whole) <= LETTERS:
-        return whole
-    beginning = whole[: LETTERS - 12].rpartition(" ")[0]
-    return f"{beginning} ... {hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+        module = find(owner)
+        there = module is not MISSING and text.strip('"') in inspect.getsource(module)
+        return "" if there else "none"
+    found, may_lack, need = find(path), need.startswith("?"), need.removeprefix("?").strip()
+    if found is MISSING:
+        return "" if may_lack or (not need and _is_set(path)) else "none"
+    if need.startswith("("):
+        return _refusal(found, need.strip("()"))
+    if need.startswith("="):
+        return "" if repr(found) == need[1:].strip() else repr(found)
+    members = _members(found) if need else {}
+    wanted = [one.partition("=") for one in need[1:].split()]
+    lacks = [k for k, _, value in wanted if k not in members or (value and str(members[k]) != value)]
+    return f"none, or another value, of {' '.join(lacks)}" if lacks else ""
 
 
-def _source(cls: Any) -> str:
-    """Return what Flower wrote of a class and its bases, "" if that cannot be read."""
-    bases = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "flwr"] if inspect.isclass(cls) else []
-    with contextlib.suppress(OSError):
-        return "\n".join(inspect.getsource(c) for c in bases)
-    return ""
-
-
-def _find(path: str) -> Any:
-    """Return what a dotted path names, None if there is none; a module hides its package's attribute."""
+def find(path: str) -> Any:
+    """Return what a dotted path names, `MISSING` if there is none; a module hides its package's attribute."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -109,47 +121,47 @@ def _find(path: str) -> Any:
             continue
         for name in parts[end:]:
             of_class = getattr(type(found), name, None)  # its value may not be there yet
-            found = of_class if isinstance(of_class, property) else getattr(found, name, None)
+            found = of_class if isinstance(of_class, property) else getattr(found, name, MISSING)
         return found
-    return None
+    return MISSING
 
 
-def _shape(found: Any) -> str:
-    if isinstance(found, ModuleType):
-        return ": module"
-    if isinstance(found, int | float | str) and not isinstance(found, enum.Enum):
-        return f" = {found!r}"
+def _is_set(path: str) -> bool:
+    """Return whether the source of a class, or of one of Flower's that it derives from, sets an attribute."""
+    owner, _, name = path.rpartition(".")
+    cls = find(owner)
+    bases = [c for c in cls.__mro__ if c.__module__.split(".")[0] == "flwr"] if inspect.isclass(cls) else []
+    with contextlib.suppress(OSError):  # there is no source
+        return any(re.search(rf"\bself\.{name}\b|[\"']{name}[\"']", inspect.getsource(c)) for c in bases)
+    return False
+
+
+def _members(found: Any) -> dict[str, Any]:
+    """Return the fields, columns or members of something."""
     if hasattr(found, "DESCRIPTOR"):
-        return f": {' '.join(found.DESCRIPTOR.fields_by_name) or 'no fields'}"
+        return dict(found.DESCRIPTOR.fields_by_name)
     if hasattr(found, "__table__"):
-        return f": {' '.join(found.__table__.columns.keys())}"
+        return dict(found.__table__.columns)
     if isinstance(found, enum.EnumType):
         members: list[enum.Enum] = list(found)
-        return f": {' '.join(f'{m.name}={m.value}' for m in members)}"
-    if inspect.isclass(found) and (
-        values := {k: v for k, v in vars(found).items() if k.isupper() and isinstance(v, int | str)}
-    ):
-        return f": {' '.join(f'{k}={v}' for k, v in values.items())}"
-    if isinstance(found, property):
-        return ": property"
-    if not inspect.isroutine(found) and not inspect.isclass(found):
-        return ""
-    if (
-        Protocol in getattr(found, "__bases__", ())
-        or getattr(found, "__init__", None) is BaseException.__init__
-    ):
-        return ""  # versions of Python differ in the parameters that they show
-    return _parameters(inspect.signature(found))
+        return {member.name: member.value for member in members}
+    return {**getattr(found, "__annotations__", {}), **vars(found)}
 
 
-def _parameters(signature: inspect.Signature) -> str:
-    text: list[str] = []
-    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    for p in signature.parameters.values():
-        if p.kind is p.KEYWORD_ONLY and not any(re.match(r"\*(?!\*)", t) for t in text):
-            text.append("*")
-        text.append(f"{stars.get(p.kind, '')}{p.name}{'' if p.default is p.empty else '='}")
-    return f"({', '.join(text)})"
+def _refusal(found: Any, need: str) -> str:
+    """Return why something does not take the arguments, or a table the columns, "" if it does."""
+    by_place, _, by_name = ([*filter(None, part.split(", "))] for part in need.partition("*"))
+    if hasattr(found, "__table__"):
+        columns = found.__table__.columns
+        free = {c.name for c in columns if c.nullable or c.server_default is not None}
+        wrong = ({*by_place} - {*columns.keys()}) | ({*columns.keys()} - {*by_place} - free)
+        return f"another table: {' '.join(sorted(wrong))}" if wrong else ""
+    try:
+        signature = inspect.signature(found)
+        bound = signature.bind(*by_place, **dict.fromkeys(by_name)).arguments
+    except TypeError as err:
+        return str(err)
+    return "" if all(bound.get(name) == name for name in by_place) else ", ".join(signature.parameters)
 
 
 REPLY_TO = Use(
@@ -157,7 +169,7 @@ REPLY_TO = Use(
     "a reply to a copy matches no message, and its client counts as lost.",
     """
         flwr.app.metadata.Metadata
-            _reply_to_message_id: attribute
+            _reply_to_message_id
     """,
 )
 
@@ -166,7 +178,8 @@ ERRORS = Use(
     "a lost order is not sent again, or a run goes on without its SuperLink.",
     """
         flwr.common.constant
-            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
+            ErrorCode: UNKNOWN MESSAGE_UNAVAILABLE REPLY_MESSAGE_UNAVAILABLE NODE_UNAVAILABLE
+                CLIENT_APP_CRASHED
         flwr.supercore.run
             RunNotRunningException
     """,
@@ -179,18 +192,26 @@ NODES = Use(
         flwr.serverapp.Grid
             get_nodes(self)
         flwr.proto.node_pb2
-            NodeInfo: node_id owner_aid owner_name status ... be2640e6
+            NodeInfo: node_id name registered_at last_activated_at
     """,
 )
 
-BUDGET = Use(
-    "limits on bytes and time of one reply while it is fetched; Flower has none.",
-    "a hostile reply of a few megabytes fills the memory, or holds up the round for two hours.",
+FETCHING = Use(
+    "limits on bytes and time while a reply is fetched, several parts per call; Flower has none.",
+    "a hostile reply is measured only once it is complete: it may hold up the round for two hours.",
     """
         flwr.superlink.grid.http_grid
-            pull_objects(object_ids, pull_object_fn, *, ... 7713cb0d
+            pull_objects(object_ids, pull_object_fn, *, max_time, max_tries_per_object,
+                initial_backoff, backoff_cap)
+    """,
+)
+
+ARRAYS = Use(
+    "a limit on the bytes of a reply while its arrays are made; Flower has none.",
+    "a hostile reply of a few megabytes fills the memory of a run.",
+    """
         flwr.app.Array
-            inflate(object_content, children=)
+            inflate(object_content, children)
         flwr.app.message.array
             "arraychunk_ids"
         flwr.supercore.inflatable.inflatable_object
@@ -221,15 +242,21 @@ HELD = Use(
     "asking our link, through the grid's own client, which replies are there.",
     "a deployed run polls for replies: a round takes up to a quarter of a second more.",
     """
-        flwr.superlink.grid.http_grid
-            push_objects(objects, push_object_fn, *, ... 487ed947
         flwr.superlink.grid.http_grid.HttpGrid
-            _runtime_client: property
+            _runtime_client
         flwr.supercore.runtime.RuntimeHttpClient
             _unary_unary(self, *, path, rpc_method, request, response_type)
-            _unary_unary(self, *, path, rpc_method, request, ... 192e0868
         flwr.proto.runtime_pb2
             PullAppMessagesRequest: message_ids
+    """,
+)
+
+PACKED = Use(
+    "sending a node several small objects of a message per call.",
+    "each small object of a message is a call of its own.",
+    """
+        flwr.superlink.grid.http_grid
+            push_objects(objects, push_object_fn, *, object_ids_to_push)
     """,
 )
 
@@ -238,64 +265,64 @@ ENGINE = Use(
     "`bouquet run` fails.",
     """
         flwr.server.superlink.fleet.vce.vce_api
-            run_api(app_fn, backend_fn, nodes_mapping, ... 8f782fee
-            _register_nodes(num_nodes, state_factory)
-            _register_node_info_stores(nodes_mapping, run, app_dir=)
+            run_api
+            _register_nodes
+            _register_node_info_stores
         flwr.server.superlink.fleet.vce.metrics
-            VceMetrics(clientapp_runtime=)
+            VceMetrics
         flwr.server.superlink.fleet.vce.backend
-            Backend(backend_config)
+            Backend
         flwr.server.superlink.fleet.vce.backend.Backend
-            build(self, app_fn)
-            num_workers: property
-            is_worker_idle(self)
-            process_message(self, message, context)
-            terminate(self)
+            build
+            num_workers
+            is_worker_idle
+            process_message
+            terminate
         flwr.clientapp.client_app
-            ClientAppException(message)
+            ClientAppException
         flwr.server.superlink.linkstate
-            LinkState()
-            LinkStateFactory(database, federation_manager, objectstore_factory)
-            InMemoryLinkState(federation_manager, object_store)
+            LinkState
+            LinkStateFactory
+            InMemoryLinkState
         flwr.server.superlink.linkstate.LinkStateFactory
-            state(self)
+            state
         flwr.server.superlink.linkstate.InMemoryLinkState
-            run_ids: attribute
-            task_store: attribute
-            store_message_ins(self, message)
-            store_message_res(self, message)
-            get_message_ins(self, node_id, limit, *, run_id=)
+            run_ids
+            task_store
+            store_message_ins
+            store_message_res
+            get_message_ins
         flwr.server.superlink.linkstate.in_memory_linkstate
-            RunRecord(run, federation_config=, logs=, ... 52220ab9
+            RunRecord
         flwr.server.superlink.linkstate.utils
-            generate_rand_int_from_bytes(num_bytes, exclude=)
+            generate_rand_int_from_bytes
         flwr.common.constant
-            RUN_ID_NUM_BYTES = 8
-            TASK_ID_NUM_BYTES = 8
-            SUPERLINK_NODE_ID = 1
+            RUN_ID_NUM_BYTES
+            TASK_ID_NUM_BYTES
+            SUPERLINK_NODE_ID
         flwr.supercore.constant
-            FLWR_IN_MEMORY_DB_NAME = ':flwr-in-memory:'
-            NOOP_FEDERATION_ID = '@none/default'
+            FLWR_IN_MEMORY_DB_NAME
+            NOOP_FEDERATION_ID
         flwr.supercore.object_store
-            ObjectStoreFactory(database=)
+            ObjectStoreFactory
         flwr.supercore.run
-            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
+            Run
         flwr.supercore.run.Run
-            create_empty(run_id)
+            create_empty
         flwr.supercore.task_identity
-            TaskIdentity()
+            TaskIdentity
         flwr.supercore.task_identity.TaskIdentity
-            run_id: property
-            task_id: property
-            node_id: property
+            run_id
+            task_id
+            node_id
         flwr.superlink.federation
-            NoOpFederationManager(simulation=)
+            NoOpFederationManager
         flwr.superlink.grid
-            InMemoryGrid(state_factory, pull_interval=)
+            InMemoryGrid
         flwr.superlink.grid.InMemoryGrid
-            set_run(self, run)
+            set_run
         flwr.proto.task_pb2
-            Task: task_id type run_id status pending_at ... 130b5a3d
+            Task
     """,
 )
 
@@ -304,9 +331,10 @@ PACE = Use(
     "each round of a simulation takes a multiple of 0.1 s, and its end a second.",
     """
         flwr.server.superlink.fleet.vce.vce_api
-            add_messages_to_queue(state, queue, nodes_mapping, f_stop)
-            Queue(maxsize=)
+            add_messages_to_queue
+            Queue
     """,
 )
 
-USES = (REPLY_TO, ERRORS, NODES, BUDGET, HELD, APP, LOGGER, ENGINE, PACE)
+USES = (REPLY_TO, ERRORS, NODES, FETCHING, ARRAYS, HELD, PACKED, APP, LOGGER, ENGINE, PACE)
+DEGRADES = (FETCHING, ARRAYS, HELD, PACKED)  # where one does not fit, a run does as Flower does

@@ -7,7 +7,6 @@ replaced by counting ones; in a version of Flower with different internals they 
 reply is measured when it is complete.
 """
 
-import inspect
 import json
 import sys
 import threading
@@ -20,6 +19,7 @@ from flwr.app import Array
 
 from task import timing
 from task.errors import WireError
+from task.flower.names import ARRAYS, FETCHING, fits
 
 _current = threading.local()
 
@@ -84,22 +84,11 @@ def _held() -> Allowance | None:
 
 def _install() -> None:
     """Replace Flower's functions, once."""
-    if not getattr(Array.inflate, "counts", False) and hasattr(Array, "inflate"):
+    if not getattr(Array.inflate, "counts", False) and fits(ARRAYS):
         _count_arrays()
     http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
-    theirs = getattr(http_grid, "pull_objects", None)
-    if http_grid is None or theirs is None or getattr(theirs, "counts", False):
-        return
-    known = {
-        "object_ids",
-        "pull_object_fn",
-        "max_time",
-        "max_tries_per_object",
-        "initial_backoff",
-        "backoff_cap",
-    }
-    if known <= inspect.signature(theirs).parameters.keys():
-        vars(http_grid)["pull_objects"] = _counting(theirs)
+    if http_grid is not None and fits(FETCHING) and not hasattr(http_grid.pull_objects, "counts"):
+        vars(http_grid)["pull_objects"] = _counting(http_grid.pull_objects)
 
 
 def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
@@ -130,23 +119,21 @@ def _counting(theirs: Callable[..., dict[str, bytes]]) -> Any:
 
 
 def _count_arrays() -> None:
-    try:
-        from flwr.supercore.inflatable.inflatable_object import (
-            get_object_body,
-            get_object_children_ids_from_object_content,
-        )
-    except ImportError:
-        return
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_body,
+        get_object_children_ids_from_object_content,
+    )
+
     theirs = Array.inflate.__func__  # type: ignore[attr-defined]
 
-    def inflate(cls: type[Array], object_content: bytes, children: Any = None) -> Array:
+    def inflate(cls: type[Array], object_content: bytes, children: Any = None, **more: Any) -> Array:
         allowance = _held()
         if allowance is not None and children:
             parts = get_object_children_ids_from_object_content(object_content)
             listed = json.loads(get_object_body(object_content, cls))["arraychunk_ids"]
             for i in listed:
                 allowance.make(len(children[parts[i]].data))
-        return theirs(cls, object_content, children)  # type: ignore[no-any-return]
+        return theirs(cls, object_content, children, **more)  # type: ignore[no-any-return]
 
     inflate.counts = True  # type: ignore[attr-defined]
-    Array.inflate = classmethod(inflate)  # type: ignore[assignment, method-assign]
+    Array.inflate = classmethod(inflate)  # type: ignore[arg-type, assignment, method-assign]

@@ -151,8 +151,11 @@ def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:
 
 
 def test_a_server_that_is_made_elsewhere_is_not_served_without_bounds(link: Served) -> None:
-    with pytest.raises(ConfigError, match="connections is not limited"):
-        superlink.serve_fleet(lambda **more: None, link.limiter, interceptors=[])
+    with (
+        pytest.raises(ConfigError, match="connections are not limited"),
+        superlink.bounded(link.limiter),
+    ):
+        pass
     assert superlink.servers.grpc is grpc  # and nothing stays patched
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_traffic_is_counted_in_the_end(link: Served, monkeypatch: pytest.MonkeyP
     link.order(node.id)
     content = RecordDict({"config": ConfigRecord({"n": 1})})
     node.push(node.pull()[0], content)
-    traffic = link.state.store_traffic
+    traffic = inspect.unwrap(link.state.store_traffic)
     assert isinstance(traffic, Traffic)
     assert link.state.get_run_info(run_ids=[link.run])[0].bytes_recv == 0
     traffic.write()

@@ -84,7 +84,7 @@ def test_what_does_not_fit_into_one_call_goes_alone(
     link: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parts, "MOST", 1000)
-    monkeypatch.setattr("server_app.deploy.flower.fleet.MOST", 1000)
+    monkeypatch.setattr("server_app.deploy.flower.fleet_delivery.MOST", 1000)
     peer = link.peer()
     client, way = client_of(peer, tmp_path)
     order = link.order(peer.id, arrays(20_000))
@@ -106,7 +106,7 @@ def test_the_head_of_a_message_comes_first_though_nothing_else_fits(
     order = link.order(peer.id, arrays(20_000))
     message, tree = client.pull() or pytest.fail("no message")
     root = peer.pull_object(message.metadata.run_id, order) or b""
-    monkeypatch.setattr("server_app.deploy.flower.fleet.MOST", len(root))
+    monkeypatch.setattr("server_app.deploy.flower.fleet_delivery.MOST", len(root))
     given = dict(client.objects(message.metadata.run_id, tree))
     assert given[order] == root
     assert way.made.count("PullObject") == len(given)

@@ -214,7 +214,7 @@ def test_another_superlink_cannot_say(status: int) -> None:
 
 def test_a_grid_without_such_a_client_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answered(object(), ["a"], 1.0) is None  # type: ignore[arg-type]
-    monkeypatch.setattr(flower_grid, "_can_ask", lambda: False)
+    monkeypatch.setattr(flower_grid, "fits", lambda use: False)
     assert answered(Grid(Client(200)), ["a"], 1.0) is None  # type: ignore[arg-type]
 
 

@@ -46,12 +46,13 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.economy import economise
-from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.fleet_delivery import Fleet
 from server_app.deploy.flower.fleet_relay import Relay, serve
 from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
 from server_app.deploy.flower.limits import Limits, NodeNotes, RateLimiter
+from server_app.deploy.flower.objects import economise_trees
 from server_app.deploy.flower.replies import confirm_reply, pull_replies
-from server_app.deploy.flower.superlink import serve_fleet
+from server_app.deploy.flower.superlink import bounded
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER, free_port
 from server_app.deploy.kits.certificates import (
     make_authority,
@@ -351,6 +352,7 @@ def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") ->
     assert token
     assert state.activate_task(task_id)
     economise(state)
+    economise_trees(state)
     delivery = Delivery(state)
     limiter = RateLimiter(
         limits,
@@ -362,13 +364,14 @@ def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") ->
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
     apps = NodeNotes(folder / "apps.json")
-    stock.FleetServicer = partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code)
+    stock.FleetServicer = partial(Fleet, limiter=limiter, records=delivery, apps=apps, code=code)
     try:
-        server = serve_fleet(
-            stock._run_fleet_api_grpc_rere, limiter, address=address, state_factory=factory,
-            objectstore_factory=factory.objectstore_factory, enable_supernode_auth=True, certificates=None,
-            interceptors=[NodeAuthServerInterceptor(factory)],
-        )  # fmt: skip
+        with bounded(limiter):
+            server = stock._run_fleet_api_grpc_rere(
+                address=address, state_factory=factory, objectstore_factory=factory.objectstore_factory,
+                enable_supernode_auth=True, certificates=None,
+                interceptors=[NodeAuthServerInterceptor(factory)],
+            )  # fmt: skip
     finally:
         stock.FleetServicer = theirs
     try:

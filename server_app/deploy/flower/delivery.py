@@ -16,7 +16,6 @@ Stored data survive the kill of a process. Flower's database (SQLite, a write-ah
 synchronised at each commit) may lose its last transactions in a power cut; the run then resumes.
 """
 
-import contextlib
 import logging
 import threading
 from collections import Counter
@@ -29,14 +28,12 @@ from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NodeStatus
-from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
-from flwr.supercore.state.schema.objectstore_models import StoredObject
 from sqlalchemy import select, update
 
 from server_app.deploy.flower import objects
-from server_app.deploy.flower.inbox import Arrivals, object_ids
+from server_app.deploy.flower.inbox import Arrivals
 from server_app.deploy.flower.protocol import (
     HEARTBEAT_PATIENCE,
     PUSH_SESSION_S,
@@ -45,6 +42,8 @@ from server_app.deploy.flower.protocol import (
     signed,
     unsigned,
 )
+from server_app.deploy.flower.records import Records
+from server_app.deploy.flower.replacing import replace
 from task import timing
 from task.flower.parts import unpack
 
@@ -53,20 +52,20 @@ logger = logging.getLogger("flwr")
 MAX_ORDERS = 3
 
 
-class Delivery:
-    """The SuperLink's records of messages in transit.
+class Delivery(Records):
+    """The SuperLink's records of messages in transit, which it keeps until they have arrived.
 
     Args:
         state: The SuperLink's state, in a database.
     """
 
     def __init__(self, state: SqlLinkState) -> None:
-        self.state = state
+        super().__init__(state)
         self.arrivals = Arrivals(state)
         self._orders: Counter[str] = Counter()  # how often each was redelivered
         self._done: set[str] = set()  # replies that the ServerApp has received, to be deleted
         self._lock = threading.Lock()
-        vars(state)["store_object"] = self._put(state.store_object)
+        replace(state, store_object=self._put(state.store_object))
 
     def survive(self) -> None:
         """Give nodes that were alive when the SuperLink stopped the time to report to the new one."""
@@ -91,7 +90,7 @@ class Delivery:
         """
         for session_id, _ in self._uploads(node):
             self.state._cleanup_push_session(session_id, cleanup_messages=True)
-        lost = self._unanswered(node)
+        lost = self.unanswered_orders(node)
         for order in lost:
             with self._lock:
                 self._orders[order] += 1
@@ -104,21 +103,6 @@ class Delivery:
                     )
             else:
                 self.answer(order, node, f"the node fetched this message {times} times without answering it")
-
-    def _unanswered(self, node: int) -> list[str]:
-        answered = select(MessageRes.reply_to_message_id).where(
-            MessageRes.reply_to_message_id == MessageIns.message_id
-        )
-        with self.state.session() as session:
-            found = session.scalars(
-                select(MessageIns.message_id).where(
-                    MessageIns.dst_node_id == signed(node),
-                    MessageIns.delivered_at != "",
-                    MessageIns.created_at + MessageIns.ttl > now().timestamp(),
-                    ~answered.exists(),
-                )
-            ).all()
-        return [order for order in found if order]
 
     def answer(self, order: str, node: int, reason: str) -> None:
         """Answer an order on behalf of its node, with an error."""
@@ -179,16 +163,10 @@ class Delivery:
         return found is not None
 
     def owns(self, node: int, session_id: str) -> bool:
-        """Return whether an upload is that of a reply of this node."""
+        """As `Records.owns`, without the database if this process knows the upload."""
         if (uploader := self.arrivals.uploader(session_id)) is not None:
             return uploader == node
-        with self.state.session() as session:
-            owner = session.scalar(
-                select(MessageRes.src_node_id)
-                .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
-                .where(ObjectPushSessionRoot.session_id == session_id)
-            )
-        return owner is not None and unsigned(owner) == node
+        return super().owns(node, session_id)
 
     def keep_uploads(self, node: int) -> None:
         """Keep a node's uploads alive after a sign of life: one part may take long on a slow line."""
@@ -204,14 +182,6 @@ class Delivery:
         """Return the contents of the objects that have arrived, as many as fit."""
         store: Any = self.state.object_store
         return objects.read(store, object_ids, most_bytes)
-
-    def has(self, object_id: str) -> bool:
-        """Return whether an object has arrived: the sender may have missed the confirmation."""
-        with self.state.session() as session:
-            found = session.scalar(
-                select(StoredObject.is_available).where(StoredObject.object_id == object_id)
-            )
-        return bool(found)
 
     def _put(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
         """Return a `store_object` that also takes several packed objects, and repeated ones.
@@ -290,7 +260,7 @@ class Delivery:
             self._delete(orders, orders)
 
     def _delete(self, orders: set[str], roots: set[str]) -> None:
-        delete: Any = self.state.object_store.delete  # takes several, see economy.py
+        delete: Any = self.state.object_store.delete  # takes several, see objects.py
         with self.state.session():
             self.state.delete_messages(orders)
             delete(*roots)
@@ -321,7 +291,7 @@ class Delivery:
             logger.warning("cannot delete messages that were answered: %s", err)
 
     def addressee(self, order: str) -> tuple[int | None, bool]:
-        """Return the node that an order is for, None if there is none, and whether a reply is stored."""
+        """As `Records.addressee`, in plain SQL, as each reply asks it."""
         found = (
             "SELECT i.dst_node_id, r.message_id FROM message_ins i LEFT JOIN message_res r "
             "ON r.reply_to_message_id = i.message_id WHERE i.message_id = ?"
@@ -333,9 +303,8 @@ class Delivery:
     def recall(self, node: int) -> None:
         """Tell the node's inbox what an earlier process delivered."""
         inbox = self.arrivals.inbox(node)
-        for order in self._unanswered(node):
-            with contextlib.suppress(NoObjectInStoreError):
-                inbox.had(order, object_ids(self.state.object_store.get_object_tree(order)))
+        for order, parts in self.unanswered(node).items():
+            inbox.had(order, parts)
 
     def answered(self, orders: set[str]) -> set[str]:
         """Return those orders to which a reply is stored."""

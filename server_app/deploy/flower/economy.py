@@ -8,23 +8,18 @@ writer of the database, changes it; traffic is summed in memory and written once
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
-from server_app.deploy.flower import objects
+from server_app.deploy.flower.replacing import replace
 from task import timing
 
 logger = logging.getLogger("flwr")
 
 RUNNING = "running"  # as the Control API spells it; a different word would only cost queries
 MOST_ANSWERS = 10_000
-MOST_OBJECTS = 200_000  # in the trees that are remembered
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -68,36 +63,6 @@ class Remembered(Generic[K, V]):
         self._answers = {}
 
 
-class _Trees:
-    """The most recently registered trees of objects."""
-
-    def __init__(self) -> None:
-        self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
-        self._objects = 0
-        self._lock = threading.Lock()
-
-    def keep(self, tree: ObjectTree) -> None:
-        size = sum(1 for _ in iterate_object_tree(tree))
-        with self._lock:
-            self._drop(tree.object_id)
-            self._trees[tree.object_id] = tree, size
-            self._objects += size
-            while self._objects > MOST_OBJECTS:
-                self._drop(next(iter(self._trees)))
-
-    def get(self, root: str) -> ObjectTree | None:
-        found = self._trees.get(root)
-        return found[0] if found else None
-
-    def drop(self, root: str) -> None:
-        with self._lock:
-            self._drop(root)
-
-    def _drop(self, root: str) -> None:
-        _, size = self._trees.pop(root, (None, 0))
-        self._objects -= size
-
-
 class Traffic:
     """Sums the traffic of runs and writes it once a second; a kill loses the last second."""
 
@@ -129,16 +94,10 @@ class Traffic:
 
 
 def economise(state: SqlLinkState) -> Traffic:
-    """Reduce a state's database queries; return what must be written when the SuperLink ends.
-
-    Its object store's `delete` then accepts several ids.
-    """
+    """Reduce a state's database queries; return what must be written when the SuperLink ends."""
     node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)
-    statuses, store, trees = state.get_run_status, state.object_store, _Trees()
-    assert isinstance(store, SqlObjectStore)  # as the state is in a database
-    preregister, find_tree = store.preregister, store.get_object_tree
-    preregister_missing = state.preregister_object_tree
+    statuses = state.get_run_status
 
     def running(run_id: int) -> Any:
         status = statuses({run_id}).get(run_id)
@@ -161,30 +120,10 @@ def economise(state: SqlLinkState) -> Traffic:
 
         return changed
 
-    def register(run_id: int, object_tree: ObjectTree) -> list[str]:
-        missing = objects.register(store, run_id, object_tree)
-        if missing is None:
-            missing = preregister(run_id, object_tree)
-        trees.keep(object_tree)
-        return missing
-
-    def register_missing(object_tree: ObjectTree, session_id: str) -> list[str]:
-        missing = objects.expect(state, object_tree, session_id)
-        return preregister_missing(object_tree, session_id) if missing is None else missing
-
-    def get_object_tree(object_id: str) -> ObjectTree:
-        return trees.get(object_id) or find_tree(object_id)
-
-    def forget_objects(*object_ids: str) -> None:
-        for gone in objects.remove(store, object_ids):
-            trees.drop(gone)
-
     traffic = Traffic(state.store_traffic)
-    vars(state).update(
-        get_node_id_by_public_key=node_of, get_task_by_token=task_of, get_run_status=get_run_status,
-        preregister_object_tree=register_missing,
+    replace(
+        state, get_node_id_by_public_key=node_of, get_task_by_token=task_of, get_run_status=get_run_status,
         delete_node=changing(state.delete_node, node_of),
         finish_task=changing(state.finish_task, task_of, status_of), store_traffic=traffic,
     )  # fmt: skip
-    vars(store).update(preregister=register, get_object_tree=get_object_tree, delete=forget_objects)
     return traffic

@@ -11,13 +11,12 @@ import grpc
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
-    PullMessagesRequest,
-    PullMessagesResponse,
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
     ObjectTree,
     PullObjectRequest,
     PullObjectResponse,
@@ -27,26 +26,23 @@ from flwr.proto.message_pb2 import (
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
-from server_app.deploy.flower.delivery import Delivery
-from server_app.deploy.flower.inbox import Inbox
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
 from server_app.deploy.flower.protocol import PUBLIC_KEY_HEADER, header
-from server_app.deploy.flower.replies import KeepingStore
+from server_app.deploy.flower.records import Records
 from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app
-from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
+from server_app.deploy.host.host import APP_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import RefusedError
-from task.flower.parts import MOST, PARTS_HEADER, pack
 
 logger = logging.getLogger("flwr")
 
 
-class Fleet(FleetServicer):
-    """Serves the nodes.
+class CheckedFleet(FleetServicer):
+    """Serves the nodes as Flower does, but refuses what a node may not do.
 
     Args:
         limiter: Stands before it.
-        delivery: Of the same state.
+        records: Of the same state.
         apps: Which app each node runs, by node id, as it last said.
         code: Of the app that this SuperLink's runs are of; "" = of any.
         theirs: Arguments of Flower's servicer.
@@ -56,14 +52,15 @@ class Fleet(FleetServicer):
         self,
         *,
         limiter: RateLimiter,
-        delivery: Delivery,
+        records: Records,
         apps: NodeNotes | None = None,
         code: str = "",
         **theirs: Any,
     ) -> None:
-        super().__init__(**theirs | {"objectstore_factory": KeepingStore(delivery)})
-        self._limiter, self._delivery = limiter, delivery
+        super().__init__(**theirs)
+        self._limiter, self._records = limiter, records
         self._apps, self._code = apps or NodeNotes(), code
+        self._fetched: dict[int, frozenset[str]] = {}  # ids of the objects of a node's orders
 
     def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
@@ -77,13 +74,13 @@ class Fleet(FleetServicer):
             raise RefusedCallError(
                 "expected the public key that signed this call; got another", grpc.StatusCode.UNAUTHENTICATED
             )
-        node = self._delivery.state.get_node_id_by_public_key(request.public_key)
+        node = self._records.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
             self._check_app(node, header(context.invocation_metadata(), APP_HEADER, str) or "")
             known = self._limiter.sender(node, request.public_key)
             place = header(context.invocation_metadata(), PLACE_HEADER, str)
             if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
-                self._delivery.state.deactivate_node(node)
+                self._records.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
         logger.info("%s is online", self._limiter.sender(response.node_id, request.public_key))
         return response
@@ -98,7 +95,6 @@ class Fleet(FleetServicer):
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
             return SendNodeHeartbeatResponse(success=False)
-        self._delivery.keep_uploads(request.node.node_id)
         return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:
@@ -126,44 +122,6 @@ class Fleet(FleetServicer):
                 response.fab.content = listing(response.fab.content)
         return response
 
-    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """Send a node its orders, including those that it fetched before but has not answered.
-
-        Not before the message is complete: the node would poll for the rest only once a second. A long poll
-        (`HOLD_HEADER`) is answered when there is something; a newer call of the node ends it.
-        """
-        node, arrivals = request.node.node_id, self._delivery.arrivals
-        inbox = arrivals.inbox(node)
-        turn = inbox.enter()
-        response = self._look(request, context, inbox, turn)
-        hold_s = _hold(context)
-        if response.messages_list or not hold_s:
-            return response
-        with arrivals.holding() as may_wait:
-            if may_wait and context.add_callback(lambda: inbox.leave(turn)):
-                until = time.monotonic() + hold_s
-                while not response.messages_list and inbox.wait(turn, until):
-                    response = self._look(request, context, inbox, turn)
-        return response
-
-    def _look(
-        self, request: PullMessagesRequest, context: grpc.ServicerContext, inbox: Inbox, turn: int
-    ) -> PullMessagesResponse:
-        """Ask the database for a message, if there may be one."""
-        node = request.node.node_id
-        with inbox.looking:
-            if not inbox.worth_a_look(turn):
-                return PullMessagesResponse()
-            before, sure = inbox.whole(), inbox.known
-            if not sure or inbox.unanswered:
-                self._delivery.reopen_orders(node)
-            if not sure and self._delivery.comes(node):
-                inbox.incomplete(before)
-                return PullMessagesResponse()
-            response: PullMessagesResponse = super().PullMessages(request, context)
-            inbox.looked(before, response)
-            return response
-
     def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive the head of a node's reply in its own name."""
         node = request.node.node_id
@@ -184,7 +142,7 @@ class Fleet(FleetServicer):
                 f"{metadata.src_node_id}",
                 grpc.StatusCode.PERMISSION_DENIED,
             )
-        addressee, is_answered = self._delivery.addressee(metadata.reply_to_message_id)
+        addressee, is_answered = self._records.addressee(metadata.reply_to_message_id)
         if addressee not in (node, None):
             self._limiter.say(node, f"reply refused: it answers a message to node {addressee}")
             raise RefusedCallError(
@@ -194,7 +152,7 @@ class Fleet(FleetServicer):
         if _more_than(MAX_OBJECTS, request.message_object_trees):
             text = f"expected at most {MAX_OBJECTS} objects in a reply; got more"
             logger.warning("%s: reply refused: %s", self._limiter.sender(node), text)
-            self._delivery.answer(metadata.reply_to_message_id, node, text)
+            self._records.answer(metadata.reply_to_message_id, node, text)
             raise RefusedCallError(text)
         response = super().PushMessages(request, context)
         if not is_answered and response.objects_to_push:  # not for a repeated head
@@ -203,9 +161,9 @@ class Fleet(FleetServicer):
 
     def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive a part of this node's reply."""
-        if not self._delivery.owns(request.node.node_id, request.session_id):
+        if not self._records.owns(request.node.node_id, request.session_id):
             # It may be complete: the answer was lost, and the node sends the last part again.
-            return PushObjectResponse(stored=self._delivery.has(request.object_id))
+            return PushObjectResponse(stored=self._records.has(request.object_id))
         try:
             return super().PushObject(request, context)
         except ValueError as err:  # of several that cannot be taken apart
@@ -218,50 +176,35 @@ class Fleet(FleetServicer):
         SuperNode then leaves the message with an executor that waits for the rest of it, and the node stops
         working. If the part is reported missing, it gives the message up.
         """
-        node, inbox = request.node.node_id, self._delivery.arrivals.inbox(request.node.node_id)
-        if not inbox.has(request.object_id):
-            self._delivery.recall(node)
-            if not inbox.has(request.object_id):
-                self._limiter.say(
-                    node, "PullObject refused: the object is not part of a message to this node"
-                )
-                return PullObjectResponse(object_found=False, object_available=False)
+        node = request.node.node_id
+        if not self.may_fetch(node, request.object_id):
+            self._limiter.say(node, "PullObject refused: the object is not part of a message to this node")
+            return PullObjectResponse(object_found=False, object_available=False)
         try:
-            response = super().PullObject(request, context)
+            return super().PullObject(request, context)
         except FlowerError as err:
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
             return PullObjectResponse(object_found=False, object_available=False)
-        if response.object_available and _in_parts(context) and (names := inbox.parts(request.object_id)):
-            rest = sorted(names - {request.object_id})  # whatever fits after it
-            contents = self._delivery.contents((request.object_id, *rest), MOST)
-            response.object_content = pack(contents.items())
-        return response
+
+    def may_fetch(self, node: int, object_id: str) -> bool:
+        """Return whether an object belongs to a message that the node has fetched but not answered."""
+        if object_id not in self._fetched.get(node, ()):
+            self._fetched[node] = frozenset[str]().union(*self._records.unanswered(node).values())
+        return object_id in self._fetched[node]
 
     def ConfirmMessageReceived(  # noqa: N802
         self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
     ) -> Any:
-        """Note nothing: the message to the node is kept until it has answered."""
+        """Take a node's confirmation that it has a message to it: Flower then deletes the objects of that."""
+        if not self.may_fetch(request.node.node_id, request.message_object_id):
+            return ConfirmMessageReceivedResponse()
         try:
             return super().ConfirmMessageReceived(request, context)
         except FlowerError as err:
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
             raise RefusedCallError(str(err), grpc.StatusCode.FAILED_PRECONDITION) from err  # see PullObject
-
-
-def _in_parts(context: grpc.ServicerContext) -> bool:
-    """Return whether a call is for several objects."""
-    return bool(header(context.invocation_metadata(), PARTS_HEADER, str))
-
-
-def _hold(context: grpc.ServicerContext) -> float:
-    """Return for how many seconds to hold a call."""
-    try:
-        wanted = float(header(context.invocation_metadata(), HOLD_HEADER, str) or 0)
-    except ValueError:
-        return 0.0
-    return min(wanted, timing.HELD_S) if wanted > 0 else 0.0
 
 
 def _more_than(most: int, trees: Iterable[ObjectTree]) -> bool:

@@ -16,10 +16,10 @@ from typing import Any
 
 from flwr.app import Metadata
 from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
+from server_app.deploy.flower.records import object_ids
+from server_app.deploy.flower.replacing import replace
 from task import timing
 
 HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
@@ -165,11 +165,6 @@ class Inbox:
             self._out.setdefault(order, parts)
 
 
-def object_ids(tree: ObjectTree) -> frozenset[str]:
-    """Return the ids of a message and of all its parts."""
-    return frozenset(node.object_id for node in iterate_object_tree(tree))
-
-
 @dataclass
 class _Upload:
     """Messages that are pushed together, each with the objects of it that are missing."""
@@ -207,7 +202,8 @@ class Arrivals:
         self._questions: set[Question] = set()
         self._lock = threading.Lock()
         self._free = HELD_CALLS
-        vars(state).update(
+        replace(
+            state,
             store_message_and_object_tree=self._store(state.store_message_and_object_tree),
             delete_node=self._delete(state.delete_node),
             deactivate_node=self._deactivate(state.deactivate_node),

@@ -8,94 +8,148 @@ SUPERLINK = Use(
     """
         flwr.superlink.cli.flower_superlink
             flower_superlink()
-            SuperLinkLifespan(config, state_factory)
-            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
-            _run_fleet_api_grpc_rere(address, state_factory, ... 30901130
-            GRPC_MAX_MESSAGE_LENGTH = 2147483647
-            uvicorn: module
+            SuperLinkLifespan
+            FleetServicer
+            GRPC_MAX_MESSAGE_LENGTH
+            uvicorn
         flwr.superlink.cli.flower_superlink.SuperLinkLifespan
             startup(self)
-            state_factory: attribute
+            shutdown(self)
+            state_factory
         flwr.supercore.grpc
-            grpc: module
+            grpc
         flwr.server.superlink.linkstate.LinkStateFactory
             state(self)
-            database: attribute
+            database
+        flwr.server.superlink.linkstate.sql_linkstate
+            SqlLinkState
         flwr.common.constant
             FLWR_INTERNAL_GRPC_CONTROL_API = 'FLWR_INTERNAL_GRPC_CONTROL_API'
-            FLWR_INTERNAL_GRPC_FLEET_API = 'FLWR_INTERNAL_GRPC_FLEET_API'
-            FLWR_INTERNAL_GRPC_FLEET_API none
+            FLWR_INTERNAL_GRPC_FLEET_API? = 'FLWR_INTERNAL_GRPC_FLEET_API'
+    """,
+)
+
+RECORDS = Use(
+    "querying the SuperLink's database for which node a message, an object or a key belongs to.",
+    "a node can answer, read or delete the messages of another.",
+    """
+        flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
+            session(self)
+            get_node_id_by_public_key(self, public_key)
+            get_node_info(self, *, node_ids)
+            deactivate_node(self, node_id)
+            object_store
+        flwr.supercore.object_store
+            NoObjectInStoreError
+        flwr.supercore.object_store.ObjectStore
+            get_object_tree(self, object_id)
+        flwr.supercore.inflatable.inflatable_object
+            iterate_object_tree(tree)
+        flwr.supercore.state.schema.corestate_models
+            ObjectPushSessionRoot: session_id root_object_id
+        flwr.supercore.state.schema.linkstate_models
+            MessageIns: message_id dst_node_id created_at ttl delivered_at
+            MessageRes: message_id src_node_id reply_to_message_id
+        flwr.supercore.state.schema.objectstore_models
+            StoredObject: object_id is_available
     """,
 )
 
 DELIVERY = Use(
-    "messages that arrive even if a process dies.",
-    "a message is lost if its process dies, and the round waits for it.",
+    "messages that arrive even if a process dies, and calls of nodes that are held until one is there.",
+    "a message is lost if its process dies, so that the round waits for it; nodes poll for messages.",
     """
         flwr.superlink.servicer.runtime.runtime_handlers
             pull_messages(request, state, task)
             confirm_message_received(request, state, task)
-        flwr.server.superlink.linkstate.sql_linkstate
-            SqlLinkState(database_path, federation_manager, object_store)
         flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
-            session(self)
             store_message_res(self, message)
             delete_messages(self, message_ins_ids)
             store_message_and_object_tree(self, message, object_tree, session_id)
             store_object(self, run_id, session_id, object_id, object_content)
             delete_node(self, owner_aid, node_id)
-            get_node_id_by_public_key(self, public_key)
-            get_node_info(self, *, node_ids=, owner_aids=, statuses=)
-            deactivate_node(self, node_id)
-            object_store: property
             _cleanup_push_session(self, session_id, *, cleanup_messages)
             _store_generated_message(self, message)
-        flwr.supercore.object_store
-            NoObjectInStoreError(message)
         flwr.supercore.object_store.ObjectStore
             delete(self, object_id)
-            get_object_tree(self, object_id)
-        flwr.supercore.inflatable.inflatable_object
-            iterate_object_tree(tree)
         flwr.supercore.state.schema.corestate_models
-            ObjectPushSession: session_id run_id expires_at pending_count
-            ObjectPushSessionRoot: session_id root_object_id
-            Task: task_id type run_id fab_hash model_ref ... edd0c405
+            ObjectPushSession: session_id expires_at pending_count
+            Task: token finished_at active_until
         flwr.supercore.state.schema.linkstate_models
-            MessageIns: message_id group_id run_id src_node_id ... 703f3633
-            MessageRes: message_id group_id run_id src_node_id ... 703f3633
-            Node: node_id owner_aid owner_name status ... be2640e6
-        flwr.supercore.state.schema.objectstore_models
-            StoredObject: object_id content is_available ref_count
+            MessageIns: run_id group_id message_type
+            MessageRes: delivered_at
+            Node: node_id status online_until heartbeat_interval
+            "message_ins"
+            "message_res"
         flwr.supercore.constant
-            NodeStatus: REGISTERED=registered ONLINE=online ... b21b8a38
+            NodeStatus: ONLINE UNREGISTERED
         flwr.app.message
-            make_message(metadata, content=, error=)
+            make_message(metadata, *, error)
         flwr.app.message.Message
-            object_id: property
+            object_id
         flwr.app.metadata.Metadata
-            _message_id: attribute
+            _message_id
         flwr.common.constant
-            ErrorCode: UNKNOWN=0 LOAD_CLIENT_APP_EXCEPTION=1 ... 00c8353a
+            ErrorCode: UNKNOWN
     """,
 )
 
 ECONOMY = Use(
     "caching answers of the SuperLink's state briefly, and writing traffic once a second.",
-    "each call costs the SuperLink three times as much.",
+    "the SuperLink queries its database for the key, the run and the task at each call.",
     """
         flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
+            get_node_id_by_public_key(self, public_key)
             get_task_by_token(self, token)
             get_run_status(self, run_ids)
+            delete_node(self, owner_aid, node_id)
             finish_task(self, task_id, sub_status, details)
             store_traffic(self, run_id, *, bytes_sent, bytes_recv)
+    """,
+)
+
+TREES = Use(
+    "registering and deleting the objects of a message in a few statements.",
+    "the SuperLink needs five statements for each object of a message.",
+    """
+        flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
             preregister_object_tree(self, object_tree, session_id)
         flwr.supercore.object_store.ObjectStore
             preregister(self, run_id, object_tree)
+            get_object_tree(self, object_id)
+            delete(self, object_id)
         flwr.supercore.object_store.sql_object_store
-            SqlObjectStore: _MUTATION_LOCK_ID=mutation
+            SqlObjectStore
+        flwr.supercore.object_store.sql_object_store.SqlObjectStore
+            session(self)
+    """,
+)
+
+OBJECTS = Use(
+    "plain SQL on the tables of objects.",
+    "the SuperLink needs five statements for each object of a message.",
+    """
+        flwr.server.superlink.linkstate.sql_linkstate.SqlLinkState
+            session(self)
+        flwr.supercore.state.schema.objectstore_models
+            StoredObject(object_id, content, is_available, ref_count)
+            ObjectChild(parent_id, child_id)
+            RunObject(run_id, object_id)
+            ObjectStoreLock: lock_value
+            "objects"
+            "object_children"
+            "run_objects"
+            "objectstore_locks"
+        flwr.supercore.state.schema.corestate_models
+            ObjectPushSession: session_id run_id expires_at pending_count
+            ObjectPushSessionRoot(session_id, root_object_id)
+            ObjectPushSessionPending(session_id, object_id)
+            "object_push_sessions"
+            "object_push_session_roots"
+            "object_push_session_pending"
         flwr.supercore.inflatable.inflatable_object
             get_object_id(object_content)
+            iterate_object_tree(tree)
         flwr.supercore.inflatable.inflatable_utils
             validate_object_content(content)
     """,
@@ -103,17 +157,19 @@ ECONOMY = Use(
 
 RUNTIME = Use(
     "the Runtime API's calls of a round without Flower's layers, and long polls.",
-    "`bouquet link` does not start.",
+    "each call of a ServerApp costs the SuperLink ten times as much, and it polls for replies.",
     """
         flwr.superlink.servicer.runtime.runtime_handlers
             push_messages(request, state, task)
             push_object(request, state, task)
+            pull_messages(request, state, task)
             pull_object(request, state, task)
+            confirm_message_received(request, state, task)
             get_nodes(request, state, task)
         flwr.proto.runtime_pb2
             PullAppMessagesRequest: message_ids
-            PushAppMessagesRequest: messages_list message_object_trees
-            GetNodesRequest: no fields
+            PushAppMessagesRequest
+            GetNodesRequest
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
         flwr.supercore.error
@@ -128,7 +184,7 @@ FLEET = Use(
     "a node can answer in another node's name, or fill the SuperLink's memory and disk.",
     """
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer
-            FleetServicer(state_factory, objectstore_factory, ... 9c619ae5
+            FleetServicer
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
             ActivateNode(self, request, context)
             SendNodeHeartbeat(self, request, context)
@@ -143,20 +199,21 @@ FLEET = Use(
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor.NodeAuthServerInterceptor
             intercept_service(self, continuation, handler_call_details)
         flwr.supercore.error
-            FlowerError(code, message, public_details=)
+            FlowerError(code, message)
         flwr.supercore.error.ApiErrorCode
             FLEET_RUN_STATUS_NOT_ALLOWED
         flwr.supercore.error.FlowerError
-            code: attribute
+            code
         flwr.proto.fleet_pb2
             ActivateNodeRequest: public_key heartbeat_interval
-            PullMessagesRequest: node message_ids
-            PullMessagesResponse: reconnect messages_list message_object_trees
-            PushMessagesRequest: node messages_list message_object_trees ... 6adaa0ac
+            PullMessagesRequest: node
+            PullMessagesResponse: messages_list message_object_trees
+            PushMessagesRequest: node messages_list message_object_trees clientapp_runtime_list
         flwr.proto.heartbeat_pb2
             SendNodeHeartbeatResponse: success
         flwr.proto.message_pb2
             ConfirmMessageReceivedRequest: node run_id message_object_id
+            ConfirmMessageReceivedResponse
             ObjectTree: object_id children
             PullObjectRequest: node run_id object_id
             PullObjectResponse: object_found object_available object_content
@@ -170,9 +227,8 @@ GATE = Use(
     "anyone who reaches the port can start runs, or `bouquet link` does not start.",
     """
         flwr.superlink.routers
-            control: module
-            fleet: module
-            fleet none
+            control
+            fleet?
     """,
 )
 
@@ -191,9 +247,9 @@ CONTROL = Use(
     "`bouquet link` knows neither its nodes nor its runs.",
     """
         flwr.supercore.control.control_http_client
-            ControlHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
+            ControlHttpClient(base_url, *, interceptors)
         flwr.supercore.control.control_http_client.ControlHttpClient
-            _client: attribute
+            _client
             close(self)
             ListNodes(self, request)
             ListRuns(self, request)
@@ -202,21 +258,20 @@ CONTROL = Use(
             StopRun(self, request)
             UnregisterNode(self, request)
         flwr.proto.control_pb2
-            ListNodesRequest: no fields
-            ListNodesResponse: nodes_info now
+            ListNodesRequest
+            ListNodesResponse: nodes_info
             ListRunsRequest: run_id limit
-            ListRunsRequest: run_id limit skip
-            ListRunsResponse: run_dict now
-            RegisterNodeRequest: public_key location name
+            ListRunsResponse: run_dict
+            RegisterNodeRequest: public_key name
             RegisterNodeResponse: node_id
-            StartRunRequest: fab override_config ... 26993c04
-            StartRunResponse: run_id note series_id federation
+            StartRunRequest: fab override_config
+            StartRunResponse: run_id
             StopRunRequest: run_id
             UnregisterNodeRequest: node_id
         flwr.proto.node_pb2
-            NodeInfo: node_id owner_aid owner_name status ... be2640e6
+            NodeInfo: node_id name public_key status online_until heartbeat_interval
         flwr.proto.run_pb2
-            Run: run_id fab_id fab_version override_config ... 34d144c8
+            Run: run_id fab_hash override_config status
             RunStatus: status sub_status details
         flwr.common.serde
             fab_to_proto(fab)
@@ -225,7 +280,7 @@ CONTROL = Use(
             Fab(hash_str, content, verifications)
         flwr.supercore.protobuf.client
             ProtobufCall
-            ProtobufRequestContext(rpc_method, message, request)
+            ProtobufRequestContext: request
         flwr.supercore.primitives.asymmetric
             public_key_to_bytes(public_key)
     """,
@@ -238,38 +293,47 @@ SERVER_APPS = Use(
         flwr.supercore.auth
             load_superexec_auth_secret(secret_file)
         flwr.supercore.interceptors
-            RuntimeVersionHttpInterceptor(component_name)
+            RuntimeVersionHttpInterceptor(*, component_name)
             SuperExecAuthHttpInterceptor(*, master_secret, protected_methods)
-            RuntimeTokenHttpInterceptor(token)
+            RuntimeTokenHttpInterceptor(*, token)
         flwr.supercore.runtime.runtime_http_client
             "/flwr.proto.Runtime/AcquireTask"
         flwr.supercore.runtime
-            RuntimeHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
+            RuntimeHttpClient(base_url, *, interceptors, verify)
         flwr.supercore.runtime.RuntimeHttpClient
-            from_server_address(server_address, insecure, ... 691fd656
+            from_server_address(*, server_address, insecure, root_certificates, interceptors, retry_invoker)
             AcquireTask(self, request)
             PushTaskOutput(self, request)
             PullTaskInput(self, request)
-            _client: attribute
         flwr.proto.runtime_pb2
-            AcquireTaskRequest: supported_task_types agentapp_fab_hashes
+            AcquireTaskRequest: supported_task_types
             AcquireTaskResponse: task token
-            PullTaskInputRequest: no fields
-            PullTaskInputResponse: context run fab federation_config task_id
-            PushTaskOutputRequest: context sub_status details clientapp_runtime
+            PullTaskInputRequest
+            PullTaskInputResponse: run fab
+            PushTaskOutputRequest: sub_status details
         flwr.supercore.retry
             make_simple_http_retry_invoker()
-        flwr.supercore.retry.grpc_retry
-            MAX_RETRY_DELAY = 20
-        flwr.supercore.retry.http_retry
-            MAX_RETRY_DELAY = 20
         flwr.supercore.logger
             mirror_output_to_queue(log_queue)
         flwr.superlink.runtime.run_serverapp
-            run_serverapp(runtime_api_address, log_queue, token, ... 9ef2108a
-            install_from_fab(fab_file, install_dir=, skip_prompt=)
+            run_serverapp(*, runtime_api_address, log_queue, token, insecure, certificates,
+                runtime_dependency_install)
+            install_from_fab(fab_file)
         flwr.common.constant
-            SubStatus: COMPLETED=completed FAILED=failed STOPPED=stopped
+            SubStatus: FAILED
+    """,
+)
+
+RETRIES = Use(
+    "calls of a ServerApp and of the link that are repeated sooner, and keep their connection.",
+    "a call that failed is repeated after up to 20 s, and each call has a TLS handshake of its own.",
+    """
+        flwr.supercore.retry.grpc_retry
+            MAX_RETRY_DELAY?
+        flwr.supercore.retry.http_retry
+            MAX_RETRY_DELAY?
+        flwr.supercore.runtime.RuntimeHttpClient
+            _client
     """,
 )
 
@@ -316,15 +380,15 @@ CLIENT_APPS = Use(
             get_object_tree(obj)
             no_object_id_recompute()
         flwr.supercore.inflatable.inflatable_utils
-            inflate_object_from_contents(object_id, object_contents, *, ... ba8271c4
+            inflate_object_from_contents(object_id, object_contents)
         flwr.clientapp.utils
-            get_load_client_app_fn(default_app_ref, app_path, multi_app)
+            get_load_client_app_fn(default_app_ref, app_path, *, multi_app)
         flwr.cli.install
-            install_from_fab(fab_file, install_dir=, skip_prompt=)
+            install_from_fab(fab_file, *, skip_prompt)
         flwr.app.message
             remove_content_from_message(message)
         flwr.supercore.run
-            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
+            Run
     """,
 )
 
@@ -337,5 +401,7 @@ ENVIRONMENT = Use(
     """,
 )
 
-LINK = (SUPERLINK, DELIVERY, ECONOMY, RUNTIME, FLEET)  # without these no SuperLink is started
-USES = (*LINK, GATE, ROUTINE, CONTROL, SERVER_APPS, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT)
+USES = (
+    SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE, CONTROL,
+    SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
+)  # fmt: skip

@@ -5,7 +5,8 @@ The statements are plain SQL: building one with SQLAlchemy costs fifty times its
 
 import json
 import re
-from collections import Counter, defaultdict
+import threading
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,8 +21,10 @@ from flwr.supercore.state.schema.corestate_models import ObjectPushSession
 from sqlalchemy import select, update
 
 from server_app.deploy.flower.protocol import PUSH_SESSION_S, now, signed, unsigned
+from server_app.deploy.flower.replacing import replace
 
 MOST_OBJECTS = 10_000  # of a tree
+MOST_REMEMBERED = 200_000  # objects in the trees that are remembered
 NAME = re.compile("[0-9a-f]{64}")
 THESE = "(SELECT value FROM json_each(?))"
 Run = Callable[..., Any]
@@ -40,6 +43,65 @@ def _changing(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
     with sql(database) as run:
         run("UPDATE objectstore_locks SET lock_value = lock_value")  # from here on SQLite's own lock is held
         yield run
+
+
+class _Trees:
+    """The most recently registered trees of objects."""
+
+    def __init__(self) -> None:
+        self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
+        self._objects = 0
+        self._lock = threading.Lock()
+
+    def keep(self, tree: ObjectTree) -> None:
+        size = sum(1 for _ in iterate_object_tree(tree))
+        with self._lock:
+            self._drop(tree.object_id)
+            self._trees[tree.object_id] = tree, size
+            self._objects += size
+            while self._objects > MOST_REMEMBERED:
+                self._drop(next(iter(self._trees)))
+
+    def get(self, root: str) -> ObjectTree | None:
+        found = self._trees.get(root)
+        return found[0] if found else None
+
+    def drop(self, root: str) -> None:
+        with self._lock:
+            self._drop(root)
+
+    def _drop(self, root: str) -> None:
+        _, size = self._trees.pop(root, (None, 0))
+        self._objects -= size
+
+
+def economise_trees(state: SqlLinkState) -> None:
+    """Process trees of objects in few statements; the object store's `delete` then takes several ids."""
+    store, trees = state.object_store, _Trees()
+    assert isinstance(store, SqlObjectStore)  # as the state is in a database
+    preregister, find_tree = store.preregister, store.get_object_tree
+    preregister_missing = state.preregister_object_tree
+
+    def register_tree(run_id: int, object_tree: ObjectTree) -> list[str]:
+        missing = register(store, run_id, object_tree)
+        if missing is None:
+            missing = preregister(run_id, object_tree)
+        trees.keep(object_tree)
+        return missing
+
+    def register_missing(object_tree: ObjectTree, session_id: str) -> list[str]:
+        missing = expect(state, object_tree, session_id)
+        return preregister_missing(object_tree, session_id) if missing is None else missing
+
+    def get_object_tree(object_id: str) -> ObjectTree:
+        return trees.get(object_id) or find_tree(object_id)
+
+    def forget_objects(*object_ids: str) -> None:
+        for gone in remove(store, object_ids):
+            trees.drop(gone)
+
+    replace(state, preregister_object_tree=register_missing)
+    replace(store, preregister=register_tree, get_object_tree=get_object_tree, delete=forget_objects)
 
 
 def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] | None:

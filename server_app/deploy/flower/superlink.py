@@ -3,7 +3,8 @@
 It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
 (server_app/deploy/flower/limits.py) and checks (fleet.py), the Control API asks for the kit's secret
 (gate.py), messages survive the death of the process that has them (delivery.py), an open log stream does not
-hold up its end, and it ends with the process that started it.
+hold up its end, and it ends with the process that started it. Limits, checks and the secret guard: on a
+Flower where they do not fit, nothing is started. Any other change that does not fit is left out.
 """
 
 import argparse
@@ -14,27 +15,27 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import uvicorn
 from alembic.util import CommandError
 from fastapi import FastAPI
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
+from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.superlink.servicer.runtime import runtime_handlers
 from uvicorn.main import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from server_app.deploy.flower.delivery import Delivery
-from server_app.deploy.flower.economy import economise
-from server_app.deploy.flower.fleet import Fleet
+from server_app.deploy.flower.fleet import CheckedFleet
 from server_app.deploy.flower.fleet_relay import FirstRequest
 from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.limits import (
@@ -45,14 +46,32 @@ from server_app.deploy.flower.limits import (
     connections,
     raise_files,
 )
-from server_app.deploy.flower.names import LINK
-from server_app.deploy.flower.replies import confirm_reply, pull_replies
+from server_app.deploy.flower.names import (
+    DELIVERY,
+    ECONOMY,
+    FLEET,
+    GATE,
+    OBJECTS,
+    RECORDS,
+    RETRIES,
+    ROUTINE,
+    RUNTIME,
+    SUPERLINK,
+    TREES,
+)
+from server_app.deploy.flower.records import Records
+from server_app.deploy.flower.replacing import replace
 from server_app.deploy.flower.runtime_api import RuntimeCalls
-from server_app.deploy.host.app_integrity import APPS, differs
+from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, differs
 from server_app.deploy.host.processes import end_with_parent
 from task import timing
 from task.errors import ConfigError
-from task.flower.names import changes
+from task.flower import names as flower
+from task.flower.names import Use, changes, fits
+from task.storage.files import write_json
+
+if TYPE_CHECKING:
+    from server_app.deploy.flower.delivery import Delivery
 
 logger = logging.getLogger("flwr")
 
@@ -63,7 +82,7 @@ servers: Any = importlib.import_module("flwr.supercore.grpc")
 PLACES = "places.json"  # in the folder of the database
 # Lines that fill the log or mislead: the link's requests every other second; from 1.40 on, Flower's HTTP
 # Fleet API, which the gate closes to nodes, while the link's nodes use gRPC.
-ROUTINE = (
+ROUTINE_LINES = (
     "ControlServicer.ListRuns",
     "ControlServicer.ListNodes",
     "Starting the SuperLink Fleet HTTP API",
@@ -71,19 +90,99 @@ ROUTINE = (
 )
 
 
+@dataclass
+class Assembly:
+    """What our SuperLink is made of; a patch replaces some of it.
+
+    Attributes:
+        state: Flower's, in a database.
+        records: What the checks ask; a patch may deliver messages, too.
+        fleet: Serves the nodes.
+        closing: What is done before the state is closed.
+    """
+
+    state: SqlLinkState
+    records: Records
+    fleet: Callable[..., CheckedFleet] = CheckedFleet
+    closing: list[Callable[[], object]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One of our changes to Flower's SuperLink that it can do without.
+
+    Attributes:
+        needs: The names that must fit, else it is left out; the first use says what that costs.
+        apply: Applies it, once the state is there; imports what it needs.
+    """
+
+    needs: tuple[Use, ...]
+    apply: Callable[[Assembly], None]
+
+
+def _economise(made: Assembly) -> None:
+    from server_app.deploy.flower.economy import economise
+
+    made.closing.append(economise(made.state).write)
+
+
+def _economise_trees(made: Assembly) -> None:
+    from server_app.deploy.flower.objects import economise_trees
+
+    economise_trees(made.state)
+
+
+def _deliver(made: Assembly) -> None:
+    from server_app.deploy.flower.delivery import Delivery
+    from server_app.deploy.flower.fleet_delivery import Fleet
+    from server_app.deploy.flower.replies import confirm_reply, pull_replies
+
+    delivery = Delivery(made.state)
+    made.records, made.fleet = delivery, Fleet
+    delivery.survive()
+    replace(
+        runtime_handlers,
+        pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
+        confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
+    )
+    made.closing[:0] = delivery.arrivals.close, delivery.forget_confirmed
+    threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
+
+
+GUARDS = (SUPERLINK, RECORDS, FLEET, GATE)  # limits and checks: without these no SuperLink is started
+PATCHES = (  # in this order
+    Patch((ECONOMY,), _economise),
+    Patch((TREES, OBJECTS), _economise_trees),
+    Patch((DELIVERY, TREES, OBJECTS), _deliver),
+)
+CALLS = (RUNTIME, *PATCHES[-1].needs)  # what the Runtime API's calls need
+OTHERS = (ROUTINE, RETRIES, *flower.DEGRADES)  # that the link, or its ServerApps, can do without
+
+
+def left_out() -> list[str]:
+    """Return a line for each change to Flower that does not fit this version: what that costs, and why."""
+    groups = [*(patch.needs for patch in PATCHES), CALLS, *((use,) for use in OTHERS)]
+    return [
+        f"Flower {version('flwr')} lacks names that a function of the link needs, so that it is left out: "
+        f"{needs[0].breaks} ({changes(*needs)[0]})"
+        for needs in groups
+        if not fits(*needs)
+    ]
+
+
 def patch(limits: Limits, code: str = "") -> None:
-    """Add the limits, the delivery and the app's code to Flower's SuperLink before it starts.
+    """Add the limits, the checks and all patches that fit to Flower's SuperLink before it starts.
 
     Raises:
-        ConfigError: This version of Flower is built otherwise.
+        ConfigError: This version of Flower cannot be limited or checked.
     """
-    if changed := changes(*LINK):
+    if changed := changes(*GUARDS):
+        newest = ".".join(map(str, flower.NEWEST_TESTED))
         raise ConfigError(
             f"this version of flwr cannot serve a federation: {' '.join(changed)} "
-            "Install a version that Bouquet names: pip install 'flwr>=1.39,<1.43'"
+            f"Install a version that was tested: pip install 'flwr[simulation]=={newest}.*'"
         )
-    run_fleet = stock._run_fleet_api_grpc_rere
-    deliveries: list[Delivery] = []  # one, once the SuperLink has started
+    assembled: list[Assembly] = []  # one, once the SuperLink has started
 
     class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]
         """Puts the parts together once the state is there, and before anything is served."""
@@ -92,75 +191,78 @@ def patch(limits: Limits, code: str = "") -> None:
             state = self.state_factory.state()
             if not isinstance(state, SqlLinkState):
                 raise ConfigError("expected --database FILE, which stores the messages; got none")
-            self.traffic = economise(state)
-            delivery = Delivery(state)
-            deliveries.append(delivery)
-            delivery.survive()
+            made = Assembly(state, Records(state))
+            assembled.append(made)
+            for one in PATCHES:
+                if fits(*one.needs):
+                    one.apply(made)
             folder = Path(str(self.state_factory.database)).parent
+            write_json(folder / LEFT_OUT, without := left_out())
+            for line in without:
+                logger.warning("%s", line)
             places, apps = NodeNotes(folder / PLACES), NodeNotes(folder / APPS)
             for node, app in apps.all():
                 if differs(app, code):  # admitted by an earlier SuperLink; its next heartbeat is refused
                     state.deactivate_node(int(node))
-            limiter = RateLimiter(
-                limits, state.get_node_id_by_public_key, partial(_name_of, state), delivery.refuse, places
-            )
-            changes = {
-                "FleetServicer": partial(Fleet, limiter=limiter, delivery=delivery, apps=apps, code=code),
-                "_run_fleet_api_grpc_rere": partial(serve_fleet, run_fleet, limiter),
-                "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES,
-            }
-            vars(stock).update(changes)
-            vars(runtime_handlers).update(
-                pull_messages=pull_replies(delivery, runtime_handlers.pull_messages),
-                confirm_message_received=confirm_reply(delivery, runtime_handlers.confirm_message_received),
-            )
-            threading.Thread(target=_sweep, args=(delivery,), daemon=True).start()
-            super().startup()
+            name_of = partial(_name_of, state)
+            refuse = made.records.refuse
+            limiter = RateLimiter(limits, state.get_node_id_by_public_key, name_of, refuse, places)
+            fleet = partial(made.fleet, limiter=limiter, records=made.records, apps=apps, code=code)
+            vars(stock).update({"FleetServicer": fleet, "GRPC_MAX_MESSAGE_LENGTH": FRAME_BYTES})
+            with bounded(limiter):
+                super().startup()
             gc.collect()
             gc.freeze()  # the modules' objects stay; a collection need not traverse them
 
         def shutdown(self) -> None:
-            for delivery in deliveries:
-                delivery.arrivals.close()
-                delivery.forget_confirmed()
-                self.traffic.write()
+            for close in assembled[0].closing if assembled else ():
+                close()
             super().shutdown()
 
-    calls = RuntimeCalls(lambda: deliveries[0])
+    calls = RuntimeCalls(lambda: cast(Any, assembled[0].records)) if fits(*CALLS) else None
     vars(stock).update(SuperLinkLifespan=Lifespan, uvicorn=_Uvicorn(stock.uvicorn, calls))
 
 
-def serve_fleet(
-    run_fleet: Any, limiter: RateLimiter, *, interceptors: Sequence[grpc.ServerInterceptor], **more: Any
-) -> grpc.Server:
-    """Run the Fleet API with the limiter before all others, and bounds on its connections."""
-    bounded = _Grpc(servers.grpc, connections(raise_files()))
-    servers.grpc = bounded
+@contextmanager
+def bounded(limiter: RateLimiter) -> Iterator[None]:
+    """Put the limiter before all calls of the Fleet API that Flower starts, and bound its connections.
+
+    Raises:
+        ConfigError: Flower started none, or made it elsewhere.
+    """
+    servers.grpc = theirs = _Grpc(servers.grpc, limiter, connections(raise_files()))
     try:
-        server = run_fleet(interceptors=[limiter, *interceptors], **more)
+        yield
     finally:
         servers.grpc = grpc
-    if not bounded.used:
+    if not theirs.used:
         raise ConfigError(
-            "this version of flwr creates its gRPC server elsewhere: the number of connections is not limited"
+            "this version of flwr creates its gRPC server elsewhere: nodes' calls and connections are not "
+            "limited"
         )
-    return server
 
 
 class _Grpc:
-    """grpc, which makes servers with further options."""
+    """grpc, which makes servers with the limiter before Flower's authentication and with further options."""
 
-    def __init__(self, theirs: Any, options: Sequence[tuple[str, int]]) -> None:
-        self._theirs, self._options = theirs, options
+    def __init__(self, theirs: Any, limiter: RateLimiter, options: Sequence[tuple[str, int]]) -> None:
+        self._theirs, self._limiter, self._options = theirs, limiter, options
         self.used = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs, name)
 
-    def server(self, *args: Any, options: Sequence[tuple[str, Any]], **more: Any) -> grpc.Server:
+    def server(
+        self, *args: Any, options: Sequence[tuple[str, Any]], interceptors: Sequence[Any] = (), **more: Any
+    ) -> grpc.Server:
         """Make a server."""
-        self.used = True
-        return self._theirs.server(*args, options=[*options, *self._options], **more)
+        limited: list[Any] = []
+        for one in interceptors:
+            if isinstance(one, NodeAuthServerInterceptor):
+                limited.append(self._limiter)
+                self.used = True
+            limited.append(one)
+        return self._theirs.server(*args, options=[*options, *self._options], interceptors=limited, **more)
 
 
 def _name_of(state: SqlLinkState, node: int) -> str:
@@ -195,7 +297,7 @@ class _Http(FirstRequest, HttpToolsProtocol):
 class _Uvicorn:
     """uvicorn with the gate before the application; it does not wait for open streams without limit."""
 
-    def __init__(self, theirs: ModuleType, calls: RuntimeCalls) -> None:
+    def __init__(self, theirs: ModuleType, calls: RuntimeCalls | None) -> None:
         self._theirs, self._calls = theirs, calls
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
@@ -211,10 +313,10 @@ class _Uvicorn:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(ROUTINE)
+    return not str(record.msg).startswith(ROUTINE_LINES)
 
 
-def _sweep(delivery: Delivery) -> None:
+def _sweep(delivery: "Delivery") -> None:
     pause = threading.Event()
     while not pause.wait(timing.SWEEP_S):
         try:

@@ -104,6 +104,7 @@ class PreforkExecutor:
                 RuntimeVersionHttpInterceptor(component_name="SuperExec"),
                 SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method),
             ],
+            verify=trusted,
         )
         # While it waits for an answer, it does nothing else.
         keep_connection(self.client, trusted, timing.TASK_ANSWER_S)

@@ -24,6 +24,7 @@ MOST_FILES = 20_000  # of a bundle; ours has some 600
 MOST_UNPACKED = 64 * 2**20  # bytes; Flower takes 10 MB packed
 MOST_LISTED = 2**20  # bytes of its list of files and of its pyproject.toml
 APPS = "apps.json"  # in the folder of the link's database: the apps that nodes report
+LEFT_OUT = "left-out.json"  # there: what the SuperLink does without on this Flower, and what that costs
 CODE_LETTERS = 8  # 32 bits tell versions apart; whether a bundle differs is decided file by file
 
 

@@ -151,6 +151,8 @@ def _watch(kit: LinkKit, jobs: Jobs, job: Job, progress: Progress) -> Job:
     late: dict[str, float] = {}  # nodes that were never online, and since when that is known
     if read_status(kit)["state"] == RED and not job.ended:
         progress.message(f"{read_status(kit)['warnings'][0]}; the job waits")
+    for line in read_status(kit).get("flower", ()):
+        progress.message(line, YELLOW)
     while True:
         now = jobs.read(job.name)
         if now is None or now.id != job.id:

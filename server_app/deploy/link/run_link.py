@@ -30,7 +30,7 @@ from server_app.deploy.kits.kit import CONFIG, LinkKit
 from server_app.deploy.kits.parsing import read_address
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.runner import Runner, bundle
-from server_app.deploy.link.status import Seen, node_apps, write_status
+from server_app.deploy.link.status import Seen, flower_lines, node_apps, write_status
 from server_app.run.confined import KIT
 from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
@@ -72,6 +72,9 @@ class Keeper:
                 check_database(self.kit.database)
                 self.seen.nodes, self.seen.apps = self._register(), node_apps(self.kit)
                 self.seen.answered = self._looked_at = time.monotonic()
+                self.seen.flower = flower_lines(self.kit)
+                for line in self.seen.flower:
+                    self._tell(line)
                 self.seen.trouble, self.seen.warnings = "", self._wrong + self.jobs.damaged()
             self._runner.look(self.seen.nodes)
         except (LinkError, sqlite3.Error) as err:
@@ -122,6 +125,9 @@ class Keeper:
 
     def _warn(self, text: str) -> None:
         self._wrong.append(text)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             say(text)

@@ -16,13 +16,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from server_app.deploy.host.app_integrity import APPS, App, read_app
+from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, App, read_app
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Job, Jobs, waiting
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
 from task import timing
 from task.errors import BouquetError
+from task.flower.names import untested
 from task.population import some
 from task.storage.files import write_json
 
@@ -48,6 +49,7 @@ class Seen:
     trouble: str = ""  # its last error since then
     nodes: list[NodeState] = field(default_factory=list)  # the registered nodes
     warnings: list[str] = field(default_factory=list)  # for the operator
+    flower: list[str] = field(default_factory=list)  # what is wrong with its version of Flower
     disk: str = ""  # problem of the disk, "" if there is none
     certificates: tuple[Finding, ...] = ()  # those that have expired or soon will
     app: App | None = None  # that the link's runs are of
@@ -80,7 +82,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
         )
         for node in sorted(seen.nodes, key=lambda node: (node.name, node.id))
     ]
-    warnings = [*soon, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
+    warnings = [*soon, *seen.flower, *node_lines(nodes), *_run_lines(kit, all_jobs), *seen.warnings]
     write_json(
         kit.status,
         {
@@ -90,6 +92,7 @@ def write_status(kit: LinkKit, seen: Seen, children: Sequence[Child], jobs: Jobs
             **_app_row(seen.app, None),
             "state": level(faults, warnings),
             "warnings": faults + warnings,
+            "flower": seen.flower,
             "processes": processes,
             "nodes": nodes,
             "runs": [_run(kit, job, waits.get(job.id, "")) for job in reversed(shown)],
@@ -234,6 +237,15 @@ def node_apps(kit: LinkKit) -> dict[str, App]:
         return {node: app for node, header in said.items() if (app := read_app(header))}
     except (OSError, ValueError, AttributeError):  # no reports yet, or a damaged file
         return {}
+
+
+def flower_lines(kit: LinkKit) -> list[str]:
+    """Return what a link does without on its version of Flower, and whether that is too new."""
+    try:
+        lines = [str(line) for line in json.loads((kit.state / LEFT_OUT).read_bytes())]
+    except (OSError, ValueError, TypeError):  # its SuperLink has not started yet, or a damaged file
+        lines = []
+    return [*filter(None, [untested()]), *lines]
 
 
 def _app_row(app: App | None, version: object) -> Row:
