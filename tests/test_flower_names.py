@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from flwr.common import log
 
 from server_app.deploy.flower import names as deployed
 from server_app.deploy.flower import superlink
@@ -18,6 +19,7 @@ from server_app.deploy.flower.limits import Limits
 from task.errors import PACKAGES, ConfigError
 from task.flower import names as anywhere
 from task.flower.names import Use, changes, shape
+from task.text import logger
 from tests.compat.version import TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -279,14 +281,14 @@ def test_a_name_in_a_room_that_the_manifest_lacks_is_found(room: str, tmp_path: 
     file.parent.mkdir(parents=True)
     file.write_text(
         "from flwr.common.constant import ErrorCode, Status\n"
-        "from flwr.server.superlink.fleet.vce import vce_api\n"
+        "from flwr.cli import build\n"
         "def f(state):\n"
         "    state._cleanup_push_session(ErrorCode.UNKNOWN)\n"
         "    state._other()\n"
-        "    return vce_api._register_nodes, vce_api._run, vars(vce_api)['Thread']\n"
+        "    return build.build_fab_from_disk, build._run, vars(build)['Thread']\n"
     )
-    vce = "flwr.server.superlink.fleet.vce.vce_api"
-    missing = {"flwr.common.constant.Status", "?._other", f"{vce}._run", f"{vce}.Thread"}
+    build = "flwr.cli.build"
+    missing = {"flwr.common.constant.Status", "?._other", f"{build}._run", f"{build}.Thread"}
     assert unlisted(tmp_path) == {f"{room}/planted.py": missing}
 
 
@@ -327,6 +329,10 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
     )
     monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
     assert "; got none. " in changes(anywhere.APP)[0]
+
+
+def test_our_lines_appear_in_flowers_own_log() -> None:
+    assert log.__self__ is logger  # type: ignore[attr-defined]
 
 
 def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_it_needs(

@@ -152,15 +152,6 @@ def _parameters(signature: inspect.Signature) -> str:
     return f"({', '.join(text)})"
 
 
-REPLY_TO = Use(
-    "the first answer to any copy of an order counts as the answer to the order.",
-    "a reply to a copy matches no message, and its client counts as lost.",
-    """
-        flwr.app.metadata.Metadata
-            _reply_to_message_id: attribute
-    """,
-)
-
 ERRORS = Use(
     "sending an order again that was lost, and no other; calling a SuperLink in trouble again.",
     "a lost order is not sent again, or a run goes on without its SuperLink.",
@@ -208,15 +199,6 @@ APP = Use(
     """,
 )
 
-LOGGER = Use(
-    "lines in Flower's own log.",
-    "our lines are not shown.",
-    """
-        flwr.supercore.logger
-            LOGGER_NAME = 'flwr'
-    """,
-)
-
 HELD = Use(
     "asking our link, through the grid's own client, which replies are there.",
     "a deployed run polls for replies: a round takes up to a quarter of a second more.",
@@ -233,80 +215,19 @@ HELD = Use(
     """,
 )
 
-ENGINE = Use(
-    "Flower's simulation engine around our workers, without Ray.",
+SIMULATION = Use(
+    "messages of a simulation: who sends them, and their ids.",
     "`bouquet run` fails.",
     """
-        flwr.server.superlink.fleet.vce.vce_api
-            run_api(app_fn, backend_fn, nodes_mapping, ... 8f782fee
-            _register_nodes(num_nodes, state_factory)
-            _register_node_info_stores(nodes_mapping, run, app_dir=)
-        flwr.server.superlink.fleet.vce.metrics
-            VceMetrics(clientapp_runtime=)
-        flwr.server.superlink.fleet.vce.backend
-            Backend(backend_config)
-        flwr.server.superlink.fleet.vce.backend.Backend
-            build(self, app_fn)
-            num_workers: property
-            is_worker_idle(self)
-            process_message(self, message, context)
-            terminate(self)
-        flwr.clientapp.client_app
-            ClientAppException(message)
-        flwr.server.superlink.linkstate
-            LinkState()
-            LinkStateFactory(database, federation_manager, objectstore_factory)
-            InMemoryLinkState(federation_manager, object_store)
-        flwr.server.superlink.linkstate.LinkStateFactory
-            state(self)
-        flwr.server.superlink.linkstate.InMemoryLinkState
-            run_ids: attribute
-            task_store: attribute
-            store_message_ins(self, message)
-            store_message_res(self, message)
-            get_message_ins(self, node_id, limit, *, run_id=)
-        flwr.server.superlink.linkstate.in_memory_linkstate
-            RunRecord(run, federation_config=, logs=, ... 52220ab9
-        flwr.server.superlink.linkstate.utils
-            generate_rand_int_from_bytes(num_bytes, exclude=)
-        flwr.common.constant
-            RUN_ID_NUM_BYTES = 8
-            TASK_ID_NUM_BYTES = 8
-            SUPERLINK_NODE_ID = 1
-        flwr.supercore.constant
-            FLWR_IN_MEMORY_DB_NAME = ':flwr-in-memory:'
-            NOOP_FEDERATION_ID = '@none/default'
-        flwr.supercore.object_store
-            ObjectStoreFactory(database=)
-        flwr.supercore.run
-            Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
-        flwr.supercore.run.Run
-            create_empty(run_id)
         flwr.supercore.task_identity
             TaskIdentity()
         flwr.supercore.task_identity.TaskIdentity
             run_id: property
             task_id: property
             node_id: property
-        flwr.superlink.federation
-            NoOpFederationManager(simulation=)
-        flwr.superlink.grid
-            InMemoryGrid(state_factory, pull_interval=)
-        flwr.superlink.grid.InMemoryGrid
-            set_run(self, run)
-        flwr.proto.task_pb2
-            Task: task_id type run_id status pending_at ... 130b5a3d
+        flwr.app.metadata.Metadata
+            _message_id: attribute
     """,
 )
 
-PACE = Use(
-    "messages that go round without the pauses of the simulation engine.",
-    "each round of a simulation takes a multiple of 0.1 s, and its end a second.",
-    """
-        flwr.server.superlink.fleet.vce.vce_api
-            add_messages_to_queue(state, queue, nodes_mapping, f_stop)
-            Queue(maxsize=)
-    """,
-)
-
-USES = (REPLY_TO, ERRORS, NODES, BUDGET, HELD, APP, LOGGER, ENGINE, PACE)
+USES = (ERRORS, NODES, BUDGET, HELD, APP, SIMULATION)
