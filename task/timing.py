@@ -151,7 +151,6 @@ PART_FIRST_S = Timing(0.05, "between polls for a part of a reply, at first")
 PART_LATER_S = Timing(1, "between polls for a part of a reply, later", PART_FIRST_S)
 
 # Engines on one machine
-QUEUE_LOOK_S = Timing(0.1, "between checks whether a simulation has ended")
 FEDERATION_STARTS_S = Timing(300, "the SuperLink of a local federation", SUPERLINK_STARTS_S)
 FEDERATION_STOPS_S = Timing(15, "the end of a local federation", TERMINATE_S)
 

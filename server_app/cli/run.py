@@ -62,7 +62,7 @@ def run(
     stop: Annotated[str, typer.Option("--stop", help="With --link: stop the run of this name.")] = "",
     code: Code = None,
 ) -> None:
-    """Run a federation: in Flower's simulation engine on this machine, or on the nodes of a link.
+    """Run a federation: as a simulation on this machine, or on the nodes of a link.
 
     A run on a link continues without this command: Ctrl-C only stops following it.
     """
@@ -91,7 +91,7 @@ def run(
     if checked.train.portable:
         portable.start_again()
     if checked.output.progress != "none":
-        typer.echo("starting the simulation engine ...", err=True)
+        typer.echo("starting the simulation ...", err=True)
         if warning := untested():
             typer.echo(warning, err=True)
     with sigterm_is_ctrl_c():
