@@ -208,47 +208,28 @@ ROUTINE = Use(
 )
 
 CONTROL = Use(
-    "querying the Control API for nodes and runs.",
+    "the Control API's calls: a link's questions about its nodes and runs, and Flower's own commands.",
     "`bouquet link` knows neither its nodes nor its runs.",
     """
-        flwr.supercore.control.control_http_client
-            ControlHttpClient(base_url, *, interceptors=, verify=, ... 144ed01d
-        flwr.supercore.control.control_http_client.ControlHttpClient
-            _client: attribute
-            close(self)
-            ListNodes(self, request)
-            ListRuns(self, request)
-            RegisterNode(self, request)
-            StartRun(self, request)
-            StopRun(self, request)
-            UnregisterNode(self, request)
         flwr.proto.control_pb2
-            ListNodesRequest: no fields
-            ListNodesResponse: nodes_info now
-            ListRunsRequest: run_id limit
-            ListRunsRequest: run_id limit skip
-            ListRunsResponse: run_dict now
-            RegisterNodeRequest: public_key location name
-            RegisterNodeResponse: node_id
-            StartRunRequest: fab override_config ... 26993c04
-            StartRunResponse: run_id note series_id federation
-            StopRunRequest: run_id
-            UnregisterNodeRequest: node_id
-        flwr.proto.node_pb2
-            NodeInfo: node_id owner_aid owner_name status ... be2640e6
-        flwr.proto.run_pb2
-            Run: run_id fab_id fab_version override_config ... 34d144c8
-            RunStatus: status sub_status details
-        flwr.common.serde
-            fab_to_proto(fab)
-            user_config_to_proto(user_config)
-        flwr.supercore.fab
-            Fab(hash_str, content, verifications)
-        flwr.supercore.protobuf.client
-            ProtobufCall
-            ProtobufRequestContext(rpc_method, message, request)
-        flwr.supercore.primitives.asymmetric
-            public_key_to_bytes(public_key)
+            DESCRIPTOR
+    """,
+)
+
+CONNECTION = Use(
+    "giving Flower's own commands a link's address and the token that it asks for.",
+    "`bouquet connect` fails.",
+    """
+        flwr.cli.constant
+            ACCESS_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-access-token'
+            AUTHN_TYPE_STORE_KEY = 'flower.account-auth.%s.authn-type'
+            REFRESH_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-refresh-token'
+        flwr.cli.flower_config
+            init_flwr_config()
+        flwr.supercore.credential_store.file_credential_store
+            FileCredentialStore(file_path=)
+        flwr.supercore.utils
+            get_flwr_home()
     """,
 )
 
@@ -311,6 +292,7 @@ FLEET_CALLS = Use(
             Node: node_id
         flwr.proto.run_pb2
             GetRunRequest: node run_id
+            Run: run_id fab_id fab_version override_config ... 34d144c8
         flwr.common.constant
             SIGNATURE_HEADER = 'flwr-signature-bin'
         flwr.common.serde
@@ -346,6 +328,8 @@ CLIENT_APPS = Use(
             install_from_fab(fab_file, install_dir=, skip_prompt=)
         flwr.app.message
             remove_content_from_message(message)
+        flwr.supercore.fab
+            Fab(hash_str, content, verifications)
         flwr.supercore.run
             Run(run_id, fab_id, fab_version, fab_hash, ... 37c58b35
     """,
@@ -361,4 +345,4 @@ ENVIRONMENT = Use(
 )
 
 LINK = (SUPERLINK, DELIVERY, ECONOMY, RUNTIME, FLEET)  # without these no SuperLink is started
-USES = (*LINK, GATE, ROUTINE, CONTROL, SERVER_APPS, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT)
+USES = (*LINK, GATE, ROUTINE, CONTROL, CONNECTION, SERVER_APPS, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT)
