@@ -116,6 +116,7 @@ SUPERLINK_STARTS_S = Timing(
     60, "the first good answer of a new SuperLink; doubles with each that never came", SUPERLINK_SILENT_S
 )
 SUPERLINK_STARTS_LONGEST_S = Timing(900, "the longest such wait", SUPERLINK_STARTS_S)
+SUBMISSION_S = Timing(120, "the check of a run that comes over the network", SUBMIT_S)
 FOLLOW_S = Timing(0.25, "between updates of a job that a terminal follows")
 
 # Monitor

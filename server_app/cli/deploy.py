@@ -1,4 +1,4 @@
-"""Commands of a deployment: ``provision``, ``link``, ``node``, ``status``, ``monitor``."""
+"""Commands of a deployment: ``provision``, ``link``, ``node``, ``status``, ``connect``, ``monitor``."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,9 @@ def run_link(
 
 @app.command(epilog="Examples: [bold]bouquet status kits/link[/bold]  ·  [bold]... --json[/bold]")
 def status(
-    kit: Annotated[Path, typer.Argument(help="The link's folder that `bouquet provision` made.")],
+    kit: Annotated[
+        Path, typer.Argument(help="The link's or a submitter's folder that `bouquet provision` made.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show a link's nodes and runs, and whether it is green, yellow or red.
@@ -33,10 +35,16 @@ def status(
     Yellow: the link works, but some nodes or clients are missing; it names them and the reasons. Red exits
     with code 1, or with 69 if the link is not running.
     """
-    from server_app.deploy.kits.kit import read_link_kit
+    from server_app.deploy.kits.kit import SubmitterKit, read_submitting_kit
     from server_app.deploy.link import status as statuses
 
-    found = statuses.read_status(read_link_kit(kit))
+    read = read_submitting_kit(kit)
+    if isinstance(read, SubmitterKit):
+        from server_app.deploy.link import remote
+
+        found = remote.status(read)
+    else:
+        found = statuses.read_status(read)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
@@ -55,8 +63,15 @@ def provision(
         str, typer.Option("--link", help="HOST:PORT where nodes reach the SuperLink; none = unchanged.")
     ] = "",
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
+    submitter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--submitter", help="Name of a person who may submit runs to the link; may be repeated."
+        ),
+    ] = None,
     revoke: Annotated[
-        list[str] | None, typer.Option("--revoke", help="Node whose key becomes invalid; may be repeated.")
+        list[str] | None,
+        typer.Option("--revoke", help="Node or submitter whose key becomes invalid; may be repeated."),
     ] = None,
     days: Annotated[
         int, typer.Option("--days", help="Validity of a new certificate of the SuperLink, in days.")
@@ -72,20 +87,54 @@ def provision(
         bool, typer.Option("--rotate-he", help="Replace that key by a new one; --revoke does so, too.")
     ] = False,
 ) -> None:
-    """Make the start kits of a real deployment: certificates, keys, one folder per machine.
+    """Make the start kits of a real deployment: certificates, keys, one folder per machine or submitter.
 
-    Run it again to add nodes: no key is ever overwritten. A new --link is written into the kits; a new host
-    gets a new certificate. A revoked name gets a new key if it is given as --node.
+    Run it again to add nodes or submitters: no key is ever overwritten. A new --link is written into the
+    kits; a new host gets a new certificate. A revoked name gets a new key if it is given as --node or
+    --submitter.
     """
     from server_app.deploy.kits import provision_report as handout
     from server_app.deploy.kits.provision import provision as bring
 
-    result = bring(out, link, node or (), revoke or (), days, renew, he=he, rotate_he=rotate_he)
+    result = bring(
+        out,
+        link,
+        node or (),
+        revoke or (),
+        days,
+        renew,
+        he=he,
+        rotate_he=rotate_he,
+        submitters=submitter or (),
+    )
     console().print(handout.table(result))
     for remark in result.remarks:
         typer.echo(f"note: {remark}")
     for step in handout.next_steps(result):
         typer.echo(f"next: {step}")
+
+
+@app.command(epilog="Example: [bold]bouquet connect kits/link; flwr run . link; flwr ls link[/bold]")
+def connect(
+    kit: Annotated[
+        Path, typer.Argument(help="The link's or a submitter's folder that `bouquet provision` made.")
+    ],
+    name: Annotated[
+        str, typer.Option(help="Name of the connection for Flower; none = link, or the submitter's.")
+    ] = "",
+) -> None:
+    """Let Flower's own commands reach a link: flwr run, ls, log, stop and supernode list.
+
+    It adds a connection to Flower's configuration ($FLWR_HOME, ~/.flwr), and the kit's token to the file in
+    which Flower has those of logins.
+    """
+    from server_app.deploy.flower.connection import connect as write
+    from server_app.deploy.kits.kit import OWNER, SubmitterKit, read_submitting_kit
+
+    read = read_submitting_kit(kit)
+    name = name or (read.name if isinstance(read, SubmitterKit) else OWNER)
+    config = write(read, name)
+    typer.echo(f"{config} has the connection {name}. Try it: flwr supernode list {name}")
 
 
 @app.command(epilog="Examples: [bold]bouquet monitor runs[/bold]  ·  [bold]bouquet monitor kits/link[/bold]")

@@ -243,46 +243,28 @@ ROUTINE = Use(
 )
 
 CONTROL = Use(
-    "querying the Control API for nodes and runs.",
+    "the Control API's calls: a link's questions about its nodes and runs, and Flower's own commands.",
     "`bouquet link` knows neither its nodes nor its runs.",
     """
-        flwr.supercore.control.control_http_client
-            ControlHttpClient(base_url, *, interceptors)
-        flwr.supercore.control.control_http_client.ControlHttpClient
-            _client
-            close(self)
-            ListNodes(self, request)
-            ListRuns(self, request)
-            RegisterNode(self, request)
-            StartRun(self, request)
-            StopRun(self, request)
-            UnregisterNode(self, request)
         flwr.proto.control_pb2
-            ListNodesRequest
-            ListNodesResponse: nodes_info
-            ListRunsRequest: run_id limit
-            ListRunsResponse: run_dict
-            RegisterNodeRequest: public_key name
-            RegisterNodeResponse: node_id
-            StartRunRequest: fab override_config
-            StartRunResponse: run_id
-            StopRunRequest: run_id
-            UnregisterNodeRequest: node_id
-        flwr.proto.node_pb2
-            NodeInfo: node_id name public_key status online_until heartbeat_interval
-        flwr.proto.run_pb2
-            Run: run_id fab_hash override_config status
-            RunStatus: status sub_status details
-        flwr.common.serde
-            fab_to_proto(fab)
-            user_config_to_proto(user_config)
-        flwr.supercore.fab
-            Fab(hash_str, content, verifications)
-        flwr.supercore.protobuf.client
-            ProtobufCall
-            ProtobufRequestContext: request
-        flwr.supercore.primitives.asymmetric
-            public_key_to_bytes(public_key)
+            DESCRIPTOR
+    """,
+)
+
+CONNECTION = Use(
+    "giving Flower's own commands a link's address and the token that it asks for.",
+    "`bouquet connect` fails.",
+    """
+        flwr.cli.constant
+            ACCESS_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-access-token'
+            AUTHN_TYPE_STORE_KEY = 'flower.account-auth.%s.authn-type'
+            REFRESH_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-refresh-token'
+        flwr.cli.flower_config
+            init_flwr_config()
+        flwr.supercore.credential_store.file_credential_store
+            FileCredentialStore(file_path)
+        flwr.supercore.utils
+            get_flwr_home()
     """,
 )
 
@@ -354,6 +336,7 @@ FLEET_CALLS = Use(
             Node: node_id
         flwr.proto.run_pb2
             GetRunRequest: node run_id
+            Run: run_id fab_hash override_config
         flwr.common.serde
             message_from_proto(message_proto)
             message_to_proto(message)
@@ -387,6 +370,8 @@ CLIENT_APPS = Use(
             install_from_fab(fab_file, *, skip_prompt)
         flwr.app.message
             remove_content_from_message(message)
+        flwr.supercore.fab
+            Fab(hash_str, content, verifications)
         flwr.supercore.run
             Run
     """,
@@ -403,5 +388,5 @@ ENVIRONMENT = Use(
 
 USES = (
     SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE, CONTROL,
-    SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
+    CONNECTION, SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
 )  # fmt: skip
