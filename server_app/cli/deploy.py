@@ -175,7 +175,7 @@ def node(
     from server_app.deploy.kits.parsing import read_size
     from server_app.deploy.node.options import Options, check, read_partition, shared_environment
 
-    datas: list[Path | None] = [*_each("--data", data, len(kits))] or [None] * len(kits)
+    owned: list[Path | None] = [*_each("--data", data, len(kits))] or [None] * len(kits)
     shares = _each("--partition", partition, len(kits)) or [""] * len(kits)
     options = [
         Options(
@@ -189,7 +189,7 @@ def node(
             width,
             model,
         )
-        for own, share in zip(datas, shares, strict=True)
+        for own, share in zip(owned, shares, strict=True)
     ]
     found = [read_node_kit(kit) for kit in kits]
     if len(kits) == 1:
