@@ -169,6 +169,7 @@ class NodeKit(Kit):
     certificate = In("node.crt")
     # Key that nodes encrypt with, secret; kits of `bouquet provision --he` have it.
     he_key = In(KEY_FILE)
+    lock = In("state/node.lock")  # held by the node's process, whose id is in it
     models = In("models")  # folder of kept global models, ``RUN.safetensors``; see `task.resolve.kept_model`
     alive = In("state/alive")  # file that is touched after each exchange with the SuperLink; docker/health.py
 
