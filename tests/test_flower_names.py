@@ -317,15 +317,15 @@ def test_a_name_that_is_gone_or_changed_is_named_with_why_and_what_breaks(
     assert "json.dump: expected (obj) or none; got (obj, fp, *, " in changes(use)[-1]
     assert all(line.endswith("Used for: the round. Without it: no round.") for line in changes(use))
 
-    def build_fab_from_disk(folder: object) -> None: ...
+    def build_fab_from_files(folder: object) -> None: ...
 
     assert not changes(anywhere.APP)
-    monkeypatch.setattr("flwr.cli.build.build_fab_from_disk", build_fab_from_disk)
+    monkeypatch.setattr("flwr.cli.build.build_fab_from_files", build_fab_from_files)
     (line,) = changes(anywhere.APP)
     assert line.startswith(
-        "flwr.cli.build.build_fab_from_disk: expected (app); got (folder). Used for: bundling"
+        "flwr.cli.build.build_fab_from_files: expected (files); got (folder). Used for: bundling"
     )
-    monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
+    monkeypatch.delattr("flwr.cli.build.build_fab_from_files")
     assert "; got none. " in changes(anywhere.APP)[0]
 
 
