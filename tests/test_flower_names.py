@@ -295,7 +295,7 @@ def test_a_name_in_a_room_that_the_manifest_lacks_is_found(room: str, tmp_path: 
         "def f(state):\n"
         "    state._cleanup_push_session(ErrorCode.UNKNOWN)\n"
         "    state._other()\n"
-        "    return build.build_fab_from_disk, build._run, vars(build)['Thread']\n"
+        "    return build.build_fab_from_files, build._run, vars(build)['Thread']\n"
     )
     build = "flwr.cli.build"
     missing = {"flwr.common.constant.Status", "?._other", f"{build}._run", f"{build}.Thread"}
@@ -392,15 +392,15 @@ def test_a_row_that_a_table_would_not_take_does_not_fit(monkeypatch: pytest.Monk
 
 
 def test_a_name_that_does_not_fit_is_named_with_why_and_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build_fab_from_disk(folder: object) -> None: ...
+    def build_fab_from_files(folder: object) -> None: ...
 
     assert not changes(anywhere.APP)
-    monkeypatch.setattr("flwr.cli.build.build_fab_from_disk", build_fab_from_disk)
+    monkeypatch.setattr("flwr.cli.build.build_fab_from_files", build_fab_from_files)
     assert changes(anywhere.APP) == [
-        "flwr.cli.build.build_fab_from_disk: expected (app); got folder. Used for: bundling the app as "
+        "flwr.cli.build.build_fab_from_files: expected (files); got folder. Used for: bundling the app as "
         "`flwr build` does. Without it: `bouquet run --link` fails."
     ]
-    monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
+    monkeypatch.delattr("flwr.cli.build.build_fab_from_files")
     assert "; got none. " in changes(anywhere.APP)[0]
 
 

@@ -216,7 +216,7 @@ APP = Use(
     "`bouquet run --link` fails.",
     """
         flwr.cli.build
-            build_fab_from_disk(app)
+            build_fab_from_files(files)
     """,
 )
 
