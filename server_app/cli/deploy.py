@@ -243,8 +243,11 @@ def node(
     found = [read_node_kit(kit) for kit in kits]
     if len(kits) == 1:
         from server_app.deploy.node.run_node import run_node
+        from task.flower.names import untested
 
         with sigterm_is_ctrl_c():
+            if warning := untested():
+                typer.echo(warning, err=True)
             try:
                 run_node(found[0], options[0])
             except KeyboardInterrupt:

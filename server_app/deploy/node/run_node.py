@@ -28,7 +28,6 @@ from server_app.deploy.node.own_data import check_data
 from task import portable, timing
 from task.config.paths import state_in
 from task.errors import ConfigError
-from task.flower.names import untested
 from task.privacy.noise_ledger import NoiseLedger
 from task.storage.files import FILE, make_folder
 
@@ -45,7 +44,7 @@ def run_node(kit: NodeKit, options: Options) -> None:
         BouquetError: The kit is in use, or was taken away.
     """
     check(options)
-    for text in (*check_kit(kit.path), *filter(None, [untested()])):
+    for text in check_kit(kit.path):
         say(text)
     with only_one(kit.lock, f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
         limits = node_config(kit.name, options, kit.policy)
