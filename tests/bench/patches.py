@@ -6,7 +6,6 @@ the link's processes believe so. Clients' uploads are masked, since a round then
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 import time
@@ -17,6 +16,7 @@ from unittest.mock import patch
 import psutil
 
 from server_app.deploy.flower import names as deployed
+from server_app.deploy.link.status import read_status
 from server_app.engines.federation import Federation, federation
 from task.config.read import read_recipe
 from task.flower import names as anywhere
@@ -76,7 +76,7 @@ def _measure(runs: Path, rounds: int, site: Path, lacks: str) -> tuple[float, fl
         before = sum(superlink.cpu_times()[:2])
         fed.run(keys)
         used = sum(superlink.cpu_times()[:2]) - before
-    said = json.loads((fed.kit.state / "status.json").read_text())["warnings"]
+        said = read_status(fed.kit)["warnings"]
     if lacks and not any(lacks in line for line in said):
         raise RuntimeError(f"expected a status that says that it lacks: {lacks}; got {said}")
     seconds = [row["seconds"]["total"] for row in read_rows(runs / "patches")[1 + SKIPPED :]]
