@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable . --group dev
 	@touch $@
 
-demo: setup  ## train 10 clients on the digits in Flower's simulation, some seconds
+demo: setup  ## train 10 clients on the digits in a simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS) --overwrite
 
 SCENE ?= straggler

@@ -34,7 +34,7 @@ def run(
     code: str | Iterable[str] = (),
     **keys: Any,
 ) -> "RunResult":
-    """Run a federation in Flower's simulation engine, in this process and its workers; return the result.
+    """Run a federation as a simulation, in this process and its workers; return the result.
 
     `keys` are run-config keys with underscores instead of hyphens. The keys of a section are a dictionary:
     ``learning_rate=0.1, fedprox={"mu": 0.1}``. They override those of a `recipe` or of a run to `repeat` (a

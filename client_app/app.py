@@ -83,7 +83,7 @@ def make_app(
             config = read_config(keys)
         else:
             config = config_of_node(keys, context.node_config)
-        return open_node(config, context.node_config, owned)
+        return open_node(config, context.node_config, owned, context.node_id)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:
         """Flower mod: send errors only in the form that the node's owner allows."""

@@ -116,6 +116,7 @@ SUPERLINK_STARTS_S = Timing(
     60, "the first good answer of a new SuperLink; doubles with each that never came", SUPERLINK_SILENT_S
 )
 SUPERLINK_STARTS_LONGEST_S = Timing(900, "the longest such wait", SUPERLINK_STARTS_S)
+SUBMISSION_S = Timing(120, "the check of a run that comes over the network", SUBMIT_S)
 FOLLOW_S = Timing(0.25, "between updates of a job that a terminal follows")
 
 # Monitor
@@ -151,7 +152,6 @@ PART_FIRST_S = Timing(0.05, "between polls for a part of a reply, at first")
 PART_LATER_S = Timing(1, "between polls for a part of a reply, later", PART_FIRST_S)
 
 # Engines on one machine
-QUEUE_LOOK_S = Timing(0.1, "between checks whether a simulation has ended")
 FEDERATION_STARTS_S = Timing(300, "the SuperLink of a local federation", SUPERLINK_STARTS_S)
 FEDERATION_STOPS_S = Timing(15, "the end of a local federation", TERMINATE_S)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from flwr.common import log
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from server_app.deploy.flower import names as deployed
@@ -22,6 +23,7 @@ from server_app.deploy.flower.limits import Limits
 from task.errors import PACKAGES, ConfigError
 from task.flower import names as anywhere
 from task.flower.names import changes, find, misfit, untested
+from task.text import logger
 from tests.compat.version import TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -289,14 +291,14 @@ def test_a_name_in_a_room_that_the_manifest_lacks_is_found(room: str, tmp_path: 
     file.parent.mkdir(parents=True)
     file.write_text(
         "from flwr.common.constant import ErrorCode, Status\n"
-        "from flwr.server.superlink.fleet.vce import vce_api\n"
+        "from flwr.cli import build\n"
         "def f(state):\n"
         "    state._cleanup_push_session(ErrorCode.UNKNOWN)\n"
         "    state._other()\n"
-        "    return vce_api._register_nodes, vce_api._run, vars(vce_api)['Thread']\n"
+        "    return build.build_fab_from_files, build._run, vars(build)['Thread']\n"
     )
-    vce = "flwr.server.superlink.fleet.vce.vce_api"
-    missing = {"flwr.common.constant.Status", "?._other", f"{vce}._run", f"{vce}.Thread"}
+    build = "flwr.cli.build"
+    missing = {"flwr.common.constant.Status", "?._other", f"{build}._run", f"{build}.Thread"}
     assert unlisted(tmp_path) == {f"{room}/planted.py": missing}
 
 
@@ -390,15 +392,15 @@ def test_a_row_that_a_table_would_not_take_does_not_fit(monkeypatch: pytest.Monk
 
 
 def test_a_name_that_does_not_fit_is_named_with_why_and_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build_fab_from_disk(folder: object) -> None: ...
+    def build_fab_from_files(folder: object) -> None: ...
 
     assert not changes(anywhere.APP)
-    monkeypatch.setattr("flwr.cli.build.build_fab_from_disk", build_fab_from_disk)
+    monkeypatch.setattr("flwr.cli.build.build_fab_from_files", build_fab_from_files)
     assert changes(anywhere.APP) == [
-        "flwr.cli.build.build_fab_from_disk: expected (app); got folder. Used for: bundling the app as "
+        "flwr.cli.build.build_fab_from_files: expected (files); got folder. Used for: bundling the app as "
         "`flwr build` does. Without it: `bouquet run --link` fails."
     ]
-    monkeypatch.delattr("flwr.cli.build.build_fab_from_disk")
+    monkeypatch.delattr("flwr.cli.build.build_fab_from_files")
     assert "; got none. " in changes(anywhere.APP)[0]
 
 
@@ -407,6 +409,10 @@ def test_a_version_of_flower_above_the_newest_tested_is_warned_of() -> None:
     assert not any(map(untested, (f"{major}.{minor}.9", f"{major}.{minor - 1}.0")))
     for newer in (f"{major}.{minor + 1}.0", f"{major}.{minor + 1}.0rc1", f"{major + 1}.0.0"):
         assert f'"flwr[simulation]=={major}.{minor}.*"' in untested(newer)
+
+
+def test_our_lines_appear_in_flowers_own_log() -> None:
+    assert log.__self__ is logger  # type: ignore[attr-defined]
 
 
 def test_a_superlink_is_not_started_on_a_flower_that_lacks_what_guards(

@@ -163,31 +163,34 @@ class Node:
 
 
 def open_node(
-    config: Config, node_config: Mapping[str, bool | int | float | str], owner: Owner = SIMULATION
+    config: Config,
+    node_config: Mapping[str, bool | int | float | str],
+    owner: Owner = SIMULATION,
+    node_id: int = 0,
 ) -> Node:
     """Open what the node config and the run config say this node hosts.
 
-    The config has this node's paths; without an `owner` the node is a simulation's.
+    The config has this node's paths; without an `owner` the node is a simulation's. `node_id` is Flower's:
+    it names the client of a node whose config has a ``data-path`` and no ``client-name``.
 
     Raises:
-        ConfigError: Only one of ``client-name`` and ``data-path`` is given, or ``width`` or ``model``
-            without them.
+        ConfigError: ``client-name``, ``width`` or ``model`` is given without ``data-path``.
         DataError: The data cannot be used.
     """
-    own = {k: str(node_config[k]) for k in ("client-name", "data-path") if node_config.get(k)}
-    if len(own) == 1:
+    name, path = (str(node_config.get(key) or "") for key in ("client-name", "data-path"))
+    if name and not path:
         raise ConfigError(
-            f"node config: expected both client-name and data-path, or neither; got only {next(iter(own))}"
+            f'node config: expected data-path, the data of client "{name}", with client-name; got none'
         )
+    name = name or (f"node-{node_id}" if path else "")
     share = int(node_config.get("partition-id", 0)), int(node_config.get("num-partitions", 1))
     width, named = float(node_config.get("width", 0.0)), str(node_config.get("model", ""))
-    if (width or named) and not own:
+    if (width or named) and not path:
         raise ConfigError(
-            f"node config: expected {'width' if width else 'model'} with data of the node's own (client-name "
-            "and data-path), as others may stand in for this node's clients otherwise; got "
+            f"node config: expected {'width' if width else 'model'} with data of the node's own "
+            "(data-path), as others may stand in for this node's clients otherwise; got "
             f"{f'{width:g}' if width else named} alone"
         )
-    name, path = own.get("client-name", ""), own.get("data-path", "")
     stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
     found = open_data(config, name, path, stamp)
     return Node(

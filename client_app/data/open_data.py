@@ -1,8 +1,9 @@
 """Open the data that a node hosts, once the machine is known to be suitable for the run.
 
-A node hosts either one client with data of its own (node config ``client-name`` and ``data-path``), or
-clients of the run's partition. Of a partition a node can train every client, since it can load all of
-the data; nodes with the same state folder therefore form a pool and can replace each other.
+A node hosts either one client with data of its own (node config ``data-path``), named by ``client-name`` or
+else by the node's id at its link, or clients of the run's partition. Of a partition a node can train every
+client, since it can load all of the data; nodes with the same state folder therefore form a pool and can
+replace each other.
 """
 
 import uuid

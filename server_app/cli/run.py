@@ -1,7 +1,11 @@
 """Commands that run a federation: ``run``, ``federation``."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +30,9 @@ from server_app.cli.common import (
 from task import portable
 from task.errors import ConfigError
 from task.flower.names import untested
+
+if TYPE_CHECKING:
+    from server_app.deploy.kits.kit import SubmitterKit
 
 app = typer.Typer()
 
@@ -54,7 +61,9 @@ def run(
     help_keys: Annotated[
         bool, typer.Option("--help-keys", help="List every run-config key and exit.")
     ] = False,
-    link: Annotated[Path | None, typer.Option("--link", help="Kit of a link: run on its nodes.")] = None,
+    link: Annotated[
+        Path | None, typer.Option("--link", help="Kit of a link or a submitter: run on the link's nodes.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="With --link: submit the run and return at once.")
     ] = False,
@@ -62,7 +71,7 @@ def run(
     stop: Annotated[str, typer.Option("--stop", help="With --link: stop the run of this name.")] = "",
     code: Code = None,
 ) -> None:
-    """Run a federation: in Flower's simulation engine on this machine, or on the nodes of a link.
+    """Run a federation: as a simulation on this machine, or on the nodes of a link.
 
     A run on a link continues without this command: Ctrl-C only stops following it.
     """
@@ -91,7 +100,7 @@ def run(
     if checked.train.portable:
         portable.start_again()
     if checked.output.progress != "none":
-        typer.echo("starting the simulation engine ...", err=True)
+        typer.echo("starting the simulation ...", err=True)
         if warning := untested():
             typer.echo(warning, err=True)
     with sigterm_is_ctrl_c():
@@ -106,29 +115,64 @@ def _run_at_link(
     folder: Path, keys: dict[str, object], detach: bool, attach: str, stop: str, overwrite: bool
 ) -> None:
     """Submit a run to a link, follow it, or end it."""
-    from server_app.deploy.kits.kit import read_link_kit
+    from server_app.deploy.kits.kit import SubmitterKit, read_submitting_kit
     from server_app.deploy.link import follow
-    from server_app.deploy.link.jobs import Jobs
     from server_app.run.naming import numbered
 
-    kit = read_link_kit(folder)
+    kit = read_submitting_kit(folder)
+    if isinstance(kit, SubmitterKit):
+        _run_at_remote_link(kit, keys, detach, attach, stop, overwrite)
+        return
     if stop:
-        Jobs(kit.jobs, kit.runs).ask_to_stop(stop)
+        follow.stop(kit, stop)
         left = f"; its results so far stay in {kit.runs / stop}" if (kit.runs / stop).exists() else ""
         typer.echo(f"asked the link to stop {stop}{left}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
     if not attach and (note := numbered(check(keys), job.name)):
         typer.echo(note, err=True)
-    again = f"bouquet run --link {folder} --attach {job.name}"
     if detach:
-        typer.echo(f"job {job.name} is {job.state}; watch it: {again}")
+        typer.echo(f"job {job.name} is {job.state}; watch it: {_again(folder, job.name)}")
         return
+    with _detaching(folder, job.name):
+        follow.follow(kit, job)
+
+
+def _run_at_remote_link(
+    kit: SubmitterKit, keys: dict[str, object], detach: bool, attach: str, stop: str, overwrite: bool
+) -> None:
+    """The same with a submitter's kit."""
+    from server_app.deploy.link import remote
+    from task.config.read import flatten
+
+    if overwrite:
+        raise ConfigError("--overwrite: expected it with the kit of the link itself; got a submitter's")
+    if stop:
+        remote.stop(kit, remote.find(kit, stop, "--stop"))
+        typer.echo(f"asked the link to stop {stop}")
+        return
+    if not attach:
+        check(keys)
+    job = remote.find(kit, attach, "--attach") if attach else remote.submit(kit, flatten(keys))
+    if detach:
+        typer.echo(f"job {job.name} is {job.state}; watch it: {_again(kit.path, job.name)}")
+        return
+    with _detaching(kit.path, job.name):
+        remote.follow(kit, job)
+
+
+def _again(folder: Path, name: str) -> str:
+    return f"bouquet run --link {folder} --attach {name}"
+
+
+@contextmanager
+def _detaching(folder: Path, name: str) -> Iterator[None]:
+    """Let Ctrl-C end the following of a job, which goes on."""
     try:
         with sigterm_is_ctrl_c():
-            follow.follow(kit, job)
+            yield
     except KeyboardInterrupt:
-        typer.echo(f"detached; job {job.name} continues. Watch it again: {again}", err=True)
+        typer.echo(f"detached; job {name} continues. Watch it again: {_again(folder, name)}", err=True)
         raise typer.Exit(exits.DETACHED) from None
 
 

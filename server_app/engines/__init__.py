@@ -1,1 +1,1 @@
-"""The engines that drive a run: Flower's simulation with forked workers, a local federation."""
+"""The engines that drive a run: a simulation with forked workers, a local federation."""

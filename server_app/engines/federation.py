@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.proxy import without_proxies
-from server_app.deploy.kits.kit import LARGEST, LinkKit, read_link_kit
+from server_app.deploy.kits.kit import LARGEST, LinkKit, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job
@@ -32,6 +34,7 @@ from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError
 from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
+from task.storage.locks import is_locked
 
 
 @dataclass
@@ -41,16 +44,30 @@ class Federation:
     kit: LinkKit  # the link's
     job: Job | None = None  # the run that was submitted
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)  # the commands, by name
+    nodes: list[str] = field(default_factory=list)  # those that are children of the command `nodes`
 
-    def start(self, name: str, *command: str) -> None:
+    def start(self, name: str, *command: str, module: str = "server_app.cli.main") -> None:
         """Start one of our commands; what it prints goes to ``<kits>/<name>.log``."""
         env = os.environ | without_proxies(os.environ) | {"PYTHONUNBUFFERED": "1"}
         with open(self._log(name), "ab", opener=private) as log:
             self.processes[name] = subprocess.Popen(
-                module_command("server_app.cli.main", *command),
+                module_command(module, *command),
                 cwd=APP_DIR, env=env, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, start_new_session=True,
             )  # fmt: skip
+
+    def start_nodes(self, nodes: Mapping[str, Sequence[str]]) -> None:
+        """Start nodes, given by name with their options, as children of one process, see `node`."""
+        given = [
+            {"name": name, "words": [str(self._kits / name), *options], "log": str(self._log(name))}
+            for name, options in nodes.items()
+        ]
+        self.start("nodes", json.dumps(given), module="server_app.cli.nodes")
+        self.nodes += nodes
+
+    def node(self, name: str) -> psutil.Process:
+        """Return the process of one of `nodes`, which has started."""
+        return psutil.Process(int(self._lock(name).read_text()))
 
     def run(self, keys: Mapping[str, Any]) -> None:
         """Submit a run by its run-config keys, without ``runs-dir``, and follow it to its end.
@@ -79,10 +96,13 @@ class Federation:
         for name, process in self.processes.items():
             if process.poll() is not None:
                 raise BouquetError(f"{name} ended with exit code {process.returncode}:\n{self.logs(name)}")
+        for name in self.nodes:
+            if self._lock(name).exists() and not is_locked(self._lock(name)):
+                raise BouquetError(f"{name} has ended:\n{self.logs(name)}")
 
     def logs(self, name: str = "") -> str:
-        """Return the ends of the logs of one of `processes`, or of all."""
-        names = [name] if name else list(self.processes)
+        """Return the ends of the logs of one of `processes` or `nodes`, or of all."""
+        names = [name] if name else [*self.processes, *self.nodes]
         files = [
             path for n in names for path in (self._log(n), *sorted((self._kits / n / "logs").glob("*.log")))
         ]
@@ -114,6 +134,9 @@ class Federation:
 
     def _log(self, name: str) -> Path:
         return self._kits / f"{name}.log"
+
+    def _lock(self, name: str) -> Path:
+        return read_node_kit(self._kits / name).lock
 
 
 @contextmanager
@@ -153,8 +176,7 @@ def federation(
         fed = Federation(read_link_kit(kits / "link"))
         try:
             fed.start("link", "link", str(kits / "link"))
-            for name, options in nodes.items():
-                fed.start(name, "node", str(kits / name), *options)
+            fed.start_nodes(nodes)
             _await_link(fed)
             try:
                 yield fed

@@ -1,6 +1,6 @@
-"""Run the app in Flower's simulation engine, in this process and workers forked from it.
+"""Simulate a federation: the ServerApp in this process, virtual nodes in workers forked from it.
 
-The ServerApp runs in the main thread, so that Ctrl-C reaches it; the engine in another.
+The ServerApp runs in the main thread, so that Ctrl-C reaches it.
 
 This module imports all that a run needs, torch included.
 """
@@ -8,6 +8,7 @@ This module imports all that a run needs, torch included.
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,9 @@ from server_app.takeout.result import RunResult
 from strategies.engine.arrival_log import ArrivalLog
 from task import trust
 from task.errors import ConfigError
-from task.flower.simulation import engine
+from task.flower.simulation import VirtualNodes
 from task.resolve.read import read_config
+from task.text import logger
 
 
 def available_cpus() -> int:
@@ -44,10 +46,10 @@ def simulate(
     The nodes only spread the work: results do not depend on their number. Flower's ``flwr run`` does the
     same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
-    With `nodes` = 0 there is a virtual SuperNode per CPU, so that every core trains, and at least the number
+    With `nodes` = 0 there is a virtual node per CPU, so that every core trains, and at least the number
     that secure aggregation needs. `fresh` says that this process has computed nothing in torch yet; otherwise
     workers of several threads are not forked from it. `watched` returns the grid that the ServerApp uses,
-    around the engine's. `order` is that in which updates arrived in a run on a link that is done again.
+    around the nodes' own. `order` is that in which updates arrived in a run on a link that is done again.
 
     Raises:
         ConfigError: They are too few for secure aggregation.
@@ -62,20 +64,22 @@ def simulate(
         raise ConfigError(f"--nodes: expected at least {least}, which secagg = true needs; got {nodes}")
     nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    threads = torch.get_num_threads()  # the evaluation in this process takes one
-    try:
+    with ExitStack() as ends:
+        ends.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        ends.callback(torch.set_num_threads, torch.get_num_threads())  # the evaluation here takes one
         prepare(config)  # before the workers, so that they inherit the opened data
         app_fn = partial(make_app, config, said=trust.words())
         checked = read_config(config)
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
-        with engine(app_fn, workers, nodes) as (grid, stop):
-            # The workers use all cores, so a concurrent evaluation would save nothing.
-            return RunResult(
-                run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, order=order)
-            )
-    finally:
-        logger.setLevel(level)
-        torch.set_num_threads(threads)
+        grid = VirtualNodes(workers.answer, nodes, workers.count)
+
+        def stop() -> None:
+            workers.terminate()  # first, so that nothing waits for their unfinished work
+            grid.close()
+
+        ends.callback(stop)
+        # The workers use all cores, so a concurrent evaluation would save nothing.
+        return RunResult(
+            run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, order=order)
+        )

@@ -1,5 +1,6 @@
 """Confine a run on a link to files of the link's kit."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,15 @@ def reply_limit() -> tuple[int, str]:
     """Return the bytes that a node's reply may have, and the file that says so; (0, "") outside of a link."""
     kit = os.environ.get(KIT)
     return (read_link_kit(kit).max_reply, str(Path(kit, CONFIG))) if kit else (0, "")
+
+
+def submitter_of(run: str) -> str:
+    """Return who submitted a run, by the name of its result folder; "" outside of a link's kit."""
+    kit = os.environ.get(KIT)
+    try:
+        return str(json.loads(Path(kit, "jobs", f"{run}.json").read_bytes())["submitter"]) if kit else ""
+    except (OSError, ValueError, KeyError, TypeError):  # it was not submitted as a job
+        return ""
 
 
 def confined(keys: Mapping[str, Any], kit: Path) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from server_app.results.folder import RunFolder
 from server_app.run.code_digests import code_of_run, expected_of_nodes
-from server_app.run.confined import reply_limit
+from server_app.run.confined import reply_limit, submitter_of
 from server_app.run.data_card import described, server_data
 from server_app.run.meaning import (
     agreed,
@@ -93,6 +93,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
     record["id"] = engine.run_id  # nodes know it if they were asked for sums of columns
+    record |= {"submitter": submitter} if (submitter := submitter_of(path.name)) else {}
     record |= {"code": code} if code else {}
     record |= moments_record(moments, dataset)
     record |= {"initial_model": asdict(model.loaded)} if model.loaded else {}

@@ -26,7 +26,7 @@ from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
 from task import timing
 from task.errors import AbsentError
-from task.flower.grid import ErrorCode, set_reply_to
+from task.flower.grid import ErrorCode
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire
@@ -252,7 +252,9 @@ class Exchange:
         if (sender := found.metadata.src_node_id) != node:
             return self._fail(order, node, ErrorCode.UNKNOWN, f"a reply of node {sender}")
         self._close(order)
-        set_reply_to(found, order.request.metadata.message_id)
+        if found.metadata.reply_to_message_id != order.request.metadata.message_id:  # it answers a copy
+            order.request.metadata.dst_node_id = node
+            return Message(found.content, reply_to=order.request)
         return found
 
     def _fail(self, order: _Order, node: int, code: int, why: str) -> Message:

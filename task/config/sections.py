@@ -69,7 +69,7 @@ class Section:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
-TABLES = ("breast-cancer", "csv", "npz")  # data sets whose columns a run can prepare
+TABLES = ("arrow", "breast-cancer", "csv", "npz")  # data sets whose columns a run can prepare
 _TABLE = When("dataset", TABLES)
 
 
@@ -79,7 +79,9 @@ class DataConfig(Section):
     dataset: str = knob("digits", "data set (see `bouquet data --list`)")
     data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
     cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
-    data_path: str = knob("", "file or folder for imagefolder, csv, npz; a node's own data-path overrides it")
+    data_path: str = knob(
+        "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
+    )
     num_classes: int = knob(
         0,
         "number of classes or labels; 0 = from the data; required if nodes' own data have class numbers only",

@@ -15,6 +15,7 @@ import numpy as np
 from task.config.paths import cache_dir, data_dir
 from task.config.sections import DataConfig, SyntheticConfig
 from task.datasets import cache, images
+from task.datasets.arrow import is_saved
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.catalogue import DATASETS, spec_of
 from task.datasets.columns import prepared
@@ -190,8 +191,10 @@ def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
 
 
 def _form(path: Path) -> str:
-    """Return in which form a node's own data are: imagefolder, npz or csv."""
+    """Return in which form a node's own data are: arrow, imagefolder, npz or csv."""
     if path.is_dir():
+        if is_saved(path) or any(map(is_saved, path.glob("*"))):
+            return "arrow"
         return "imagefolder" if images.has_pictures(path) else "csv"
     if path.suffix.lower() == ".npz":
         return "npz"

@@ -321,7 +321,7 @@ class Request:
     name: str  # of the data set
     data_dir: Path
     cache_dir: Path
-    data_path: str = ""  # file or folder of imagefolder, csv and npz
+    data_path: str = ""  # file or folder of the user's own data
     num_classes: int = 0  # 0 = from the data
     task: str = "auto"  # the task; "auto" = that of the targets
     num_clients: int = 0  # population K; 0 = the number of owners

@@ -13,6 +13,10 @@ DATASETS: dict[str, DatasetSpec] = {
         "Zhang, Zhao and LeCun 2015; train.csv and test.csv in <data-dir>/ag-news, for non-commercial use",
         "fasttext", words.locate_news, words.decode_news, text=True,
     ),
+    "arrow": DatasetSpec(
+        "your own Hugging Face data set: a folder of save_to_disk or flwr-datasets create",
+        "data-path", "mlp", hub.locate_folder, hub.decode_folder, own=True,
+    ),
     "breast-cancer": DatasetSpec(
         "569 tumours with 30 measures each: 10 means, 10 errors, 10 worsts; comes with scikit-learn",
         "Wolberg, Mangasarian, Street and Street 1995, UCI, CC BY 4.0; bundled with scikit-learn",

@@ -1,10 +1,12 @@
-"""Hugging Face data sets: ``hf:OWNER/NAME`` on the hub, or ``hf:/folder`` that ``save_to_disk`` wrote.
+"""Hugging Face data sets: of the hub, and folders that ``save_to_disk`` wrote.
 
 ============================  ===================================================================
 ``hf:mnist``                  a set of the hub
 ``hf:ylecun/mnist``           the same by its owner
 ``hf:nyu-mll/glue/cola``      one configuration of a set
 ``hf:/folder``, ``hf:./set``  what ``save_to_disk`` wrote; relative paths start at the working directory
+``arrow``                     the same at ``data-path``, also a node's own; or a folder of such folders, one
+                              for each owner, as ``flwr-datasets create`` makes it
 ============================  ===================================================================
 
 The label is the column ``label``, ``labels``, ``target``, ``targets`` or ``y``, else the only `ClassLabel`.
@@ -16,6 +18,8 @@ A folder is read again when its files change. A set of the hub is read once: wha
 where there is no network, until its folder is deleted.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,21 +27,27 @@ import numpy as np
 import numpy.typing as npt
 
 from task import trust
+from task.datasets.arrow import is_saved, saved_splits
 from task.datasets.base import Decoded, Request, Source, no_progress_thread
-from task.datasets.own import keys_of
+from task.datasets.folders import listed, visible
+from task.datasets.own import data_path, keys_of
 from task.datasets.parts import VALIDATION, part_of, test_part
-from task.datasets.pictures import PictureError, Stack, pixels_of
+from task.datasets.pictures import PictureError, Stack, opened
 from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
 from task.references import HUB, code_folder, package_of
+from task.storage.memory import available
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _NUMBERS = ("int", "uint", "float", "bool")
 _IDS = ("id", "idx", "index")  # numbers that are no input
 _TODO = (
-    "Rename or remove columns, write the set with save_to_disk(FOLDER) and name it hf:FOLDER; or return "
-    'arrays from a function of your own, dataset = "data:load"'
+    "Rename or remove columns, make classes of texts with class_encode_column, and write the set with "
+    'save_to_disk(FOLDER); or return arrays from a function of your own, dataset = "data:load"'
 )
+_SAVED = "a folder that save_to_disk of Hugging Face's datasets wrote"
+
+Splits = dict[str, Any]  # `datasets.Dataset` by the name of its split
 
 
 class _Roles(NamedTuple):
@@ -54,28 +64,95 @@ def locate(request: Request) -> Source:
     Raises:
         DataError: There is no such folder.
     """
-    keys = keys_of(request) | {"task": request.task}
     folder = _folder(request.name)
-    if folder is None:
-        return Source(keys=keys)
-    if not ((folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()):
-        raise DataError(
-            f'run-config key "dataset": expected a folder that save_to_disk of Hugging Face\'s datasets '
-            f"wrote; {local(folder)} is none"
+    if folder is not None and not is_saved(folder):
+        raise DataError(f'run-config key "dataset": expected {_SAVED}; {local(folder)} is none')
+    return Source(_files(folder) if folder else (), _keys(request))
+
+
+def locate_folder(request: Request) -> Source:
+    """Find the folder of a set, or in a folder those of its owners.
+
+    Raises:
+        DataError: There is none, or one of several owners where a node's own data are asked for.
+    """
+    folder = data_path(request)
+    if is_saved(folder):
+        return Source(_files(folder), _keys(request))
+    owners = sorted(p.name for p in folder.glob("*") if is_saved(p))
+    if not owners or request.owner:
+        got = (
+            f"the folders of {len(owners)} owners, such as {local(owners[0])}" if owners else "no such files"
         )
-    return Source(tuple(sorted(p for p in folder.rglob("*") if p.is_file())), keys)
+        raise DataError(f"{local(folder)}: expected {_SAVED}; got {got}")
+    others = [name for name in visible(sorted(p.name for p in folder.iterdir())) if name not in owners]
+    files = tuple(file for owner in owners for file in _files(folder / owner))
+    return Source(files, _keys(request) | {"owners": owners, "others": others})
+
+
+def _keys(request: Request) -> dict[str, Any]:
+    return keys_of(request) | {"task": request.task, "named": True}
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(p for p in folder.rglob("*") if p.is_file()))
 
 
 def decode(request: Request, source: Source) -> Decoded:
-    """Load the set, find its columns and check their values.
+    """Load a set of the hub, or of the folder that its name says, and check its columns and values.
 
     Raises:
         ConfigError: A file names the set, and the user does not.
         DataError: It cannot be loaded, or it is not clear what its columns are.
     """
-    key = f'run-config key "dataset": "{request.name}"'
     trust.packages_for("dataset", request.name, package_of(request.name))
-    splits = _loaded(request.name, key)
+    key, folder = f'run-config key "dataset": "{request.name}"', _folder(request.name)
+    splits = saved_splits(folder) if folder else _downloaded(request.name, key)
+    return _decoded(request, key, splits, request.name, paths=folder is None)
+
+
+def decode_folder(request: Request, source: Source) -> Decoded:
+    """Load a set of a folder, or those of several owners, and check columns and values.
+
+    Raises:
+        DataError: A set cannot be loaded, it is not clear what its columns are, or owners have others.
+    """
+    folder = data_path(request)
+    if "owners" not in source.keys:
+        return _decoded(request, local(folder), saved_splits(folder), str(folder))
+    sets = {owner: saved_splits(folder / owner) for owner in source.keys["owners"]}
+    splits, owners = _joined(local(folder), sets)
+    made = _decoded(request, local(folder), splits, str(folder), owners)
+    others = source.keys["others"]
+    note = f"{len(others)} files or folders are no data sets, and are left out: {listed(others)}"
+    return replace(made, notes=(*made.notes, *([note] if others else [])))
+
+
+def _joined(key: str, sets: dict[str, Splits]) -> tuple[Splits, list[str]]:
+    """Return the sets of several owners as one, and the owner of each training example."""
+    import datasets
+
+    first = next(iter(sets))
+    forms = {owner: {name: part.features for name, part in splits.items()} for owner, splits in sets.items()}
+    for owner, form in forms.items():
+        if form != forms[first]:
+            raise DataError(
+                f"{key}: expected the same splits and columns of all owners; those of {local(owner)} "
+                f"differ from those of {local(first)}. {_TODO}"
+            )
+    joined = {name: datasets.concatenate_datasets([s[name] for s in sets.values()]) for name in forms[first]}
+    return joined, [owner for owner, splits in sets.items() for _ in range(len(splits.get("train", ())))]
+
+
+def _decoded(
+    request: Request, key: str, splits: Splits, where: str, owners: Sequence[str] = (), *, paths: bool = False
+) -> Decoded:
+    """Find the columns of a set and check their values.
+
+    `owners` are of its training examples; `paths` says whether its pictures may be files that it names.
+    """
+    import datasets
+
     if "train" not in splits:
         raise DataError(f"{key}: expected a split train; got {local(', '.join(splits))}. {_TODO}")
     by_part = {part_of(name): name for name in splits if part_of(name)}
@@ -92,24 +169,36 @@ def decode(request: Request, source: Source) -> Decoded:
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, split in used.items():
         end = "" if name == "train" else "_test"
-        x = (_pictures if roles.picture else _numbers)(key, split, roles.inputs)
+        if empty := split.data.column(roles.label).null_count:
+            raise DataError(f"{key}: expected a label in each example of {name}; {empty} have none")
+        x = (
+            _pictures(key, split, roles.inputs[0], paths)
+            if roles.picture
+            else _numbers(key, split, roles.inputs)
+        )
         arrays[f"x{end}"] = x[:, None] if x.ndim == 1 else x
         arrays[f"y{end}"] = _numbers(key, split, (roles.label,))
-    if "client" in columns:
-        arrays["client"] = np.array([str(name) for name in splits["train"]["client"]])
+    if owners or "client" in columns:
+        arrays["client"] = np.array(list(owners) or [str(name) for name in splits["train"]["client"]])
+    if not roles.picture and all(isinstance(columns[n], datasets.Value) for n in roles.inputs):
+        arrays["columns"] = np.array(roles.inputs)
     names = tuple(getattr(columns[roles.label], "names", None) or ())
     if names and request.num_classes not in (0, len(names)):
         raise DataError(
             f'{key}: run-config key "num-classes": expected {len(names)}, the classes of column '
             f'"{local(roles.label)}", or 0; got {request.num_classes}'
         )
-    sized = Request(**(vars(request) | {"num_classes": request.num_classes or len(names)}))
-    made = from_arrays(sized, key, arrays)
+    made = from_arrays(replace(request, num_classes=request.num_classes or len(names)), key, arrays)
     inputs = ", ".join(roles.inputs if len(roles.inputs) < 5 else [*roles.inputs[:3], "..."])
-    about = f"{made.description}; inputs {inputs}; label {roles.label}"
-    return Decoded(
-        **(vars(made) | {"classes": names or made.classes, "description": about, "source": request.name})
-        | {"notes": (*filter(None, [note]), *made.notes)}
+    rest = [name for name in columns if name not in (*roles.inputs, roles.label, "client")]
+    notes = [note, f"{len(rest)} columns are not read: {listed(rest)}" if rest else ""]
+    return replace(
+        made,
+        classes=names or made.classes,
+        columns=(*made.columns[:-1], roles.label) if made.columns else (),
+        description=f"{made.description}; inputs {inputs}; label {roles.label}",
+        source=where,
+        notes=(*filter(None, notes), *made.notes),
     )
 
 
@@ -119,22 +208,14 @@ def _folder(name: str) -> Path | None:
     return code_folder() / Path(rest).expanduser() if rest.startswith(("/", ".", "~")) else None
 
 
-def _loaded(name: str, key: str) -> dict[str, Any]:
-    """Return the splits of a set by name."""
-    try:
-        import datasets
-    except ImportError as err:
-        raise DataError(
-            f"{key}: expected the package datasets; got {reason(err)}. pip install datasets"
-        ) from err
+def _downloaded(name: str, key: str) -> Splits:
+    """Return the splits of a set of the hub by name."""
+    import datasets
+
     no_progress_thread()
-    folder = _folder(name)
     try:
-        if folder is not None:
-            found = datasets.load_from_disk(str(folder))
-        else:
-            owner, *rest = name.removeprefix(HUB).split("/")
-            found = datasets.load_dataset("/".join([owner, *rest[:1]]), *rest[1:])
+        owner, *rest = name.removeprefix(HUB).split("/")
+        found = datasets.load_dataset("/".join([owner, *rest[:1]]), *rest[1:])
     except ConnectionError as err:
         raise DataError(
             f"{key}: it is not in the cache of this machine, and the hub cannot be reached: {local(err)}. "
@@ -189,7 +270,16 @@ def _dtype(feature: Any) -> str:
 
 def _numbers(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[Any]:
     """Return columns of numbers as one array, ``[N, len(names)]``; a single one as it is."""
-    rows = split.select_columns(list(names)).with_format("numpy")[:]
+    columns = split.select_columns(list(names))
+    bits = min(8 * np.dtype(_dtype(columns.features[name])).itemsize for name in names)
+    bits = 1 if any(_dtype(columns.features[name]) == "bool" for name in names) else bits
+    needs, free = 64 * columns.data.nbytes // bits, available()  # the library makes them numbers of 8 bytes
+    if needs > free:
+        raise DataError(
+            f"{key}: expected numbers that fit into the {free >> 20:,} MiB that are left on this machine; "
+            f"got {needs >> 20:,} MiB in {local(listed(names))}. Save fewer rows or columns"
+        )
+    rows = columns.with_format("numpy")[:]
     parts = [np.asarray(rows[name]) for name in names]
     for name, part in zip(names, parts, strict=True):
         if part.dtype.kind not in "fiub":
@@ -201,15 +291,21 @@ def _numbers(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[Any]:
     return np.stack(parts, axis=1) if len(parts) > 1 else parts[0]
 
 
-def _pictures(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+def _pictures(key: str, split: Any, name: str, paths: bool) -> npt.NDArray[np.uint8]:
     """Return a column of pictures as uint8 ``[N, H, W]`` if all are grey, else ``[N, 3, H, W]``."""
+    import datasets
+
+    mode = split.features[name].mode or ""
+    files = split.select_columns([name]).cast_column(name, datasets.Image(decode=False))
     stack = Stack(len(split))
-    for i, row in enumerate(split.select_columns(list(names))):
-        picture = row[names[0]]
-        if picture is None:
+    for i, row in enumerate(files):
+        content, path = (row[name] or {}).get("bytes"), (row[name] or {}).get("path")
+        if content is None and path and paths:
+            content = Path(path).read_bytes()
+        if content is None:  # a folder's path may lead anywhere
             raise DataError(f"{key}: expected a picture in each example; example {i} has none. {_TODO}")
         try:
-            stack.add(f"example {i}", pixels_of(picture), picture.mode)
+            stack.add(f"example {i}", *opened(content, mode))
         except PictureError as err:
             raise DataError(f"{key}: the picture of example {i} is {err.args[0]}. {_TODO}") from err
     if not len(split):

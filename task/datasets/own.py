@@ -1,4 +1,4 @@
-"""Common parts of csv, npz and imagefolder: data in the user's own files, pooled or of one node.
+"""Common parts of arrow, csv, npz and imagefolder: data in the user's own files, pooled or of one node.
 
 Without a test part, a tenth of the examples (of each owner's, drawn by seed) becomes the global test set.
 A node's data all belong to its client, so the test part is the client's own: the data's test part, or a share

@@ -40,8 +40,10 @@ class PictureError(ValueError):
     """A picture is not one that is read; the text says what it is and what to do."""
 
 
-def opened(data: bytes) -> tuple[npt.NDArray[np.uint8], str]:
+def opened(data: bytes, as_mode: str = "") -> tuple[npt.NDArray[np.uint8], str]:
     """Return the pixels of a picture file, ``[H, W]`` if it is grey, else ``[H, W, 3]``, and its mode.
+
+    It is converted to the mode `as_mode` of Pillow first; "" = it stays as it is.
 
     Raises:
         PictureError: It is damaged, or not of a form that is read.
@@ -58,7 +60,8 @@ def opened(data: bytes) -> tuple[npt.NDArray[np.uint8], str]:
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             image.load()
             if not deep and frames == 1:
-                return pixels_of(image), image.mode
+                shown = image.convert(as_mode) if as_mode else image
+                return pixels_of(shown), shown.mode
             mode = image.mode
     except PictureError:
         raise

@@ -4,18 +4,24 @@ import io
 import zipfile
 from pathlib import Path
 
+from task.errors import PACKAGES
+
 
 def build_bundle(folder: Path) -> bytes:
-    """Return an app's folder as the bundle that `flwr build` makes, compressed.
+    """Return the app's folder as the bundle that `flwr build` makes, compressed.
 
-    Flower stores the files as they are. A node that may run any app downloads the bundle before its first
-    message: at 256 kbit/s the stored one takes more than a minute.
+    Flower would look at every file of the folder, those of a ``.venv`` too, and stores files as they are. A
+    node that may run any app downloads the bundle before its first message: at 256 kbit/s the stored one
+    takes more than a minute.
     """
-    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.build import build_fab_from_files
 
+    paths = [folder / ".gitignore", folder / "pyproject.toml"]
+    paths += [path for package in PACKAGES for path in (folder / package).rglob("*")]
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
     packed = io.BytesIO()
     with (
-        zipfile.ZipFile(io.BytesIO(build_fab_from_disk(folder))) as stored,
+        zipfile.ZipFile(io.BytesIO(build_fab_from_files(files)[0])) as stored,
         zipfile.ZipFile(packed, "w") as archive,
     ):
         for file in stored.infolist():

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -26,7 +25,6 @@ __all__ = [
     "in_parts",
     "is_superlink_error",
     "parts",
-    "set_reply_to",
     "takes_parts",
 ]
 
@@ -46,11 +44,6 @@ def is_superlink_error(err: Exception) -> bool:
 def ends_the_run(err: Exception) -> bool:
     """Return whether an error means that the SuperLink is gone; otherwise it concerns one message."""
     return type(err).__module__.split(".")[0] == "httpx" or type(err).__name__ == "RunNotRunningException"
-
-
-def set_reply_to(reply: Message, message_id: str) -> None:
-    """Make a reply answer a different message than the one it was created for."""
-    reply.metadata.__dict__["_reply_to_message_id"] = message_id
 
 
 def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] | None:

@@ -164,15 +164,6 @@ def _refusal(found: Any, need: str) -> str:
     return "" if all(bound.get(name) == name for name in by_place) else ", ".join(signature.parameters)
 
 
-REPLY_TO = Use(
-    "the first answer to any copy of an order counts as the answer to the order.",
-    "a reply to a copy matches no message, and its client counts as lost.",
-    """
-        flwr.app.metadata.Metadata
-            _reply_to_message_id
-    """,
-)
-
 ERRORS = Use(
     "sending an order again that was lost, and no other; calling a SuperLink in trouble again.",
     "a lost order is not sent again, or a run goes on without its SuperLink.",
@@ -225,16 +216,7 @@ APP = Use(
     "`bouquet run --link` fails.",
     """
         flwr.cli.build
-            build_fab_from_disk(app)
-    """,
-)
-
-LOGGER = Use(
-    "lines in Flower's own log.",
-    "our lines are not shown.",
-    """
-        flwr.supercore.logger
-            LOGGER_NAME = 'flwr'
+            build_fab_from_files(files)
     """,
 )
 
@@ -260,81 +242,20 @@ PACKED = Use(
     """,
 )
 
-ENGINE = Use(
-    "Flower's simulation engine around our workers, without Ray.",
+SIMULATION = Use(
+    "messages of a simulation: who sends them, and their ids.",
     "`bouquet run` fails.",
     """
-        flwr.server.superlink.fleet.vce.vce_api
-            run_api
-            _register_nodes
-            _register_node_info_stores
-        flwr.server.superlink.fleet.vce.metrics
-            VceMetrics
-        flwr.server.superlink.fleet.vce.backend
-            Backend
-        flwr.server.superlink.fleet.vce.backend.Backend
-            build
-            num_workers
-            is_worker_idle
-            process_message
-            terminate
-        flwr.clientapp.client_app
-            ClientAppException
-        flwr.server.superlink.linkstate
-            LinkState
-            LinkStateFactory
-            InMemoryLinkState
-        flwr.server.superlink.linkstate.LinkStateFactory
-            state
-        flwr.server.superlink.linkstate.InMemoryLinkState
-            run_ids
-            task_store
-            store_message_ins
-            store_message_res
-            get_message_ins
-        flwr.server.superlink.linkstate.in_memory_linkstate
-            RunRecord
-        flwr.server.superlink.linkstate.utils
-            generate_rand_int_from_bytes
-        flwr.common.constant
-            RUN_ID_NUM_BYTES
-            TASK_ID_NUM_BYTES
-            SUPERLINK_NODE_ID
-        flwr.supercore.constant
-            FLWR_IN_MEMORY_DB_NAME
-            NOOP_FEDERATION_ID
-        flwr.supercore.object_store
-            ObjectStoreFactory
-        flwr.supercore.run
-            Run
-        flwr.supercore.run.Run
-            create_empty
         flwr.supercore.task_identity
             TaskIdentity
         flwr.supercore.task_identity.TaskIdentity
             run_id
             task_id
             node_id
-        flwr.superlink.federation
-            NoOpFederationManager
-        flwr.superlink.grid
-            InMemoryGrid
-        flwr.superlink.grid.InMemoryGrid
-            set_run
-        flwr.proto.task_pb2
-            Task
+        flwr.app.metadata.Metadata
+            _message_id
     """,
 )
 
-PACE = Use(
-    "messages that go round without the pauses of the simulation engine.",
-    "each round of a simulation takes a multiple of 0.1 s, and its end a second.",
-    """
-        flwr.server.superlink.fleet.vce.vce_api
-            add_messages_to_queue
-            Queue
-    """,
-)
-
-USES = (REPLY_TO, ERRORS, NODES, FETCHING, ARRAYS, HELD, PACKED, APP, LOGGER, ENGINE, PACE)
+USES = (ERRORS, NODES, FETCHING, ARRAYS, HELD, PACKED, APP, SIMULATION)
 DEGRADES = (FETCHING, ARRAYS, HELD, PACKED)  # where one does not fit, a run does as Flower does

@@ -1,151 +1,120 @@
-"""Flower's simulation engine, with our workers and without its pauses.
+"""The grid of a simulation: virtual nodes in this process, on Flower's public `Grid`.
 
-Flower's `run_simulation` is deprecated and has Ray as its only backend; this module does what it does around
-the engine.
+Flower's `run_simulation` is deprecated and has Ray as its only backend.
 """
 
+import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from queue import Queue
-from typing import Any, cast
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
 
-from flwr.app import Message
-from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import ClientAppException
-from flwr.common.constant import RUN_ID_NUM_BYTES, SUPERLINK_NODE_ID, TASK_ID_NUM_BYTES
-from flwr.proto.task_pb2 import Task
-from flwr.server.superlink.fleet.vce import vce_api
-from flwr.server.superlink.fleet.vce.backend import Backend
-from flwr.server.superlink.fleet.vce.metrics import VceMetrics
-from flwr.server.superlink.linkstate import InMemoryLinkState, LinkState, LinkStateFactory
-from flwr.server.superlink.linkstate.in_memory_linkstate import RunRecord
-from flwr.server.superlink.linkstate.utils import generate_rand_int_from_bytes
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.serverapp import Grid
-from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID
-from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.federation import NoOpFederationManager
-from flwr.superlink.grid import InMemoryGrid
 
 from task import timing
-from task.flower.names import PACE, changes
+from task.flower.grid import ErrorCode
+from task.text import logger
 
-__all__ = ["Backend", "ClientAppException", "engine"]
+SERVER = 1  # the ServerApp's node id; no virtual node has it
+Answer = Callable[[Message, Context], tuple[Message, Context]]
 
 
-@contextmanager
-def engine(
-    app_fn: Callable[[], ClientApp], backend: Backend, nodes: int
-) -> Iterator[tuple[Grid, Callable[[], None]]]:
-    """Run Flower's engine with `nodes` virtual nodes in a thread; yield the grid and a stop function.
+class VirtualNodes(Grid):
+    """Nodes whose messages are answered by a function, in threads.
 
-    The backend processes the messages, and is terminated at the end.
+    Node ids are random, as a SuperLink's are: no result may depend on them.
+
+    Args:
+        answer: Takes a message and the context of its node; returns the reply and the context to keep.
+        nodes: How many nodes there are.
+        at_once: How many messages are answered at the same time.
     """
-    run_id = generate_rand_int_from_bytes(RUN_ID_NUM_BYTES)
-    task_id = generate_rand_int_from_bytes(TASK_ID_NUM_BYTES)
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task_id, run_id, SUPERLINK_NODE_ID
-    flower_run = Run.create_empty(run_id)
-    flower_run.primary_task_id, flower_run.federation_id = task_id, NOOP_FEDERATION_ID
-    factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
-    state = cast(InMemoryLinkState, factory.state())
-    state.run_ids[run_id] = RunRecord(run=flower_run)
-    state.task_store[task_id] = Task(task_id=task_id, run_id=run_id)
-    pushed, arrived = threading.Event(), threading.Event()
-    vars(state).update(
-        store_message_ins=_telling(state.store_message_ins, pushed),
-        store_message_res=_telling(state.store_message_res, arrived),
-    )
-    mapping = vce_api._register_nodes(nodes, factory)
-    stores = vce_api._register_node_info_stores(mapping, flower_run)
-    grid = _Grid(factory, arrived)
-    grid.set_run(flower_run)
-    stopped = threading.Event()
 
-    def stop() -> None:
-        stopped.set()  # first, so that nothing waits for the workers' unfinished work
-        pushed.set()
-        backend.terminate()
+    def __init__(self, answer: Answer, nodes: int, at_once: int) -> None:
+        run = secrets.randbits(63)
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SERVER
+        self._answer = answer
+        self._contexts: dict[int, Context] = {}
+        while len(self._contexts) < nodes:
+            node, number = SERVER + 1 + secrets.randbits(63), len(self._contexts)
+            config: UserConfig = {"partition-id": number, "num-partitions": nodes}
+            self._contexts[node] = Context(run, node, config, RecordDict(), {})
+        self._replies: dict[str, Message] = {}  # by id of the message
+        self._arrived = threading.Event()
+        self._threads = ThreadPoolExecutor(at_once, "node")
 
-    thread = threading.Thread(
-        target=vce_api.run_api,
-        args=(app_fn, lambda: backend, mapping, factory, stores, stopped, VceMetrics()),
-    )
-    with _prompt(partial(_messenger, pushed=pushed)):
-        thread.start()
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Give messages to their nodes; return the ids of those whose node exists."""
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = name = str(uuid4())
+            if message.metadata.dst_node_id in self._contexts:
+                self._threads.submit(self._work, message)
+                ids.append(name)
+        return ids
+
+    def _work(self, message: Message) -> None:
+        head = message.metadata
+        if time.time() > head.created_at + head.ttl:
+            why = f"expected to be answered within {head.ttl:g} s; got a thread only later"
+            reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, why), reply_to=message)
+        else:
+            reply = self._answered(message)
+        self._replies[head.message_id] = reply
+        self._arrived.set()
+
+    def _answered(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
         try:
-            yield grid, stop
-        finally:
-            stop()
-            thread.join()
+            reply, self._contexts[node] = self._answer(message, self._contexts[node])
+        except Exception as err:  # it must not leave the message without an answer
+            logger.exception("a virtual node cannot answer")
+            return Message(Error(ErrorCode.UNKNOWN, f"{type(err).__name__}: {err}"), reply_to=message)
+        return reply
 
-
-def _telling(method: Callable[..., Any], event: threading.Event) -> Callable[..., Any]:
-    """Return the method, which then also sets the event."""
-
-    def told(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        finally:
-            event.set()
-
-    return told
-
-
-class _Grid(InMemoryGrid):
-    """Flower's grid, which knows when a reply is there."""
-
-    def __init__(self, factory: LinkStateFactory, arrived: threading.Event) -> None:
-        super().__init__(factory)
-        self._arrived = arrived
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages that are there, each once."""
+        found = (self._replies.pop(name, None) for name in message_ids)
+        return [reply for reply in found if reply is not None]
 
     def wait(self, timeout_s: float) -> None:
         """Return when a reply came since the last call, or after the time."""
         self._arrived.wait(timeout_s)
         self._arrived.clear()
 
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push messages and return their replies, those that came within `timeout` seconds."""
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
+        left, replies = set(self.push_messages(messages)), list[Message]()
+        while left and time.monotonic() < deadline:
+            self.wait(min(timing.REPLY_LATER_S, deadline - time.monotonic()))
+            found = self.pull_messages(left)
+            left -= {reply.metadata.reply_to_message_id for reply in found}
+            replies += found
+        return replies
 
-@contextmanager
-def _prompt(messenger: Callable[..., None]) -> Iterator[None]:
-    """Make the engine deliver messages, and end, without pauses.
+    def close(self) -> None:
+        """End the threads, once they have answered what they work on; no message is taken any longer."""
+        self._threads.shutdown(cancel_futures=True)
 
-    Flower's engine polls for new messages ten times a second, so a round lasts a multiple of 0.1 s however
-    little work it has, and its threads check once a second whether the run is over. Messenger and queues are
-    replaced by ones without these pauses; in a version of Flower with different internals they are not
-    replaced, and the pace stays.
-    """
-    if changes(PACE):
-        yield
-        return
-    theirs = {name: getattr(vce_api, name) for name in ("add_messages_to_queue", "Queue")}
-    vars(vce_api).update(add_messages_to_queue=messenger, Queue=_Queue)
-    try:
-        yield
-    finally:
-        vars(vce_api).update(theirs)
+    def set_run(self, run: Any) -> None:
+        """Do nothing: there is one run."""
 
+    @property
+    def run(self) -> Any:
+        """Not there: a simulation has no run of Flower's."""
+        raise NotImplementedError
 
-def _messenger(
-    state: LinkState,
-    queue: Queue[Message],
-    nodes_mapping: Mapping[int, int],
-    f_stop: threading.Event,
-    pushed: threading.Event,
-) -> None:
-    """Move the nodes' messages into the workers' queue when there are new ones, until the run is over."""
-    while not f_stop.is_set():
-        pushed.wait(timing.QUEUE_LOOK_S)
-        pushed.clear()
-        for node in nodes_mapping:
-            for message in state.get_message_ins(node_id=node, limit=None):
-                queue.put(message)
-
-
-class _Queue(Queue[Message]):
-    """A queue whose readers look up from waiting at least every `timing.QUEUE_LOOK_S`."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Message:
-        """Return the next message, or raise `Empty`, perhaps before the time is up."""
-        return super().get(block, timeout and min(timeout, timing.QUEUE_LOOK_S))
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Not there: Flower advises `Message` instead."""
+        raise NotImplementedError

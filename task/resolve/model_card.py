@@ -151,11 +151,14 @@ def card_of(
             numbered = names.classes == tuple(map(str, range(len(names.classes))))
             columns = (*map(str, names.columns), ", ".join(names.targets)) if names.columns else ()
             card = replace(card, columns=columns, classes=() if numbered else names.classes)
-        if config.data.dataset == "imagefolder":
+        kind = {"csv": "features", "imagefolder": "image"}.get(config.data.dataset, "")
+        if config.data.dataset == "arrow" and meaning is not None:
+            kind = meaning.parts.get("kind", "")
+        if kind == "image":
             # As every node scales pictures of its own.
             shift, divisor = PIXELS.get(config.data.pixels, PIXELS["centred"])
             return replace(card, kind="image", mean=(shift,) * shape[0], std=(divisor,) * shape[0])
-        return replace(card, kind="features" if config.data.dataset == "csv" else "")
+        return replace(card, kind=kind)
     of_data = ("kind", "scale", "mean", "std", "classes", "columns")
     return replace(card, **{k: getattr(dataset, k) for k in of_data})
 

@@ -17,6 +17,7 @@ from tests.bench import (
     deployed,
     encryption,
     folding,
+    patches,
     portable,
     readings,
     rounds,
@@ -66,6 +67,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "server-update": Benchmark(
         server_update.server_updates, tuple(f"server-update-{name}" for name in server_update.RULES)
     ),
+    "patches": Benchmark(patches.patches, patches.ROWS),
     "threads": Benchmark(rounds.threads, tuple(f"threads-{a}x{t}" for a, t in rounds.ACTORS_THREADS)),
     "portable": Benchmark(portable.cost, portable.ROWS),
     "stack": Benchmark(rounds.stack, tuple(f"stack-{n}" for n in rounds.STACKS)),

@@ -154,7 +154,8 @@ def scale(bench: Bench) -> Iterator[Row]:
     keys = KEYS | {"num-clients": count, "num-server-rounds": rounds, "run-name": "scale"}
     os.environ.update({name: bench.env[name] for name in ("BOUQUET_DATA", "BOUQUET_CACHE")})
     with fleet(count, runs) as (fed, online_s):
-        light, link, node = (fed.processes[n].pid for n in ("light", "link", f"node-{count - 1:02d}"))
+        light, link = (fed.processes[name].pid for name in ("light", "link"))
+        node = fed.node(f"node-{count - 1:02d}").pid
         others = {"others": light, "node": node, "node-parent": psutil.Process(node).children()[0].pid}
         others |= {f"worker-{i}": p.pid for i, p in enumerate(psutil.Process(light).children())}
         # The last sample is one round before the end, after which the ServerApp ends.
@@ -230,7 +231,7 @@ def population(bench: Bench) -> Iterator[Row]:
 
 def _held(family: Sequence[psutil.Process]) -> float:
     """Return the memory of a link and its nodes, MB, without the tasks that nodes happen to have."""
-    link, *nodes = family
-    every = {link.pid, *(p.pid for p in link.children(recursive=True))}
-    every |= {p.pid for node in nodes for p in (node, *node.children())}
+    link, parent = family
+    every = {link.pid, *(p.pid for p in link.children(recursive=True)), parent.pid}
+    every |= {p.pid for node in parent.children() for p in (node, *node.children())}
     return sum(proportional_bytes(pid) for pid in every) / 1e6

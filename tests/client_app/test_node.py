@@ -70,13 +70,22 @@ def test_a_node_with_its_own_data_refuses_another_client(tmp_path: Path) -> None
         node.data("ward-4", "train")
 
 
-@pytest.mark.parametrize("given", ["client-name", "data-path"])
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_name_without_data_or_data_without_a_name_is_refused(given: str, empty: bool) -> None:
-    (other,) = {"client-name", "data-path"} - {given}
-    config = {given: "x"} | ({other: ""} if empty else {})
-    with pytest.raises(ConfigError, match=f"both client-name and data-path, or neither; got only {given}"):
-        open_node(own("csv"), config)
+@pytest.mark.parametrize("path", [{}, {"data-path": ""}])
+def test_a_name_without_data_is_refused(path: dict[str, str]) -> None:
+    with pytest.raises(
+        ConfigError, match='expected data-path, the data of client "ward-3", with client-name'
+    ):
+        open_node(own("csv"), {"client-name": "ward-3", **path})
+
+
+@pytest.mark.parametrize("name", [{}, {"client-name": ""}])
+def test_data_without_a_name_are_of_a_client_named_by_the_node(tmp_path: Path, name: dict[str, str]) -> None:
+    """Two nodes whose clients have one name, of which the run would refuse both."""
+    write_csv(tmp_path / "ward.csv", 20)
+    ask = {"data-path": str(tmp_path / "ward.csv"), **name}
+    first, second = (registration_of(open_node(own("csv"), ask, node_id=i)) for i in (2**63 - 1, 7))
+    assert (first.clients, second.clients) == (("node-9223372036854775807",), ("node-7",))
+    assert first.pool != second.pool
 
 
 def test_own_data_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def test_a_run_names_no_folder_of_a_node(key: str, ward: dict[str, Any], tmp_pat
     assert theirs.exists() == (key != "data-dir")
 
 
+def test_data_alone_make_a_node_whose_client_has_flowers_id_as_its_name(ward: dict[str, Any]) -> None:
+    """Flower's Hub tells people to start a SuperNode with ``data-path="..."`` and nothing else."""
+    del ward["client-name"]
+    assert registration.read_registration(call(make_app(), CSV, ward)).clients == ("node-3",)
+
+
 def test_a_run_names_no_data_of_a_node(tmp_path: Path, ward: dict[str, Any]) -> None:
     (tmp_path / "shadow").write_text(f"{SECRET}\n")
     why = refused(call(make_app(), CSV | {"data-path": str(tmp_path / "shadow")}, {}))

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 from server_app.deploy.flower import control as module
 from server_app.deploy.flower import gate
-from server_app.deploy.flower.control import Control, LinkError
-from server_app.deploy.flower.gate import FLEET, Gate
+from server_app.deploy.flower.control import CONTROL, Control, LinkError, path_of
+from server_app.deploy.flower.gate import FLEET, LINK_CALLS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision
 from task.errors import ConfigError
@@ -141,6 +141,16 @@ def test_with_the_proof_flower_answers(client: Caller) -> None:
     assert answer.status_code == 200, answer.text
 
 
+def test_the_proof_opens_a_links_calls_and_no_others(app: FastAPI, client: Caller) -> None:
+    """A link never asks Flower to download an app, to log in elsewhere or to invite an account."""
+    named = {path_of(method.name) for method in CONTROL.methods}
+    assert named <= set(routes(app))  # as Flower's own commands name them
+    allowed = {path_of(name) for name in LINK_CALLS}
+    for path in sorted({*named, *routes(app), "/docs", "/openapi.json"} - allowed):
+        if not path.startswith(("/health", "/v1/runtime/", FLEET)):
+            assert client.post(path, headers=PROTOBUF | GOOD).status_code == 403, path
+
+
 def test_the_runtime_api_asks_for_its_own_proof(app: FastAPI, client: Caller) -> None:
     calls = [path for path in routes(app) if path.startswith("/v1/runtime/")]
     assert len(calls) > 15
@@ -222,7 +232,7 @@ def test_the_links_own_client_shows_the_proof_and_nothing_of_the_secret(
         return inner.send(request)
 
     control = Control(kit)
-    monkeypatch.setattr(control._client._client, "send", send)
+    monkeypatch.setattr(control.calls._client, "send", send)
     assert control.nodes() == []
     number = control.register("ward", module.public_key(kit.node_keys["ward"]))
     assert [(node.id, node.name) for node in control.nodes()] == [(number, "ward")]
@@ -238,7 +248,7 @@ def test_a_client_with_another_secret_waits_for_the_right_one(
     """A job must not fail for good since the secret was replaced while the link ran."""
     inner = Caller(Gate(app))
     control = Control(kit)
-    monkeypatch.setattr(control._client._client, "send", lambda request, **more: inner.send(request))
+    monkeypatch.setattr(control.calls._client, "send", lambda request, **more: inner.send(request))
     with pytest.raises(LinkError, match=r"401.*superexec\.secret"):
         control.start(b"", {})
 

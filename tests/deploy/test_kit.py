@@ -162,8 +162,12 @@ def test_a_short_secret_is_refused_and_not_shown(kits: Path) -> None:
     ("old", "new", "says"),
     [
         ('kind = "link"', "kind = link", "expected a TOML file; got one with an error"),
-        ('kind = "link"', 'kind = "server"', '"kind": expected "link" or "node"; got \'server\''),
-        ('kind = "link"', "", '"kind": expected "link" or "node"; got None'),
+        (
+            'kind = "link"',
+            'kind = "server"',
+            '"kind": expected "link", "node" or "submitter"; got \'server\'',
+        ),
+        ('kind = "link"', "", '"kind": expected "link", "node" or "submitter"; got None'),
         ("max-rate = 1200", "max-rates = 120", 'Did you mean "max-rate"?'),
         ("max-rate = 1200", "max-rate = 0", '"max-rate": expected at least 1; got 0'),
         ("max-runs = 4", "max-runs = 0", '"max-runs": expected at least 1; got 0'),

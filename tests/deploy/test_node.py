@@ -185,7 +185,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def made(kit: NodeKit) -> Any:
     """A node whose exchange does not run and whose link is at port 9."""
     kit.state.mkdir()
-    it = node._NodeProcess(kit, Options(), SimpleNamespace())  # type: ignore[arg-type]
+    it = node._NodeProcess(kit, Options(), SimpleNamespace(add=lambda child: None))  # type: ignore[arg-type]
     it.loop.client = SimpleNamespace(heard=0.0, redial=lambda: None)  # type: ignore[assignment]
     it.probe = FakeProbe()  # type: ignore[assignment]
     return it

@@ -49,7 +49,7 @@ def test_ctrl_c_ends_a_federation_and_writes_the_result_when_none_of_its_process
     commands = {}
 
     def sleep(module: str, *command: str) -> list[str]:
-        commands[command[0]] = command
+        commands[module] = command
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
     def leave(fed: engine.Federation) -> None:
@@ -68,8 +68,9 @@ def test_ctrl_c_ends_a_federation_and_writes_the_result_when_none_of_its_process
 
     with pytest.raises(KeyboardInterrupt):
         stop()
-    assert {"link", "node"} == commands.keys()
-    assert commands["node"][2:] == ("--partition", "0/1")
+    assert {"server_app.cli.main", "server_app.cli.nodes"} == commands.keys()
+    (node,) = json.loads(commands["server_app.cli.nodes"][0])
+    assert node["words"][1:] == ["--partition", "0/1"]
     assert json.loads((stopped / "result.json").read_text())["stopped"] == "by the user"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.table import Table
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from server_app.cli.catalogue import card, example
@@ -32,6 +33,17 @@ def shown(*arguments: str, width: int = 80) -> str:
 def test_the_version_is_said() -> None:
     """`bouquet --version` was no such option."""
     assert shown("--version").startswith("bouquet ")
+
+
+def test_every_option_and_argument_has_a_help_text() -> None:
+    """Under click 8.5, typer 0.20 showed nothing next to positional arguments."""
+
+    def bare(command: Any, path: str) -> list[str]:
+        if hasattr(command, "commands"):
+            return [x for name, one in command.commands.items() for x in bare(one, f"{path} {name}")]
+        return [f"{path}: {one.name}" for one in command.params if not getattr(one, "help", None)]
+
+    assert not bare(get_command(app), "bouquet")
 
 
 def test_a_card_has_paper_knobs_and_an_example() -> None:

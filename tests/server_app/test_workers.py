@@ -16,7 +16,7 @@ import psutil
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import ClientAppException
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.engines.workers import Workers
@@ -58,7 +58,7 @@ def ask(workers: Workers, context: Context | None = None, **config: str | float)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
     content = RecordDict({"config": ConfigRecord(dict(config))})
     message = Message(content, dst_node_id=5, message_type="train")
-    return workers.process_message(message, context or Context(7, 5, {}, RecordDict(), {}))
+    return workers.answer(message, context or Context(7, 5, {}, RecordDict(), {}))
 
 
 def pid_of(reply: Message) -> int:
@@ -74,7 +74,7 @@ def until(true: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 def test_another_process_answers_and_the_nodes_context_comes_back_changed() -> None:
     with started(1) as workers:
-        assert (workers.num_workers, workers.is_worker_idle()) == (1, True)
+        assert workers.count == 1
         reply, context = ask(workers)
         again, context = ask(workers, context)
         assert pid_of(reply) == pid_of(again) != os.getpid()
@@ -91,19 +91,24 @@ def test_messages_are_answered_side_by_side() -> None:
     assert other["began"] < one["ended"]  # type: ignore[operator]
 
 
-def test_what_the_app_raises_comes_back_with_the_workers_traceback() -> None:
+def test_what_the_app_raises_is_an_error_reply_and_its_traceback_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = Context(7, 5, {}, RecordDict(), {})
     with started(1) as workers:
-        with pytest.raises(ClientAppException, match="refused ward-3") as caught:
-            ask(workers, **{"raise": "ward-3"})
-        assert "in train" in str(caught.value.__cause__)
+        reply, context = ask(workers, before, **{"raise": "ward-3"})
+        assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        assert reply.error.reason.startswith("ValueError: refused ward-3 (test_workers.py, line ")
+        assert context is before
         assert not ask(workers)[0].has_error()
+    assert "in train\n" in caplog.text
 
 
 def test_a_worker_that_is_killed_at_work_is_answered_for_and_replaced() -> None:
     with started(1) as workers, ThreadPoolExecutor(1) as pool:
         victim = pid_of(ask(workers)[0])
         answer = pool.submit(ask, workers, sleep=60)
-        assert until(lambda: not workers.is_worker_idle())
+        assert until(workers._idle.empty)
         time.sleep(0.1)
         os.kill(victim, signal.SIGKILL)
         reply, _ = answer.result(timeout=10)
@@ -128,7 +133,7 @@ def test_the_end_does_not_wait_for_a_worker_at_work() -> None:
     with started(1) as workers, ThreadPoolExecutor(1) as pool:
         pid = pid_of(ask(workers)[0])
         answer = pool.submit(ask, workers, sleep=60)
-        assert until(lambda: not workers.is_worker_idle())
+        assert until(workers._idle.empty)
         began = time.perf_counter()
         workers.terminate()
         reply, _ = answer.result(timeout=10)

@@ -128,8 +128,8 @@ def test_a_node_without_a_key_is_back_under_a_new_id_and_its_ghost_is_not_asked(
     keep = run(grid, rounds=3)
     assert hashes(keep)[:3] == undisturbed
     assert ghost in grid.contexts  # the SuperLink lists it to the end
-    asked = [m.metadata.dst_node_id for m in grid.sent if m.metadata.message_type == "train"]
-    assert asked.count(ghost) == 1
+    orders = [m.metadata.message_id for m in grid.sent if m.metadata.message_type == "train"]
+    assert [grid.pulled[order] for order in orders].count(ghost) == 1
     assert [row["population"] for row in keep.rows[1:]] == [3, 3, 3]
 
 

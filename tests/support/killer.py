@@ -5,9 +5,11 @@ from __future__ import annotations
 _MODULE = """
 import importlib.abc, importlib.machinery, os, pathlib, signal, sys
 
-KIT = pathlib.Path(os.environ.get("FLWR_HOME", "/")).parent
+KIT = None
 {is_due}
 def kill(stage, server_round):
+    global KIT
+    KIT = pathlib.Path(os.environ["FLWR_HOME"]).parent  # of this node: what it was forked from has none
     if is_due(stage, server_round):
         import psutil
         warm = psutil.Process(os.getppid())

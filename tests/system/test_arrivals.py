@@ -125,7 +125,7 @@ def test_fedasync_takes_real_arrivals_without_a_killed_node_and_replays_to_the_s
         return job is not None and job.ended
 
     until(lambda: len(events("step")) >= 3)
-    node = fed.processes["node-3"]
+    node = fed.node("node-3")
     node.kill()
     node.wait()
     until(lambda: events("lost") or ended())

@@ -1,4 +1,4 @@
-"""The same run in Flower's simulation and over gRPC: the same clients and, round by round, the same bytes.
+"""The same run in the simulation and over gRPC: the same clients and, round by round, the same bytes.
 
 By the commands that a user types.
 """

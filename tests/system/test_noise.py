@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,8 @@ def test_a_killed_node_knows_what_it_has_spent_and_keeps_to_its_owners_ceiling(t
     runs = tmp_path / "runs"
     with federation({n: ["--partition", f"{i}/4"] for i, n in enumerate(NODES)}, runs) as fed:
         fed.run({**KEYS, **NOISE, "run-name": "first"})
-        d, kit = fed.processes["d"], fed.kit.path.parent / "d"
-        os.kill(d.pid, signal.SIGKILL)
+        d, kit = fed.node("d"), fed.kit.path.parent / "d"
+        d.kill()
         d.wait()
         most = at_the_node([Z], DELTA) + 0.01
         text = (kit / "kit.toml").read_text().replace("max-epsilon = 0.0", f"max-epsilon = {most}")

@@ -190,8 +190,9 @@ def test_a_lost_party_is_named_and_the_run_goes_on_when_it_is_back(
     fed: Federation, files: dict[str, Path]
 ) -> None:
     write_parties(files)
-    fed.processes["bob"].terminate()
-    fed.processes.pop("bob").wait()
+    bob = fed.node("bob")
+    bob.terminate()
+    bob.wait()
     job = follow.submit(fed.kit, PARTIES | {"run-name": "lost", "min-nodes": 2})
     deadline = time.monotonic() + 200
     while "bob" not in (why := reason(fed, "lost")):
@@ -274,8 +275,9 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(
     assert written("late", "config.json") > written("all", "result.json")  # which was first for cyd
     submit("late-alone", nodes="cyd")
     until(lambda: job("late-alone").ended)
-    fed.processes["cyd"].terminate()
-    fed.processes.pop("cyd").wait()
+    cyd = fed.node("cyd")
+    cyd.terminate()
+    cyd.wait()
     # On what is left; without a schedule its rounds are the first of the longer run.
     submit("pair-alone", **{"min-nodes": 2, "min-replies": 2})
     until(lambda: job("pair-alone").ended)

@@ -46,14 +46,14 @@ def simulated(keys: dict[str, Any], runs: Path) -> Path:
 
 def deployed(keys: dict[str, Any], runs: Path) -> Path:
     """Run keys on a node with this processor's kernels and one with those of a lesser one."""
-    start = engine.Federation.start
 
-    def unlike(self: engine.Federation, name: str, *command: str) -> None:
-        with patch.dict(os.environ, LESSER if name == "lesser" else {}):
-            start(self, name, *command)
+    def unlike(self: engine.Federation, nodes: dict[str, list[str]]) -> None:
+        for name, options in nodes.items():
+            with patch.dict(os.environ, LESSER if name == "lesser" else {}):
+                self.start(name, "node", str(self.kit.path.parent / name), *options)
 
     shares = {"own": ["--partition", "0/2"], "lesser": ["--partition", "1/2"]}
-    with patch.object(engine.Federation, "start", unlike), engine.federation(shares, runs) as fed:
+    with patch.object(engine.Federation, "start_nodes", unlike), engine.federation(shares, runs) as fed:
         fed.run({**keys, "run-name": "deployed"})
     return runs / "deployed"
 

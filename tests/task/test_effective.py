@@ -56,7 +56,7 @@ CHECKS = tuple(
         ({"dirichlet-alpha": 0.1}, '"dirichlet-alpha".*partition one of "dirichlet"'),
         ({"partition": "bootstrap", "classes-per-client": 3}, '"classes-per-client".*"bootstrap"'),
         ({"synthetic.alpha": 0.5}, '"synthetic.alpha".*dataset = "synthetic"'),
-        ({"data-path": "mine.csv"}, '"data-path".*dataset one of "csv", "imagefolder", "npz"'),
+        ({"data-path": "mine.csv"}, '"data-path".*dataset one of "arrow", "csv", "imagefolder", "npz"'),
         ({"select.pace": 0.1, "selection": "fedcs"}, '"select.pace".*selection = "oort".*"fedcs"'),
         ({"attack.scale": 3.0, "attack.kind": "min-max"}, '"attack.scale".*attack.kind = "min-max"'),
         *(

@@ -223,7 +223,7 @@ def test_own_labels_must_be_numbers_below_num_classes(tmp_path):
         own("csv", path)
     with pytest.raises(ConfigError, match=r'"num-classes": expected the number of classes'):
         own("csv", path, num_classes=0)
-    with pytest.raises(ConfigError, match=r'"dataset": .*one of csv, imagefolder, npz; got "digits"'):
+    with pytest.raises(ConfigError, match=r'"dataset": .*one of arrow, csv, imagefolder, npz; got "digits"'):
         own("digits", path)
 
 

@@ -25,17 +25,23 @@ from typing import Any
 
 from flwr.app import Error, Metadata
 from flwr.app.message import make_message
-from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import ErrorCode
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS, NodeStatus
-from flwr.supercore.date import now
+from flwr.supercore.constant import NodeStatus
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
-from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
 from server_app.deploy.flower import objects
 from server_app.deploy.flower.inbox import Arrivals
+from server_app.deploy.flower.protocol import (
+    HEARTBEAT_PATIENCE,
+    PUSH_SESSION_S,
+    SUPERLINK_NODE_ID,
+    now,
+    signed,
+    unsigned,
+)
 from server_app.deploy.flower.records import Records
 from server_app.deploy.flower.replacing import replace
 from task import timing
@@ -105,13 +111,13 @@ class Delivery(Records):
                 select(
                     MessageIns.run_id, MessageIns.dst_node_id, MessageIns.group_id, MessageIns.message_type,
                     MessageIns.created_at, MessageIns.ttl,
-                ).where(MessageIns.message_id == order, MessageIns.dst_node_id == uint64_to_int64(node))
+                ).where(MessageIns.message_id == order, MessageIns.dst_node_id == signed(node))
             ).one_or_none()  # fmt: skip
         if row is None:
             return
         created = now().timestamp()
         metadata = Metadata(
-            run_id=int64_to_uint64(row.run_id), message_id="", src_node_id=int64_to_uint64(row.dst_node_id),
+            run_id=unsigned(row.run_id), message_id="", src_node_id=unsigned(row.dst_node_id),
             dst_node_id=SUPERLINK_NODE_ID, reply_to_message_id=order, group_id=row.group_id,
             created_at=created, ttl=row.created_at + row.ttl - created, message_type=row.message_type,
         )  # fmt: skip
@@ -134,7 +140,7 @@ class Delivery(Records):
                 select(ObjectPushSession.session_id, MessageRes.reply_to_message_id)
                 .join(ObjectPushSessionRoot, ObjectPushSessionRoot.session_id == ObjectPushSession.session_id)
                 .join(MessageRes, MessageRes.message_id == ObjectPushSessionRoot.root_object_id)
-                .where(MessageRes.src_node_id == uint64_to_int64(node), ObjectPushSession.pending_count > 0)
+                .where(MessageRes.src_node_id == signed(node), ObjectPushSession.pending_count > 0)
             ).all()
         return [(str(session_id), str(order)) for session_id, order in found]
 
@@ -147,7 +153,7 @@ class Delivery(Records):
                 .join(root, root.root_object_id == order.message_id)
                 .join(ObjectPushSession, ObjectPushSession.session_id == root.session_id)
                 .where(
-                    order.dst_node_id == uint64_to_int64(node),
+                    order.dst_node_id == signed(node),
                     order.delivered_at == "",
                     order.created_at > now().timestamp() - timing.PARTS_S,
                     ObjectPushSession.pending_count > 0,
@@ -165,7 +171,7 @@ class Delivery(Records):
     def keep_uploads(self, node: int) -> None:
         """Keep a node's uploads alive after a sign of life: one part may take long on a slow line."""
         if sessions := self.arrivals.uploads(node):
-            later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+            later = now() + timedelta(seconds=PUSH_SESSION_S)
             upload = ObjectPushSession
             with self.state.session() as session:
                 session.execute(
@@ -228,7 +234,7 @@ class Delivery(Records):
                 .join(upload, upload.session_id == root.session_id, isouter=True)
                 .where(
                     order.message_id.in_(orders),
-                    order.run_id == uint64_to_int64(run),
+                    order.run_id == signed(run),
                     order.created_at + order.ttl > now().timestamp(),
                     Node.status != NodeStatus.UNREGISTERED,
                     Node.online_until >= now().timestamp(),
@@ -292,7 +298,7 @@ class Delivery(Records):
         )
         with objects.sql(self.state) as run:
             row = run(found, (order,)).first()
-        return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
+        return (unsigned(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def recall(self, node: int) -> None:
         """Tell the node's inbox what an earlier process delivered."""
@@ -330,7 +336,7 @@ class Delivery(Records):
                     self.state.object_store.delete(reply)
 
     def _forget_the_future(self) -> None:
-        upload, latest = ObjectPushSession, now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+        upload, latest = ObjectPushSession, now() + timedelta(seconds=PUSH_SESSION_S)
         online = now().timestamp() + HEARTBEAT_PATIENCE * Node.heartbeat_interval
         with self.state.session() as session:
             session.execute(update(Node).where(Node.online_until > online + 1).values(online_until=online))

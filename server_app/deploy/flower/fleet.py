@@ -8,7 +8,6 @@ from typing import Any
 from zipfile import BadZipFile
 
 import grpc
-from flwr.common.constant import PUBLIC_KEY_HEADER
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -26,9 +25,9 @@ from flwr.proto.message_pb2 import (
 )
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
-from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
 
 from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
+from server_app.deploy.flower.protocol import PUBLIC_KEY_HEADER, header
 from server_app.deploy.flower.records import Records
 from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from server_app.deploy.host.host import APP_HEADER, PLACE_HEADER
@@ -72,15 +71,15 @@ class CheckedFleet(FleetServicer):
         once if it comes from the place of the earlier one, since there only one process at a time has the
         node's kit.
         """
-        if request.public_key != get_metadata_bytes(context.invocation_metadata(), PUBLIC_KEY_HEADER):
+        if request.public_key != header(context.invocation_metadata(), PUBLIC_KEY_HEADER, bytes):
             raise RefusedCallError(
                 "expected the public key that signed this call; got another", grpc.StatusCode.UNAUTHENTICATED
             )
         node = self._records.state.get_node_id_by_public_key(request.public_key)
         if node is not None:
-            self._check_app(node, get_metadata_str(context.invocation_metadata(), APP_HEADER) or "")
+            self._check_app(node, header(context.invocation_metadata(), APP_HEADER, str) or "")
             known = self._limiter.sender(node, request.public_key)
-            place = get_metadata_str(context.invocation_metadata(), PLACE_HEADER)
+            place = header(context.invocation_metadata(), PLACE_HEADER, str)
             if time.monotonic() - known.heard > timing.DEAD_NODE_S or (place and place == known.place):
                 self._records.state.deactivate_node(node)
         response = super().ActivateNode(request, context)
@@ -119,7 +118,7 @@ class CheckedFleet(FleetServicer):
     def GetFab(self, request: GetFabRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node a run's app: no more than its list of files if it runs the installed app only."""
         response = super().GetFab(request, context)
-        if get_metadata_str(context.invocation_metadata(), APP_HEADER):
+        if header(context.invocation_metadata(), APP_HEADER, str):
             with suppress(KeyError, BadZipFile, RefusedError):  # the node says what is wrong with it
                 response.fab.content = listing(response.fab.content)
         return response

@@ -18,19 +18,10 @@ import flwr.app
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
     load_ssh_private_key,
 )
 from flwr.app import Error
-from flwr.common.constant import (
-    PUBLIC_KEY_HEADER,
-    SIGNATURE_HEADER,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-    ErrorCode,
-)
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
@@ -52,6 +43,14 @@ from flwr.proto.run_pb2 import GetRunRequest, Run
 from google.protobuf.message import DecodeError
 
 from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
+from server_app.deploy.flower.protocol import (
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+    write_public_key,
+)
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
@@ -107,7 +106,7 @@ class FleetClient:
         self._place, self._app = place, {APP_HEADER: app} if app else {}
         self._dial = partial(TRANSPORTS[transport], address, authority.read_bytes(), name)
         self._key = _read_key(key)
-        self._public = self._key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self._public = write_public_key(self._key.public_key())
         self._node = Node()
         self._lock = threading.Lock()
         self._stamped = datetime.datetime.min.replace(tzinfo=datetime.UTC)

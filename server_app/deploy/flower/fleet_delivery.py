@@ -7,11 +7,11 @@ import grpc
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import PullObjectRequest
-from flwr.supercore.utils import get_metadata_str
 
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.fleet import CheckedFleet
 from server_app.deploy.flower.inbox import Inbox
+from server_app.deploy.flower.protocol import header
 from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import HOLD_HEADER
 from task import timing
@@ -92,13 +92,13 @@ class Fleet(CheckedFleet):
 
 def _in_parts(context: grpc.ServicerContext) -> bool:
     """Return whether a call is for several objects."""
-    return bool(get_metadata_str(context.invocation_metadata(), PARTS_HEADER))
+    return bool(header(context.invocation_metadata(), PARTS_HEADER, str))
 
 
 def _hold(context: grpc.ServicerContext) -> float:
     """Return for how many seconds to hold a call."""
     try:
-        wanted = float(get_metadata_str(context.invocation_metadata(), HOLD_HEADER) or 0)
+        wanted = float(header(context.invocation_metadata(), HOLD_HEADER, str) or 0)
     except ValueError:
         return 0.0
     return min(wanted, timing.HELD_S) if wanted > 0 else 0.0

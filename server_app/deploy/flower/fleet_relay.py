@@ -23,19 +23,24 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import h11
 import uvicorn
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from server_app.deploy.flower.fleet_transport import FLEET, NAME, OPTIONS, STATUSES, TYPE, S, in_grpc, in_http
 from server_app.deploy.flower.limits import CONCURRENT, FRAME_BYTES, SMALL_BYTES
+from server_app.deploy.flower.protocol import (
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    is_signed,
+    read_public_key,
+)
 from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.parsing import read_address
@@ -91,11 +96,20 @@ class _Listener(socket.socket):
         return made, address
 
 
-class _AnswerError(Exception):
+class AnswerError(Exception):
     """A call that is answered with an error: HTTP's status, and Flower's ``code`` and ``extra``, if any."""
 
     def __init__(self, status: int, text: str, **more: Any) -> None:
         self.answer = JSONResponse({"detail": text, **more}, status, {"connection": "close"})
+
+
+class Served(Protocol):
+    """An application on such a port."""
+
+    serving: set[Address]  # connections on which a call is being served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
 
 
 class Relay:
@@ -115,19 +129,19 @@ class Relay:
         """Answer one call."""
         try:
             answer: Response = Response(await self._serve(scope, receive), media_type=TYPE)
-        except _AnswerError as err:
+        except AnswerError as err:
             answer = err.answer
         await answer(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive) -> bytes:
         call = self._calls.get(scope["path"])
         if call is None or scope["method"] != "POST":
-            raise _AnswerError(404, "expected a POST of a call of the Fleet API, /v1/fleet/...; got another")
+            raise AnswerError(404, "expected a POST of a call of the Fleet API, /v1/fleet/...; got another")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in scope["headers"]}
         metadata = _metadata(headers)
         key = metadata.get(PUBLIC_KEY_HEADER)
         with self._room(size := _size(headers), key, metadata):
-            body = await _read(receive, size)
+            body = await read_body(receive, size)
             self.serving.add(client := tuple(scope["client"]))
             try:
                 answer = await _unless_gone(call(body, metadata=list(metadata.items())), receive)
@@ -147,7 +161,7 @@ class Relay:
             yield
             return
         if key not in self._accepted or not _is_signed(metadata) or self._large[key] >= CONCURRENT:
-            raise _AnswerError(
+            raise AnswerError(
                 503,
                 f"expected at most {SMALL_BYTES} bytes, or a signed call of a connected node, at "
                 f"most {CONCURRENT} at a time; got {size} bytes. Try again",
@@ -171,7 +185,7 @@ def _metadata(headers: dict[str, str]) -> dict[str, str | bytes]:
                     raise ValueError
                 found[name] = value
     except ValueError:
-        raise _AnswerError(
+        raise AnswerError(
             401,
             f"header {plain(name)}: expected letters, digits and -_. in the name and printable ASCII in the "
             "value, of a key or signature base64",
@@ -182,9 +196,9 @@ def _metadata(headers: dict[str, str]) -> dict[str, str | bytes]:
 def _size(headers: dict[str, str]) -> int:
     size = int(headers.get("content-length", -1))
     if size < 0:
-        raise _AnswerError(411, "expected the header Content-Length; got none")
+        raise AnswerError(411, "expected the header Content-Length; got none")
     if size > FRAME_BYTES:
-        raise _AnswerError(413, f"expected at most {FRAME_BYTES} bytes of a call; got {size}")
+        raise AnswerError(413, f"expected at most {FRAME_BYTES} bytes of a call; got {size}")
     return size
 
 
@@ -192,21 +206,25 @@ def _is_signed(metadata: dict[str, Any]) -> bool:
     stamp, signature = metadata.get(TIMESTAMP_HEADER), metadata.get(SIGNATURE_HEADER)
     if not stamp or not signature:
         return False
-    key = bytes_to_public_key(metadata[PUBLIC_KEY_HEADER])
-    return bool(verify_signature(key, stamp.encode("ascii"), signature))
+    return is_signed(read_public_key(metadata[PUBLIC_KEY_HEADER]), stamp.encode("ascii"), signature)
 
 
-async def _read(receive: Receive, size: int) -> bytes:
+async def read_body(receive: Receive, size: int) -> bytes:
+    """Return the body of a call.
+
+    Raises:
+        AnswerError: It comes too slowly, or not at all.
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(timing.FIRST_REQUEST_S + size / SLOWEST):
             while len(body) < size:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise _AnswerError(408, "the connection ended")
+                    raise AnswerError(408, "the connection ended")
                 body += message["body"]
     except TimeoutError:
-        raise _AnswerError(408, f"expected {SLOWEST} bytes/s or more of a call; got fewer") from None
+        raise AnswerError(408, f"expected {SLOWEST} bytes/s or more of a call; got fewer") from None
     return bytes(body)
 
 
@@ -224,13 +242,13 @@ async def _unless_gone(call: Any, receive: Receive) -> bytes:
     except asyncio.CancelledError:
         if not watch.done():
             raise
-        raise _AnswerError(408, "the connection ended") from None
+        raise AnswerError(408, "the connection ended") from None
     finally:
         watch.cancel()
         call.cancel()
 
 
-def _refusal(err: grpc.aio.AioRpcError) -> _AnswerError:
+def _refusal(err: grpc.aio.AioRpcError) -> AnswerError:
     """Return an error as Flower's own HTTP Fleet API would have answered it."""
     text = str(err.details())
     try:
@@ -240,7 +258,7 @@ def _refusal(err: grpc.aio.AioRpcError) -> _AnswerError:
             more["extra"] = flowers["public_details"]
     except (ValueError, KeyError, TypeError):
         more = {}
-    return _AnswerError(HTTP_STATUSES.get(err.code(), 500), text, **more)
+    return AnswerError(HTTP_STATUSES.get(err.code(), 500), text, **more)
 
 
 class FirstRequest:
@@ -266,7 +284,7 @@ class _Connection(FirstRequest, H11Protocol):
             super()._unset_keepalive_if_required()
 
 
-def serve(relay: Relay, address: str, **more: Any) -> tuple[uvicorn.Server, socket.socket]:
+def serve(relay: Served, address: str, **more: Any) -> tuple[uvicorn.Server, socket.socket]:
     """Return a server that is yet to be run, and its socket.
 
     Args:

@@ -3,8 +3,10 @@
 Flower's Control API has no authentication of its own: anyone who reaches the port could start runs with the
 rights of the link's account and turn nodes out for good. The Runtime API has, by a task's token or the
 SuperExec secret, so its calls pass; everything else but the health check needs the proof, whatever Flower
-serves there. Flower's HTTP Fleet API (1.40 and later) is closed: the limits on nodes and the
-delivery of messages are those of the gRPC one, and fleet_relay.py leads nodes over HTTP to that.
+serves there, and then only the calls that a link makes pass. Flower's own commands and submitters come to
+another port, server_app/deploy/link/submit_port.py. Flower's HTTP Fleet API (1.40 and later) is closed: the
+limits on nodes and the delivery of messages are those of the gRPC one, and fleet_relay.py leads nodes over
+HTTP to that.
 """
 
 import hmac
@@ -13,6 +15,7 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from server_app.deploy.flower.control import path_of
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError
@@ -20,8 +23,13 @@ from task.errors import ConfigError
 RUNTIME, FLEET, HEALTH = "/v1/runtime/", "/v1/fleet/", "/health"
 REFUSED = (
     "expected a proof of the secret of the link's kit (superexec.secret); got none, or another's. "
-    "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit"
+    "Use `bouquet run --link KIT` and `bouquet status KIT`, as the user that owns the kit; for Flower's own "
+    "commands set the key submit in the link's kit.toml and run `bouquet connect KIT`"
 )
+LINK_CALLS = (
+    "ListNodes", "RegisterNode", "UnregisterNode", "StartRun", "ListRuns", "StopRun", "StreamLogs"
+)  # fmt: skip
+NOT_LINKS = f"expected one of the calls that a link makes, {', '.join(LINK_CALLS)}; got another"
 NO_FLEET = "this is not an address for nodes: use fleet or fleet-http of the link's kit.toml"
 # Layers that come with these inspect the calls of their own API only. Each costs a call of the Runtime API
 # about a millisecond, and a round has dozens of calls.
@@ -44,6 +52,7 @@ class Gate:
         if not isinstance(secret, bytes) or not secret:
             raise ConfigError("expected --isolation process and --superexec-auth-secret-file FILE; got none")
         self._app, self._runtime, self._calls = app, runtime_stack(app), calls
+        self._link_calls = frozenset(map(path_of, LINK_CALLS))
         self._header = f"Bearer {proof(secret)}".encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,8 +67,11 @@ class Gate:
             way = self._runtime
         elif scope["path"].startswith(FLEET):
             way = PlainTextResponse(NO_FLEET, 404)
-        elif scope["path"] == HEALTH or self._proves(scope):
+        elif scope["path"] == HEALTH:
             way = self._app
+        elif self._proves(scope):
+            allowed = scope["path"] in self._link_calls
+            way = self._app if allowed else PlainTextResponse(NOT_LINKS, 403)
         await way(scope, receive, send)
 
     def _proves(self, scope: Scope) -> bool:

@@ -32,15 +32,15 @@ from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.common.constant import (
+
+from server_app.deploy.flower.protocol import (
     PUBLIC_KEY_HEADER,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
+    header,
+    read_public_key,
 )
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
-from flwr.supercore.utils import get_metadata_bytes, get_metadata_str
-
 from server_app.deploy.host.host import PLACE_HEADER
 from server_app.deploy.kits.certificates import node_fingerprint
 from server_app.deploy.kits.kit import FILES
@@ -231,9 +231,9 @@ class RateLimiter(grpc.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return None
         metadata = handler_call_details.invocation_metadata
-        key = get_metadata_bytes(metadata, PUBLIC_KEY_HEADER) or b""
-        stamp = get_metadata_str(metadata, TIMESTAMP_HEADER) or ""
-        place = get_metadata_str(metadata, PLACE_HEADER) or ""
+        key = header(metadata, PUBLIC_KEY_HEADER, bytes) or b""
+        stamp = header(metadata, TIMESTAMP_HEADER, str) or ""
+        place = header(metadata, PLACE_HEADER, str) or ""
         if handler.request_deserializer is None:  # Flower has not accepted the signature
             self._say(fingerprint(key) if key else "none", f"{method} refused: key or time not accepted")
             return handler
@@ -357,7 +357,7 @@ def connections(files: int) -> list[tuple[str, int]]:
 def fingerprint(key: bytes) -> str:
     """Return the fingerprint of a public key, PEM as a call carries it; "unreadable" if it is none."""
     try:
-        public = bytes_to_public_key(key)
+        public = read_public_key(key)
         return node_fingerprint(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    except (ValueError, AttributeError):
+    except ValueError:
         return "unreadable"

@@ -52,11 +52,6 @@ RECORDS = Use(
             MessageRes: message_id src_node_id reply_to_message_id
         flwr.supercore.state.schema.objectstore_models
             StoredObject: object_id is_available
-        flwr.supercore.utils
-            int64_to_uint64(signed)
-            uint64_to_int64(unsigned)
-        flwr.supercore.date
-            now()
     """,
 )
 
@@ -88,7 +83,6 @@ DELIVERY = Use(
             "message_res"
         flwr.supercore.constant
             NodeStatus: ONLINE UNREGISTERED
-            OBJECT_PUSH_SESSION_TTL_SECONDS
         flwr.app.message
             make_message(metadata, *, error)
         flwr.app.message.Message
@@ -96,8 +90,6 @@ DELIVERY = Use(
         flwr.app.metadata.Metadata
             _message_id
         flwr.common.constant
-            SUPERLINK_NODE_ID
-            HEARTBEAT_PATIENCE
             ErrorCode: UNKNOWN
     """,
 )
@@ -160,13 +152,6 @@ OBJECTS = Use(
             iterate_object_tree(tree)
         flwr.supercore.inflatable.inflatable_utils
             validate_object_content(content)
-        flwr.supercore.constant
-            OBJECT_PUSH_SESSION_TTL_SECONDS
-        flwr.supercore.date
-            now()
-        flwr.supercore.utils
-            int64_to_uint64(signed)
-            uint64_to_int64(unsigned)
     """,
 )
 
@@ -185,8 +170,6 @@ RUNTIME = Use(
             PullAppMessagesRequest: message_ids
             PushAppMessagesRequest
             GetNodesRequest
-        flwr.supercore.constant
-            TASK_TOKEN_HEADER = 'flwr-task-token'
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
         flwr.supercore.error
@@ -237,17 +220,6 @@ FLEET = Use(
             PullObjectResponse: object_found object_available object_content
             PushObjectRequest: node run_id object_id object_content session_id
             PushObjectResponse: stored
-        flwr.common.constant
-            PUBLIC_KEY_HEADER = 'flwr-public-key-bin'
-            TIMESTAMP_HEADER = 'flwr-timestamp'
-            TIMESTAMP_TOLERANCE
-            SYSTEM_TIME_TOLERANCE
-        flwr.supercore.utils
-            get_metadata_bytes(metadata, key)
-            get_metadata_str(metadata, key)
-        flwr.supercore.primitives.asymmetric
-            bytes_to_public_key(public_key_bytes)
-            verify_signature(public_key, message, signature)
     """,
 )
 
@@ -272,46 +244,28 @@ ROUTINE = Use(
 )
 
 CONTROL = Use(
-    "querying the Control API for nodes and runs.",
+    "the Control API's calls: a link's questions about its nodes and runs, and Flower's own commands.",
     "`bouquet link` knows neither its nodes nor its runs.",
     """
-        flwr.supercore.control.control_http_client
-            ControlHttpClient(base_url, *, interceptors)
-        flwr.supercore.control.control_http_client.ControlHttpClient
-            _client
-            close(self)
-            ListNodes(self, request)
-            ListRuns(self, request)
-            RegisterNode(self, request)
-            StartRun(self, request)
-            StopRun(self, request)
-            UnregisterNode(self, request)
         flwr.proto.control_pb2
-            ListNodesRequest
-            ListNodesResponse: nodes_info
-            ListRunsRequest: run_id limit
-            ListRunsResponse: run_dict
-            RegisterNodeRequest: public_key name
-            RegisterNodeResponse: node_id
-            StartRunRequest: fab override_config
-            StartRunResponse: run_id
-            StopRunRequest: run_id
-            UnregisterNodeRequest: node_id
-        flwr.proto.node_pb2
-            NodeInfo: node_id name public_key status online_until heartbeat_interval
-        flwr.proto.run_pb2
-            Run: run_id fab_hash override_config status
-            RunStatus: status sub_status details
-        flwr.common.serde
-            fab_to_proto(fab)
-            user_config_to_proto(user_config)
-        flwr.supercore.fab
-            Fab(hash_str, content, verifications)
-        flwr.supercore.protobuf.client
-            ProtobufCall
-            ProtobufRequestContext: request
-        flwr.supercore.primitives.asymmetric
-            public_key_to_bytes(public_key)
+            DESCRIPTOR
+    """,
+)
+
+CONNECTION = Use(
+    "giving Flower's own commands a link's address and the token that it asks for.",
+    "`bouquet connect` fails.",
+    """
+        flwr.cli.constant
+            ACCESS_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-access-token'
+            AUTHN_TYPE_STORE_KEY = 'flower.account-auth.%s.authn-type'
+            REFRESH_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-refresh-token'
+        flwr.cli.flower_config
+            init_flwr_config()
+        flwr.supercore.credential_store.file_credential_store
+            FileCredentialStore(file_path)
+        flwr.supercore.utils
+            get_flwr_home()
     """,
 )
 
@@ -383,8 +337,7 @@ FLEET_CALLS = Use(
             Node: node_id
         flwr.proto.run_pb2
             GetRunRequest: node run_id
-        flwr.common.constant
-            SIGNATURE_HEADER = 'flwr-signature-bin'
+            Run: run_id fab_hash override_config
         flwr.common.serde
             message_from_proto(message_proto)
             message_to_proto(message)
@@ -418,6 +371,8 @@ CLIENT_APPS = Use(
             install_from_fab(fab_file, *, skip_prompt)
         flwr.app.message
             remove_content_from_message(message)
+        flwr.supercore.fab
+            Fab(hash_str, content, verifications)
         flwr.supercore.run
             Run
     """,
@@ -434,5 +389,5 @@ ENVIRONMENT = Use(
 
 USES = (
     SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE, CONTROL,
-    SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
+    CONNECTION, SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
 )  # fmt: skip

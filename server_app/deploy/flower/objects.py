@@ -14,15 +14,13 @@ from typing import Any
 
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
-from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession
-from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select, update
 
+from server_app.deploy.flower.protocol import PUSH_SESSION_S, now, signed, unsigned
 from server_app.deploy.flower.replacing import replace
 
 MOST_OBJECTS = 10_000  # of a tree
@@ -135,7 +133,7 @@ def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] 
         )
         _each(run, "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)", links)
         _refer(run, Counter(child for _, child in links), 1)
-        rows = [(uint64_to_int64(run_id), i) for i in children]
+        rows = [(signed(run_id), i) for i in children]
         _each(run, "INSERT OR IGNORE INTO run_objects (run_id, object_id) VALUES (?, ?)", rows)
     return [i for i in children if not here.get(i)]
 
@@ -154,7 +152,7 @@ def expect(state: SqlLinkState, tree: ObjectTree, session_id: str) -> list[str] 
         ).all()
         if upload is None or older:
             return None
-        missing: list[str] = state.object_store.preregister(int64_to_uint64(upload[0]), tree)
+        missing: list[str] = state.object_store.preregister(unsigned(upload[0]), tree)
         rows = [(session_id, i) for i in missing]
         root = "INSERT INTO object_push_session_roots (session_id, root_object_id) VALUES (?, ?)"
         run(root, (session_id, tree.object_id))
@@ -184,12 +182,12 @@ def put(state: SqlLinkState, run_id: int, session_id: str, contents: Mapping[str
             mine = ObjectPushSession.session_id == session_id
             upload = session.execute(select(*columns).where(mine)).one_or_none()
             assert upload is not None  # or nothing of it were pending
-            _expect(upload.run_id == uint64_to_int64(run_id) and upload.expires_at > now())
+            _expect(upload.run_id == signed(run_id) and upload.expires_at > now())
             store = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ?"
             stored = run(store, [(content, name) for name, content in contents.items()])
             _expect(stored.rowcount == len(contents))
             if left := upload.pending_count - len(contents):
-                later = now() + timedelta(seconds=OBJECT_PUSH_SESSION_TTL_SECONDS)
+                later = now() + timedelta(seconds=PUSH_SESSION_S)
                 session.execute(
                     update(ObjectPushSession).where(mine).values(pending_count=left, expires_at=later)
                 )

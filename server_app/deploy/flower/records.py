@@ -4,14 +4,14 @@ import contextlib
 
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.state.schema.corestate_models import ObjectPushSessionRoot
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
 from flwr.supercore.state.schema.objectstore_models import StoredObject
-from flwr.supercore.utils import int64_to_uint64, uint64_to_int64
 from sqlalchemy import select
+
+from server_app.deploy.flower.protocol import now, signed, unsigned
 
 
 def object_ids(tree: ObjectTree) -> frozenset[str]:
@@ -37,7 +37,7 @@ class Records:
                 .join(MessageRes, MessageRes.reply_to_message_id == MessageIns.message_id, isouter=True)
                 .where(MessageIns.message_id == order)
             ).first()
-        return (int64_to_uint64(row[0] or 0), row[1] is not None) if row else (None, False)
+        return (unsigned(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def owns(self, node: int, session_id: str) -> bool:
         """Return whether an upload is that of a reply of this node."""
@@ -47,7 +47,7 @@ class Records:
                 .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
                 .where(ObjectPushSessionRoot.session_id == session_id)
             )
-        return owner is not None and int64_to_uint64(owner) == node
+        return owner is not None and unsigned(owner) == node
 
     def has(self, object_id: str) -> bool:
         """Return whether an object has arrived: the sender may have missed the confirmation."""
@@ -73,7 +73,7 @@ class Records:
         with self.state.session() as session:
             found = session.scalars(
                 select(MessageIns.message_id).where(
-                    MessageIns.dst_node_id == uint64_to_int64(node),
+                    MessageIns.dst_node_id == signed(node),
                     MessageIns.delivered_at != "",
                     MessageIns.created_at + MessageIns.ttl > now().timestamp(),
                     ~answered.exists(),

@@ -3,7 +3,6 @@
 import ssl
 
 import httpx
-from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from task import timing
@@ -18,9 +17,7 @@ def retry_soon() -> None:
             vars(module)["MAX_RETRY_DELAY"] = timing.RETRY_LONGEST_S
 
 
-def keep_connection(
-    client: ControlHttpClient | RuntimeHttpClient, verify: ssl.SSLContext | bool, timeout_s: float
-) -> None:
+def keep_connection(client: RuntimeHttpClient, verify: ssl.SSLContext | bool, timeout_s: float) -> None:
     """Let a client, not yet used, keep its connection: a TLS handshake is most of what a call costs.
 
     One that is made otherwise by this version of Flower stays as it is.

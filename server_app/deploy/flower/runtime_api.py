@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server_app.deploy.flower.inbox import Question
+from server_app.deploy.flower.protocol import TASK_TOKEN_HEADER
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
 from task.flower.parts import pack
@@ -55,13 +56,12 @@ class RuntimeCalls:
 
     def __init__(self, delivery: Callable[[], "Delivery"]) -> None:
         # Here, as a SuperLink without these calls imports this module, too.
-        from flwr.supercore.constant import TASK_TOKEN_HEADER
         from flwr.supercore.dependencies.task import authenticate_task
         from flwr.supercore.error import http_error_translator
         from flwr.superlink.servicer.runtime import runtime_handlers
 
         self._translated, self._handlers = http_error_translator, runtime_handlers
-        self._authenticate, self._header = authenticate_task, TASK_TOKEN_HEADER
+        self._authenticate = authenticate_task
         self._delivery = delivery
         self._held = 0
         self._threads = ThreadPoolExecutor(THREADS, "runtime")
@@ -85,7 +85,7 @@ class RuntimeCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     def _task(self, request: Request) -> Any:
-        return self._authenticate(request, request.headers.get(self._header), self._delivery().state)
+        return self._authenticate(request, request.headers.get(TASK_TOKEN_HEADER), self._delivery().state)
 
     def _handle(self, request: Request, body: bytes, name: str, kind: Any) -> bytes:
         task = self._task(request)

@@ -9,9 +9,87 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
 
 from server_app.deploy.host.processes import end_with_parent
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Run a function in a child, which ends with it, at the latest with this process; return its id.
+
+    The child's exit code is 0 if the function returns, or that of its SystemExit, else 1.
+    """
+    if threading.active_count() > 1:
+        raise RuntimeError(f"cannot fork safely: threads {threading.enumerate()}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _in_the_child(parent, work)
+    return pid
+
+
+def _in_the_child(parent: int, work: Callable[[], object]) -> None:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        end_with_parent(parent)
+        gc.enable()
+        work()
+        code = 0
+    except SystemExit as err:
+        code = err.code if isinstance(err.code, int) else int(err.code is not None)
+    except BaseException:  # of a child that is forked: it prints its traceback and ends with code 1
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):  # the output may have no reader
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+class ForkedProcess:
+    """A fork of this process that does other work, in a session of its own, with no other open files.
+
+    Args:
+        work: What it does.
+        env: Its environment.
+        stdin: Its standard input, a file descriptor.
+        output: Its standard output and error.
+    """
+
+    def __init__(self, work: Callable[[], object], env: Mapping[str, str], stdin: int, output: int) -> None:
+        def start() -> None:
+            os.setsid()
+            for target, source in enumerate((stdin, output, output)):
+                os.dup2(source, target)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            os.environ.clear()
+            os.environ.update(env)
+            work()
+
+        self.pid = fork(start)
+        self._process = psutil.Process(self.pid)
+
+    def poll(self) -> int | None:
+        """Return its exit code, as `subprocess` gives it; None = it runs."""
+        try:
+            return self.wait(0)
+        except psutil.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code once it has ended; 0 if somebody else has seen it.
+
+        Raises:
+            psutil.TimeoutExpired: It has not, in time.
+        """
+        return self._process.wait(timeout) or 0
 
 
 class Forks:
@@ -30,42 +108,16 @@ class Forks:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def fork(self, work: Callable[[], object]) -> int:
-        """Run a function in a child, which ends with it, at the latest with this process; return its id.
+        """Run a function in a child, as `fork` does; return its id."""
 
-        The child's exit code is 0 if the function returns, or that of its SystemExit, else 1.
-        """
-        if threading.active_count() > 1:
-            raise RuntimeError(f"cannot fork safely: threads {threading.enumerate()}")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._in_the_child(parent, work)
-        self.pids.add(pid)
-        return pid
-
-    def _in_the_child(self, parent: int, work: Callable[[], object]) -> None:
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            end_with_parent(parent)
+        def start() -> None:
             for end in self._ends:
                 end.close()
-            gc.enable()
             work()
-            code = 0
-        except SystemExit as err:
-            code = err.code if isinstance(err.code, int) else int(err.code is not None)
-        except BaseException:  # of a child that is forked: it prints its traceback and ends with code 1
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):  # the output may have no reader
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+
+        pid = fork(start)
+        self.pids.add(pid)
+        return pid
 
     def wait(self, timeout_s: float | None, others: Sequence[socket.socket] = ()) -> list[tuple[int, int]]:
         """Wait until a child ends, one of `others` is readable or the time is over; None = no limit.

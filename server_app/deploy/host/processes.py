@@ -17,10 +17,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import psutil
 
@@ -38,9 +39,29 @@ PR_SET_PDEATHSIG = 1
 SUPERVISOR = "BOUQUET_SUPERVISOR"  # process id of the supervisor, in its children's environment
 
 
+_speaker: list[str] = []  # the name before each line, where several processes print to one terminal
+
+
+def speak_as(name: str) -> None:
+    """Put a name before each line that this process says."""
+    _speaker[:] = [f"{name}:"]
+
+
 def say(line: str) -> None:
     """Print a line and the time before it, for the operator."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), plain(line), file=sys.stderr, flush=True)
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), *_speaker, plain(line), file=sys.stderr, flush=True)
+
+
+class Process(Protocol):
+    """What the supervisor uses of a process, as `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return its exit code; None = it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code once it has ended."""
 
 
 @dataclass
@@ -54,8 +75,11 @@ class Child:
     health: Callable[[], str] = lambda: ""
     # Returns in words how it ended, from the exit code and the end of its log.
     explain: Callable[[int, str], str] = lambda code, log: how_it_ended(code)
-    stdin: Callable[[], socket.socket] | None = None  # makes its standard input, at each start; None = none
-    process: subprocess.Popen[bytes] | None = None
+    # Makes its standard input, at each start; None = none.
+    stdin: Callable[[], AbstractContextManager[socket.socket]] | None = None
+    # Starts it the first time in place of the command, with environment, standard input and output.
+    fork: Callable[[Mapping[str, str], int, int], Process] | None = None
+    process: Process | None = None
     started: float = 0.0  # time.monotonic() of the last start
     due: float = 0.0  # when to start it again
     pause_s: float = field(default_factory=lambda: timing.RESTART_FIRST_S)
@@ -170,10 +194,13 @@ class Supervisor:
             env = os.environ | child.env | {MARK: self._mark_of(child), SUPERVISOR: str(os.getpid())}
             with contextlib.ExitStack() as held:
                 stdin = held.enter_context(child.stdin()).fileno() if child.stdin else subprocess.DEVNULL
-                child.process = subprocess.Popen(
-                    list(child.command), env=env,
-                    stdin=stdin, stdout=log, stderr=log, start_new_session=True,
-                )  # fmt: skip
+                if child.fork and not child.starts:
+                    child.process = child.fork(env, stdin, log.fileno())
+                else:
+                    child.process = subprocess.Popen(
+                        list(child.command), env=env,
+                        stdin=stdin, stdout=log, stderr=log, start_new_session=True,
+                    )  # fmt: skip
         child.started = time.monotonic()
         child.starts += 1
 
@@ -188,19 +215,19 @@ class Supervisor:
     def _end(self, children: list[Child]) -> None:
         marks = {self._mark_of(child) for child in children}
         for wait_s, kill in ((timing.TERMINATE_S, False), *2 * ((timing.KILL_S, True),)):
-            left = [process for mark in marks for process in marked(mark)]
-            # A process that has just started may not have its environment yet.
-            known = {process.pid for process in left}
-            left += [p for p in (child.running for child in children) if p and p.pid not in known]
+            left = {process.pid: process for mark in marks for process in marked(mark)}
+            # A process that has just started may not have its environment yet, a fork never has the mark.
+            for process in filter(None, (child.running for child in children)):
+                left |= {p.pid: p for p in (process, *process.children(recursive=True))}
             if not left:
                 break
-            for process in left:
+            for process in left.values():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill() if kill else process.terminate()
-            psutil.wait_procs(left, timeout=wait_s)
+            psutil.wait_procs(left.values(), timeout=wait_s)
         for child in children:
             if child.process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                with contextlib.suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired):
                     child.process.wait(timeout=1)
             child.process = None
 

@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -82,13 +82,15 @@ class Tasks:
         self._running: _Running | None = None
         self._numbers = READY
 
-    def stdin(self) -> socket.socket:
-        """Return the standard input of a new warm parent, and hear from it from now on."""
+    @contextlib.contextmanager
+    def stdin(self) -> Iterator[socket.socket]:
+        """Yield the standard input of a warm parent, which is to start in the block; then hear from it."""
         ours, theirs = socket.socketpair()
+        with theirs:
+            yield theirs
         with self._lock:
             self._control = ours
         threading.Thread(target=self._hear, args=(ours,), name="tasks", daemon=True).start()
-        return theirs
 
     def _hear(self, control: socket.socket) -> None:
         """Hear how tasks end, until the parent itself does; end those that must end."""

@@ -1,4 +1,4 @@
-"""A start kit: the folder that makes a machine the SuperLink or a node, read and checked.
+"""A start kit: the folder that makes a machine the SuperLink, a node or a submitter's, read and checked.
 
 ``bouquet provision`` writes kits. Every process of a machine writes only below its kit.
 """
@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import tomllib
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +34,9 @@ FILES = 65536  # file descriptors of the SuperLink: each connection needs one
 MIN_EXAMPLES = 10
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
-PROOF_OF = b"bouquet: Control API"
+PROOF_OF = b"bouquet: Control API"  # for a link's own calls
+TOKEN_OF = b"bouquet: submitted runs"  # for the calls of people: Flower's own commands, `bouquet run --link`
+OWNER = "link"  # who submits with the link's own kit; no node or submitter has this name
 
 
 class In:
@@ -80,6 +83,7 @@ class LinkKit(Kit):
     max_reply: int  # largest reply of a node, bytes
     max_rate: int  # messages that a node may send in a minute
     fleet_http: str = ""  # HOST:PORT that the Fleet API listens on over HTTP; "" = it does not
+    submit: str = ""  # HOST:PORT that Flower's own commands and submitters come to; "" = none
     max_runs: int = MAX_RUNS  # jobs that run at once
 
     # The secret, raw bytes, that the SuperExec of ServerApps proves itself with, and callers of the Control
@@ -92,18 +96,33 @@ class LinkKit(Kit):
     runs = In("runs")  # folder of result folders
     jobs = In("jobs")  # folder of submitted jobs
     nodes = In("nodes")  # folder of the nodes' public keys, ``NAME.pub``
+    submitters = In("submitters")  # folder of what submitters' tokens are checked with, ``NAME.pub``
     # Folder of revoked public keys: ``NAME.pub``, ``NAME~2.pub`` for a second one of that name.
     revoked = In("revoked")
 
     @property
     def node_keys(self) -> dict[str, Path]:
-        """Public key files of the nodes that may join, by name; read at every access.
+        """Public key files of the nodes that may join, by name; read at every access."""
+        return self._valid(self.nodes)
+
+    @property
+    def submitter_keys(self) -> dict[str, Path]:
+        """The same of the submitters."""
+        return self._valid(self.submitters)
+
+    def _valid(self, folder: Path) -> dict[str, Path]:
+        """Return the public key files of a folder by name.
 
         A key that also lies in ``revoked`` is left out: a newer kit that is copied over an older one leaves
         the older one's files in place, and must not bring a revoked key back.
         """
         gone = {_key_bytes(path) for path in self.revoked_keys}
-        return {p.stem: p for p in sorted(self.nodes.glob("[!.]*.pub")) if _key_bytes(p) not in gone}
+        return {p.stem: p for p in sorted(folder.glob("[!.]*.pub")) if _key_bytes(p) not in gone}
+
+    @property
+    def token(self) -> str:
+        """What its owner's commands show at `submit`."""
+        return proof(self.secret.read_bytes(), TOKEN_OF)
 
     @property
     def revoked_keys(self) -> tuple[Path, ...]:
@@ -150,16 +169,43 @@ class NodeKit(Kit):
     certificate = In("node.crt")
     # Key that nodes encrypt with, secret; kits of `bouquet provision --he` have it.
     he_key = In(KEY_FILE)
+    lock = In("state/node.lock")  # held by the node's process, whose id is in it
     models = In("models")  # folder of kept global models, ``RUN.safetensors``; see `task.resolve.kept_model`
     alive = In("state/alive")  # file that is touched after each exchange with the SuperLink; docker/health.py
 
 
-def proof(secret: bytes) -> str:
-    """Return the proof that a caller of the Control API shows; it does not reveal the secret."""
-    return hmac.new(secret, PROOF_OF, hashlib.sha256).hexdigest()
+@dataclass(frozen=True)
+class SubmitterKit(Kit):
+    """The kit of a person who submits runs to a link, from another account or machine."""
+
+    name: str
+    link: str  # HOST:PORT of the link's `LinkKit.submit`
+
+    secret = In("submitter.secret")
+    runs = In("runs")  # folder of the results that were fetched
+
+    @property
+    def token(self) -> str:
+        """What its commands show at the link."""
+        return proof(self.secret.read_bytes(), TOKEN_OF)
+
+    @property
+    def public(self) -> bytes:
+        """What the link checks the token with, a line as that of a public key: it does not reveal it."""
+        return f"bouquet-submitter {b64encode(digest_of(self.token)).decode()} {self.name}\n".encode()
 
 
-def read_kit(path: str | Path) -> LinkKit | NodeKit:
+def proof(secret: bytes, of: bytes = PROOF_OF) -> str:
+    """Return the proof of a secret that a caller shows; it does not reveal the secret."""
+    return hmac.new(secret, of, hashlib.sha256).hexdigest()
+
+
+def digest_of(token: str) -> bytes:
+    """Return what a token is checked with."""
+    return hashlib.sha256(token.encode("ascii")).digest()
+
+
+def read_kit(path: str | Path) -> LinkKit | NodeKit | SubmitterKit:
     """Read a kit and check that all of it is there.
 
     Raises:
@@ -176,15 +222,18 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
     table = _read_toml(config)
     kind = table.get("kind")
     if kind == "link":
-        kit: LinkKit | NodeKit = _link_kit(folder, config, table)
+        kit: LinkKit | NodeKit | SubmitterKit = _link_kit(folder, config, table)
         public, private = ["ca.crt", "server.crt"], ["server.key", "superexec.secret"]
         if not (folder / "nodes").is_dir():
             raise _missing(folder / "nodes", "the folder of the nodes' public keys")
     elif kind == "node":
         kit = _node_kit(folder, config, table)
         public, private = ["ca.crt", "node.pub"], ["node.key"]
+    elif kind == "submitter":
+        kit = _submitter_kit(folder, config, table)
+        public, private = ["ca.crt"], ["submitter.secret"]
     else:
-        raise ConfigError(f'{config}: key "kind": expected "link" or "node"; got {kind!r}')
+        raise ConfigError(f'{config}: key "kind": expected "link", "node" or "submitter"; got {kind!r}')
     if (folder / KEY_FILE).exists():
         if kind == "link":
             raise ConfigError(
@@ -196,10 +245,14 @@ def read_kit(path: str | Path) -> LinkKit | NodeKit:
         private.append(KEY_FILE)
     for name in (*public, *private):
         _check_file(folder / name, private=name in private)
-    if isinstance(kit, LinkKit) and (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:
-        raise ConfigError(
-            f"{kit.secret}: expected at least {LEAST_SECRET_BYTES} random bytes; got {size}. "
+    if not isinstance(kit, NodeKit) and (size := kit.secret.stat().st_size) < LEAST_SECRET_BYTES:
+        cure = (
             f"Make a new one: head -c {SECRET_BYTES} /dev/urandom > {kit.secret}"
+            if isinstance(kit, LinkKit)
+            else "Copy the whole folder that `bouquet provision` made"
+        )
+        raise ConfigError(
+            f"{kit.secret}: expected at least {LEAST_SECRET_BYTES} random bytes; got {size}. {cure}"
         )
     return kit
 
@@ -212,7 +265,7 @@ def read_link_kit(path: str | Path) -> LinkKit:
     """
     kit = read_kit(path)
     if not isinstance(kit, LinkKit):
-        raise ConfigError(f"{kit.path}: expected the kit of a SuperLink; got that of the node {kit.name!r}")
+        raise ConfigError(f"{kit.path}: expected the kit of a SuperLink; got that of {_owner(kit)}")
     return kit
 
 
@@ -224,8 +277,26 @@ def read_node_kit(path: str | Path) -> NodeKit:
     """
     kit = read_kit(path)
     if not isinstance(kit, NodeKit):
-        raise ConfigError(f"{kit.path}: expected the kit of a node; got that of the SuperLink {kit.address}")
+        raise ConfigError(f"{kit.path}: expected the kit of a node; got that of {_owner(kit)}")
     return kit
+
+
+def read_submitting_kit(path: str | Path) -> LinkKit | SubmitterKit:
+    """Read a kit that runs are submitted with.
+
+    Raises:
+        ConfigError: It is none, or it cannot be used.
+    """
+    kit = read_kit(path)
+    if isinstance(kit, NodeKit):
+        raise ConfigError(f"{kit.path}: expected the kit of a link or a submitter; got that of {_owner(kit)}")
+    return kit
+
+
+def _owner(kit: LinkKit | NodeKit | SubmitterKit) -> str:
+    if isinstance(kit, LinkKit):
+        return f"the SuperLink {kit.address}"
+    return f"the {'node' if isinstance(kit, NodeKit) else 'submitter'} {kit.name!r}"
 
 
 def _read_toml(config: Path) -> dict[str, Any]:
@@ -241,17 +312,19 @@ def _read_toml(config: Path) -> dict[str, Any]:
 
 def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     key = f'{config}: key "{{}}"'.format
-    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply", "fleet-http"), "")
+    texts = dict.fromkeys(("kind", "fleet", "control", "address", "max-reply", "fleet-http", "submit"), "")
     numbers = {"max-rate": MAX_RATE, "max-runs": MAX_RUNS}
-    optional = {"max-reply": MAX_REPLY, "fleet-http": ""} | numbers
+    optional = {"max-reply": MAX_REPLY, "fleet-http": "", "submit": ""} | numbers
     values = read_table(config, table, texts | numbers, optional)
     fleet, control, address = (values[k] for k in ("fleet", "control", "address"))
     for name in ("fleet", "control", "address"):
         read_address(values[name], key(name))
-    if http := values["fleet-http"]:
-        _, port = read_address(http, key("fleet-http"))
-        if port in (read_address(taken, "")[1] for taken in (fleet, control)):
-            raise ConfigError(f"{key('fleet-http')}: expected a port that no other key names; got {http!r}")
+    taken = {read_address(address, "")[1] for address in (fleet, control)}
+    for name in filter(values.get, ("fleet-http", "submit")):
+        _, port = read_address(values[name], key(name))
+        if port in taken:
+            raise ConfigError(f"{key(name)}: expected a port that no other key names; got {values[name]!r}")
+        taken.add(port)
     if not is_private(read_address(control, "")[0]):
         raise ConfigError(
             f"{key('control')}: expected an address of loopback or of a private network, since only this "
@@ -265,7 +338,17 @@ def _link_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> LinkKit:
     for name in numbers:
         if values[name] < 1:
             raise ConfigError(f"{key(name)}: expected at least 1; got {values[name]}")
-    return LinkKit(folder, fleet, control, address, size, values["max-rate"], http, values["max-runs"])
+    return LinkKit(
+        folder, fleet, control, address, size, values["max-rate"], values["fleet-http"], values["submit"],
+        values["max-runs"],
+    )  # fmt: skip
+
+
+def _submitter_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> SubmitterKit:
+    values = read_table(config, table, {"kind": "", "name": "", "link": ""}, {})
+    check_name(values["name"], f'{config}: key "name"')
+    read_address(values["link"], f'{config}: key "link"')
+    return SubmitterKit(folder, values["name"], values["link"])
 
 
 def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:

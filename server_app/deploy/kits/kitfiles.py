@@ -14,7 +14,8 @@ MAKING = ".making-"  # prefix of a kit's name while it is built
 # What a killed command leaves: unfinished kits, and the temporary files of `task.storage.files`.
 LEFT_OVER = (
     f"{MAKING}*", ".provision.json.*", "*/.kit.toml.*", "*/.README.txt.*", "link/.server.crt.*",
-    "*/.node.crt.*", "*/.he.context.*", "link/.he.json.*", "link/nodes/.*.pub.*", "link/revoked/.*.pub.*",
+    "*/.node.crt.*", "*/.he.context.*", "link/.he.json.*", "link/nodes/.*.pub.*", "link/submitters/.*.pub.*",
+    "link/revoked/.*.pub.*",
 )  # fmt: skip
 
 
@@ -43,6 +44,12 @@ def publish(path: Path, data: bytes) -> None:
     """Replace a file atomically, unless it has these bytes already."""
     if not path.exists() or path.read_bytes() != data:
         write_bytes(path, data)
+
+
+def uncomment(config: Path, key: str) -> None:
+    """Make a top-level key of a TOML file count that its template has in a comment."""
+    text = config.read_text(encoding="utf-8")
+    write_text(config, re.sub(rf"(?m)^# ({key} = \"[^\"\n]*\")", r"\1", text, count=1))
 
 
 def set_key(config: Path, key: str, value: str) -> None:

@@ -36,7 +36,7 @@ def build_link(folder: Path, authority: Path, link: str, days: int) -> None:
         "server.crt": sign(authority, authority / "ca.crt", key, link, days),
     }
     files["superexec.secret"] = secrets.token_bytes(SECRET_BYTES)
-    _build(folder, {**templates.link_texts(link), **files}, "nodes", "revoked")
+    _build(folder, {**templates.link_texts(link), **files}, "nodes", "submitters", "revoked")
 
 
 def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
@@ -47,6 +47,15 @@ def build_node(folder: Path, link: str, authority_certificate: bytes) -> None:
     private, public = certificates.make_node_keys(folder.name)
     files = {"ca.crt": authority_certificate, "node.key": private, "node.pub": public}
     _build(folder, {**templates.node_texts(folder.name, link), **files})
+
+
+def build_submitter(folder: Path, link: str, authority_certificate: bytes) -> None:
+    """Make a submitter's kit, with a new secret, in a folder that must not exist and has that name.
+
+    `link` is HOST:PORT of the link's port for submitters, the certificate PEM.
+    """
+    files = {"ca.crt": authority_certificate, "submitter.secret": secrets.token_bytes(SECRET_BYTES)}
+    _build(folder, {**templates.submitter_texts(folder.name, link), **files})
 
 
 def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: str, days: int) -> bytes:

@@ -13,7 +13,7 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def check_name(name: str, where: str = "name of a node") -> None:
-    """Refuse what cannot be the name of a node.
+    """Refuse what cannot be the name of a node or a submitter.
 
     An error begins with `where`.
 

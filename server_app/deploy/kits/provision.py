@@ -1,13 +1,13 @@
-"""Make the start kits of a federation, add and revoke nodes, renew the SuperLink's certificate.
+"""Make the start kits of a federation, add and revoke nodes and submitters, renew the link's certificate.
 
 The folder stays with its maker; its kits go to the machines::
 
-    OUT/provision.json   a record: the address, fingerprints, nodes with their dates
+    OUT/provision.json   a record: the address, fingerprints, nodes and submitters with their dates
     OUT/he/              the key that nodes encrypt with; each node's kit has a copy
     OUT/ca/              the authority, which only signs the SuperLink's certificate
-    OUT/link/            kit of the SuperLink, with the public keys of the nodes
-    OUT/NAME/            kit of a node
-    OUT/revoked/         kits of revoked nodes
+    OUT/link/            kit of the SuperLink, with the public keys of the nodes and submitters
+    OUT/NAME/            kit of a node or a submitter
+    OUT/revoked/         kits of revoked nodes and submitters
 
 No key is ever overwritten. A kit is built in a temporary folder and renamed; a revocation counts once it is
 in ``provision.json``. So the next command finishes what a killed one left.
@@ -17,11 +17,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from server_app.deploy.kits import certificates, templates
-from server_app.deploy.kits.kit import CONFIG, LinkKit, read_link_kit, read_node_kit
-from server_app.deploy.kits.kitfiles import locked, publish, set_key
-from server_app.deploy.kits.make_kits import build_authority, build_link, build_node, sign
+from server_app.deploy.kits.kit import (
+    CONFIG,
+    LinkKit,
+    NodeKit,
+    SubmitterKit,
+    read_kit,
+    read_link_kit,
+    read_node_kit,
+)
+from server_app.deploy.kits.kitfiles import locked, publish, set_key, uncomment
+from server_app.deploy.kits.make_kits import build_authority, build_link, build_node, build_submitter, sign
 from server_app.deploy.kits.parsing import check_name, read_address
 from server_app.deploy.kits.provision_report import Line, Provisioned
 from server_app.deploy.kits.provision_state import ProvisionState, read_state
@@ -42,6 +51,7 @@ def provision(
     *,
     he: bool = False,
     rotate_he: bool = False,
+    submitters: Sequence[str] = (),
 ) -> Provisioned:
     """Add what is missing to a folder of kits, and keep the rest.
 
@@ -50,23 +60,27 @@ def provision(
         link: HOST:PORT by which nodes reach the SuperLink; "" = as before. A new address is written into the
             kits that are still here, and a new HOST gets a new certificate.
         nodes: Names of nodes that must exist. A revoked one gets a new key.
-        revoke: Names of nodes whose keys become invalid.
+        revoke: Names of nodes and submitters whose keys become invalid.
         days: For how long a new certificate of the SuperLink is valid.
         renew: Make a new certificate of the SuperLink, for the same key.
         he: Make a key that nodes encrypt with (run-config key ``he``), unless there is one.
-        rotate_he: Make a new one. A revocation does so, too, as the node that is revoked knows the old one.
+        rotate_he: Make a new one. A node's revocation does so, too, as that node knows the old one.
+        submitters: Names of submitters that must exist. A revoked one gets a new secret.
 
     Raises:
         ConfigError: A name, the address or the number of days is invalid, or the folder lacks what an earlier
             call made.
         BouquetError: A file could not be written.
     """
-    names, gone = list(dict.fromkeys(nodes)), list(dict.fromkeys(revoke))
+    names, gone, people = (list(dict.fromkeys(given)) for given in (nodes, revoke, submitters))
     for name in (*names, *gone):
         check_name(name)
-    if both := sorted({*names} & {*gone}):
+    for name in people:
+        check_name(name, "name of a submitter")
+    if both := sorted({*names, *people} & {*gone}):
+        option = "--node" if both[0] in names else "--submitter"
         raise ConfigError(
-            f"--node and --revoke: expected different names; got {both[0]!r} in both. For a new key, "
+            f"{option} and --revoke: expected different names; got {both[0]!r} in both. For a new key, "
             "revoke it first and add it with a second command"
         )
     if not 1 <= days <= certificates.AUTHORITY_DAYS:
@@ -78,7 +92,7 @@ def provision(
     try:
         with locked(folder):
             return _Folder(folder, read_state(folder, link), days).bring(
-                link, names, gone, renew, he, rotate_he
+                link, names, people, gone, renew, he, rotate_he
             )
     except OSError as err:
         raise BouquetError(
@@ -98,45 +112,63 @@ class _Folder:
         self.remarks: list[str] = []
 
     def bring(
-        self, link: str, names: Sequence[str], gone: Sequence[str], renew: bool, he: bool, rotate: bool
+        self,
+        link: str,
+        names: Sequence[str],
+        people: Sequence[str],
+        gone: Sequence[str],
+        renew: bool,
+        he: bool,
+        rotate: bool,
     ) -> Provisioned:
-        self._check(names, gone)
+        self._check(names, people, gone)
         if not (self.out / "link").exists():
             self._make_link()
         else:
             self._keep_link(link or self.record.link, renew)
         self.record.save()
         for name in gone:
-            if self.record.nodes[name]["revoked"]:
-                self.remarks.append(f"{name} was revoked on {self.record.nodes[name]['revoked']}")
+            entry = self.record.members[name]
+            if entry["revoked"]:
+                self.remarks.append(f"{name} was revoked on {entry['revoked']}")
             else:
-                self.record.nodes[name]["revoked"] = certificates.now().isoformat()
+                entry["revoked"] = certificates.now().isoformat()
                 self.record.save()
                 self.lines.append(self._line(name, "revoked"))
-                rotate = rotate or (self.out / "he" / KEY_FILE).exists()
+                rotate = rotate or (name in self.record.nodes and (self.out / "he" / KEY_FILE).exists())
         self._settle_revoked()
         for name in names:
-            self._add(name)
+            self._add(name, self.record.nodes)
+        if people:
+            self._open_submit()
+        for name in people:
+            self._add(name, self.record.submitters)
         self._certify()
         if he or rotate or (self.out / "he" / KEY_FILE).exists():
             self._share_key(rotate)
         listed = {line.name for line in self.lines}
         self.lines += [
-            self._line(n, "kept") for n in self.record.nodes if n not in listed and not self.record.revoked(n)
+            self._line(n, "kept")
+            for n in self.record.members
+            if n not in listed and not self.record.revoked(n)
         ]
         self.remarks += [finding.text for finding in certificates.kit_findings(self.out / "link")]
-        line = Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)))
+        line = Line("link", self.done, self._until("link/server.crt"), tuple(sorted(self.changed)), "link")
         return Provisioned(self.out, self.record.link, (line, *self.lines), tuple(self.remarks))
 
-    def _check(self, names: Sequence[str], gone: Sequence[str]) -> None:
+    def _check(self, names: Sequence[str], people: Sequence[str], gone: Sequence[str]) -> None:
+        members = self.record.members
         for name in gone:
-            if name not in self.record.nodes:
-                raise ConfigError(choose_from("--revoke: unknown node", name, self.record.nodes))
-        known = {n.lower(): n for n in (*names, *self.record.nodes)}
-        for name in (*names, *self.record.nodes):
+            if name not in members:
+                raise ConfigError(choose_from("--revoke: unknown node or submitter", name, members))
+        for name in {*names, *self.record.nodes} & {*people, *self.record.submitters}:
+            raise ConfigError(f"--submitter: expected a name that no node has; got {name!r} for both")
+        known = {n.lower(): n for n in (*names, *people, *members)}
+        for name in (*names, *people, *members):
             if (other := known[name.lower()]) != name:
+                option = "--submitter" if name in people else "--node"
                 raise ConfigError(
-                    f"--node: expected names that differ by more than capitals; got {name!r} and {other!r}"
+                    f"{option}: expected names that differ by more than capitals; got {name!r} and {other!r}"
                 )
 
     # The SuperLink
@@ -178,31 +210,56 @@ class _Folder:
 
     def _move(self, kit: LinkKit, link: str) -> None:
         """Write a new address into the kits that are here, and keep what else was edited in their files."""
-        for name, entry in self.record.nodes.items():
-            folder = self.out / name
+        for name, entry in self.record.members.items():
+            folder, address = self.out / name, self._address(link, node=name in self.record.nodes)
             if not entry["revoked"] and folder.exists():
-                _point(folder, link)
+                self._point(folder, address)
                 self.lines.append(self._line(name, "address changed", CONFIG, "README.txt"))
             elif not entry["revoked"]:
                 self.lines.append(self._line(name, "kept"))
-                self.remarks.append(f'{name}: its kit is not here; set link = "{link}" in its {CONFIG}')
+                self.remarks.append(f'{name}: its kit is not here; set link = "{address}" in its {CONFIG}')
         interface, listens = kit.fleet.rsplit(":", 1)
         if listens == self.record.link.rsplit(":", 1)[1]:  # else a router forwards another port
             set_key(kit.path / CONFIG, "fleet", f"{interface}:{link.rsplit(':', 1)[1]}")
         set_key(kit.path / CONFIG, "address", link)
         write_text(kit.path / "README.txt", templates.link_texts(link)["README.txt"])
 
-    # The nodes
+    def _open_submit(self) -> None:
+        """Let submitters come to the link: turn the key ``submit`` of its kit on."""
+        kit = self._kit()
+        if kit.submit:
+            return
+        uncomment(kit.path / CONFIG, "submit")
+        if not (submit := self._kit().submit):
+            raise ConfigError(
+                f'{kit.path / CONFIG}: key "submit": expected HOST:PORT that submitters come to, such as '
+                f'"0.0.0.0:{templates.SUBMIT_PORT}"; got none. Add the line and run the same command again'
+            )
+        if "." not in self.changed:
+            self.remarks.append(
+                f'link: set submit = "{submit}" in its {CONFIG} and restart it; submitters come to that port'
+            )
 
-    def _add(self, name: str) -> None:
-        entry = self.record.nodes.get(name)
+    # The nodes and submitters
+
+    def _address(self, link: str, *, node: bool) -> str:
+        """Return where nodes or submitters reach the link, whose Fleet API has the address `link`."""
+        if node:
+            return link
+        return f"{link.rpartition(':')[0]}:{self._kit().submit.rpartition(':')[2]}"
+
+    def _add(self, name: str, group: dict[str, dict[str, Any]]) -> None:
+        entry = group.get(name)
         if entry and not entry["revoked"]:
             return
-        folder, listed = self.out / name, self._kit().nodes / f"{name}.pub"
+        kit, folder, nodes = self._kit(), self.out / name, group is self.record.nodes
+        home, build = (kit.nodes, build_node) if nodes else (kit.submitters, build_submitter)
+        listed = home / f"{name}.pub"
+        address = self._address(self.record.link, node=nodes)
         if listed.exists() and not (folder.exists() and listed.read_bytes() == self._complete(folder)):
             raise ConfigError(f"{listed}: expected no key of {name}; got one made elsewhere. Move it away")
         if not folder.exists():
-            build_node(folder, self.record.link, self._kit().ca_certificate.read_bytes())
+            build(folder, address, kit.ca_certificate.read_bytes())
         public = self._complete(folder)
         fingerprint = certificates.node_fingerprint(public)
         earlier = [] if entry is None else [*entry["earlier"], {k: entry[k] for k in entry if k != "earlier"}]
@@ -211,10 +268,11 @@ class _Folder:
                 f"{folder}: expected no folder, before making a new kit; got one with the revoked key "
                 f"{fingerprint}. Move it away"
             )
-        if read_node_kit(folder).link != self.record.link:  # a killed command made it
-            _point(folder, self.record.link)
+        if self._member(folder).link != address:  # a killed command made it
+            self._point(folder, address)
+        make_folder(home)  # older kits have no folder of submitters
         publish(listed, public)
-        self.record.nodes[name] = {
+        group[name] = {
             "fingerprint": fingerprint,
             "created": certificates.now().isoformat(),
             "revoked": None,
@@ -224,7 +282,7 @@ class _Folder:
         if earlier:
             self.remarks.append(f"{name} was revoked on {earlier[-1]['revoked']}; only its new key is valid")
         self.lines.append(self._line(name, "new key" if earlier else "new", "."))
-        self.changed.add("nodes")
+        self.changed.add(home.name)
 
     def _certify(self) -> None:
         """Add certificates of their keys to the kits that are here; older kits lack them."""
@@ -277,29 +335,41 @@ class _Folder:
             )
 
     def _complete(self, folder: Path) -> bytes:
-        """Return the public key of a node's kit; refuse an incomplete kit or one of another federation."""
-        kit = read_node_kit(folder)
+        """Return the public key of a member's kit; refuse an incomplete kit or one of another federation."""
+        kit = self._member(folder)
         authority = self._kit().ca_certificate.read_bytes()
         if kit.name != folder.name or kit.ca_certificate.read_bytes() != authority:
             raise ConfigError(
                 f"{folder}: expected the kit of {folder.name} of this federation; got that of {kit.name} of "
                 "another one. Move it away"
             )
-        return kit.public_key.read_bytes()
+        return kit.public if isinstance(kit, SubmitterKit) else kit.public_key.read_bytes()
+
+    def _member(self, folder: Path) -> NodeKit | SubmitterKit:
+        """Read the kit of a node or submitter."""
+        kit = read_kit(folder)
+        return kit if isinstance(kit, SubmitterKit) else read_node_kit(folder)
+
+    def _point(self, folder: Path, link: str) -> None:
+        """Write another address of the SuperLink into a member's kit."""
+        node = isinstance(self._member(folder), NodeKit)
+        texts = (templates.node_texts if node else templates.submitter_texts)(folder.name, link)
+        set_key(folder / CONFIG, "link", link)
+        write_text(folder / "README.txt", texts["README.txt"])
 
     def _settle_revoked(self) -> None:
-        """Move the keys and kits of nodes that the record says are revoked."""
+        """Move the keys and kits of members that the record says are revoked."""
         kit = self._kit()
-        for name in filter(self.record.revoked, self.record.nodes):
-            public, folder = kit.nodes / f"{name}.pub", self.out / name
-            fingerprint = self.record.nodes[name]["fingerprint"]
-            nth = len(self.record.nodes[name]["earlier"]) + 1
+        for name in filter(self.record.revoked, self.record.members):
+            entry, folder = self.record.members[name], self.out / name
+            public = (kit.nodes if name in self.record.nodes else kit.submitters) / f"{name}.pub"
+            fingerprint, nth = entry["fingerprint"], len(entry["earlier"]) + 1
             as_revoked = name if nth == 1 else f"{name}~{nth}"
             if public.exists() and certificates.node_fingerprint(public.read_bytes()) == fingerprint:
                 make_folder(kit.revoked)
                 publish(kit.revoked / f"{as_revoked}.pub", public.read_bytes())
                 public.unlink()
-                sync_folder(kit.nodes)
+                sync_folder(public.parent)
                 self.changed.add("revoked")
             if folder.exists() and certificates.node_fingerprint(self._complete(folder)) == fingerprint:
                 away = self.out / "revoked" / as_revoked
@@ -321,10 +391,5 @@ class _Folder:
         return f"valid until {facts['expires'][:10]}"
 
     def _line(self, name: str, done: str, *changed: str) -> Line:
-        return Line(name, done, self.record.nodes[name]["fingerprint"], changed)
-
-
-def _point(folder: Path, link: str) -> None:
-    """Write another address of the SuperLink into a node's kit."""
-    set_key(folder / CONFIG, "link", link)
-    write_text(folder / "README.txt", templates.node_texts(folder.name, link)["README.txt"])
+        kind = "node" if name in self.record.nodes else "submitter"
+        return Line(name, done, self.record.members[name]["fingerprint"], changed, kind)

@@ -24,6 +24,7 @@ class Line:
     done: str  # "new", "kept", "revoked" ...
     key: str  # the fingerprint of a node's key, or the last day of a certificate
     changed: tuple[str, ...] = ()  # files and folders in it to copy to its machine again; "." = all of it
+    kind: str = "node"  # of its kit: "link", "node" or "submitter"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,10 @@ def next_steps(result: Provisioned) -> Iterator[str]:
     """Yield the commands that copy each changed kit to its machine and start it there."""
     for line in result.lines:
         here, there, machine = result.out / line.name, place(line.name), _machine(result, line)
-        kind = "link" if line.name == "link" else "node"
+        kind = line.kind
+        if kind == "submitter" and line.changed:
+            yield f"{line.name}: give {shlex.quote(str(here))} to {line.name}, for bouquet run --link"
+            continue
         if "." in line.changed:
             yield f"{line.name}: rsync -a {shlex.quote(f'{here}/')} {machine}:{there}/"
             yield f"{line.name}: there, bouquet {kind} {there}{' --data PATH' if kind == 'node' else ''}"
@@ -79,4 +83,6 @@ def _place(result: Provisioned, line: Line) -> str:
         return "no machine: keep it safe"
     if line.done == "revoked":
         return "no machine: delete it there"
+    if line.kind == "submitter":
+        return f"a machine of {line.name}"
     return f"{_machine(result, line)}:{place(line.name)}"

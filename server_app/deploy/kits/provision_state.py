@@ -22,10 +22,16 @@ class ProvisionState:
     # By name: ``fingerprint`` of the public key, ``created``, ``revoked`` (a time or none), and ``earlier``,
     # the same for the name's earlier keys.
     nodes: dict[str, dict[str, Any]]
+    submitters: dict[str, dict[str, Any]]  # the same of submitters
+
+    @property
+    def members(self) -> dict[str, dict[str, Any]]:
+        """Nodes and submitters, whose names differ."""
+        return self.nodes | self.submitters
 
     def revoked(self, name: str) -> bool:
-        """Return whether the newest key of a node is revoked."""
-        return bool(self.nodes[name]["revoked"])
+        """Return whether the newest key of a node or submitter is revoked."""
+        return bool(self.members[name]["revoked"])
 
     def save(self) -> None:
         """Write the record, unless the file is equal already."""
@@ -35,6 +41,7 @@ class ProvisionState:
             "ca": certificates.certificate_facts((link / "ca.crt").read_bytes()),
             "server": certificates.certificate_facts((link / "server.crt").read_bytes()),
             "nodes": self.nodes,
+            **({"submitters": self.submitters} if self.submitters else {}),
         }
         path = self.out / RECORD
         if not path.exists() or json.loads(path.read_text(encoding="utf-8")) != table:
@@ -59,10 +66,10 @@ def read_state(out: Path, link: str) -> ProvisionState:
                 "--link: expected HOST:PORT, where nodes reach the SuperLink; got none, and no "
                 f"earlier command made kits in --out {out}"
             )
-        return ProvisionState(out, link, {})
+        return ProvisionState(out, link, {}, {})
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        record = ProvisionState(out, table["link"], table["nodes"])
+        record = ProvisionState(out, table["link"], table["nodes"], table.get("submitters", {}))
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{path}: expected a file of `bouquet provision`; got a damaged one. Restore a copy, or "

@@ -6,11 +6,13 @@ from server_app.deploy.kits.parsing import read_address
 HOME = "/srv/bouquet"  # where the README and the unit expect the kits of a machine
 CONTROL_PORT = 8000
 HTTP_PORT = 9095
+SUBMIT_PORT = 9096
 
 LINK_CONFIG = """\
 kind = "link"
 fleet = "{any}:{port}"  # where the Fleet API listens: the only port that faces the network
 # fleet-http = "{any}:{http}"  # the same over HTTP, for SuperNodes of Flower 1.40 and later
+# submit = "{any}:{submit}"  # where Flower's own commands (bouquet connect) and submitters come to
 control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network
 address = "{link}"  # where nodes reach the Fleet API
 max-reply = "{max_reply}"  # largest reply of a node; K, M, G are powers of 1024
@@ -44,9 +46,10 @@ LINK_README = """\
 2. Put it there as {kit}, for a user of its own: useradd --system bouquet; chown -R bouquet {kit}
 3. Start: bouquet link {kit}, or as a service: cp {kit}/bouquet-link.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-link (it expects /opt/bouquet/bin/bouquet)
-4. Open TCP port {port} to the nodes, that of fleet-http if kit.toml has it, nothing else. Submit on \
-this machine: bouquet run --link {kit} -r demo
-5. Watch: bouquet status {kit}. After adding or revoking nodes, copy nodes/ and revoked/ again.
+4. Open TCP port {port} to the nodes, those of fleet-http and submit if kit.toml has them, nothing else. \
+Submit on this machine: bouquet run --link {kit} -r demo
+5. Watch: bouquet status {kit}. After adding or revoking nodes or submitters, copy nodes/, submitters/ and \
+revoked/ again.
 """
 
 NODE_README = """\
@@ -57,6 +60,20 @@ cp {kit}/bouquet-node.service /etc/systemd/system/ \
 && systemctl enable --now bouquet-node (it expects /opt/bouquet/bin/bouquet and {home}/data)
 4. No port needs to be open. [policy] in kit.toml says what this site takes part in.
 5. Key lost or stolen? Ask the person who made this kit to run bouquet provision --out DIR --revoke {name}
+"""
+
+SUBMITTER_CONFIG = """\
+kind = "submitter"
+name = "{name}"
+link = "{link}"  # the link's port for submitters, its key submit
+"""
+
+SUBMITTER_README = """\
+1. With this folder {name} submits runs to the link at {link}. Its submitter.secret is secret: mode 0600.
+2. Put it where only {name} can read it, on any machine with the app that the link runs.
+3. Submit: bouquet run --link FOLDER -r demo; watch: bouquet status FOLDER; results come to FOLDER/runs.
+4. For Flower's own commands: bouquet connect FOLDER, then flwr run APP {name}, flwr ls {name}, ...
+5. Secret lost or stolen? Ask the person who made this kit to run bouquet provision --out DIR --revoke {name}
 """
 
 # No MemoryDenyWriteExecute: torch compiles code. PrivateDevices only where no GPU is needed.
@@ -121,6 +138,7 @@ def link_texts(link: str) -> dict[str, str]:
             any="[::]" if ":" in host else "0.0.0.0",
             port=port,
             http=HTTP_PORT if port != HTTP_PORT else HTTP_PORT + 1,
+            submit=SUBMIT_PORT if port != SUBMIT_PORT else SUBMIT_PORT + 1,
             control=CONTROL_PORT if port != CONTROL_PORT else CONTROL_PORT + 1,
             link=link,
             max_reply=MAX_REPLY,
@@ -152,4 +170,15 @@ def node_texts(name: str, link: str) -> dict[str, str]:
             kit=kit,
             more="",
         ),
+    }
+
+
+def submitter_texts(name: str, link: str) -> dict[str, str]:
+    """Return the text files of a submitter's kit, by file name.
+
+    `link` is HOST:PORT of the link's port for submitters.
+    """
+    return {
+        "kit.toml": SUBMITTER_CONFIG.format(name=name, link=link),
+        "README.txt": SUBMITTER_README.format(name=name, link=link),
     }

@@ -5,36 +5,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.kits.kit import OWNER, LinkKit
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
+from server_app.deploy.link.majority import derived
 from server_app.deploy.link.status import RED, YELLOW, left_out_of, node_lines, read_status, round_lines
+from server_app.deploy.link.submitters import audit, check_keys, check_own, check_room
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from task import timing, trust
-from task.catalogue.user_algorithm import algorithm_of
-from task.config.knobs import Config
 from task.config.read import read_checked
-from task.datasets import spec_of
 from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
 from task.references import references_in
-from task.resolve.cohorts import asked_of
 from task.resolve.read import read_config
 
 
-def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Job:
+def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submitter: str = OWNER) -> Job:
     """Queue a run at a link.
 
-    Its result folder lies in the kit; `overwrite` deletes the run of this name first.
+    Its result folder lies in the kit; `overwrite` deletes the run of this name first. `submitter` is who
+    submits it, see `server_app.deploy.link.submitters`.
 
     Raises:
         ConfigError: A key is wrong or names a file outside the kit, a job of this name has not ended, its
-            folder holds a run, or there is none to resume.
+            folder holds a run, there is none to resume, or the submitter may not submit it.
     """
+    if submitter != OWNER:
+        check_keys(keys, submitter)
     if "runs-dir" in keys:
         raise ConfigError(
             f'run-config key "runs-dir": expected none with --link, whose results lie in {kit.runs}; '
@@ -53,11 +54,15 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
             f'run-config key "run-name": expected a name that does not start with a dot; got {name!r}'
         )
     with jobs.submitting():
+        if submitter != OWNER:
+            check_room(jobs, submitter)
         if name:
             jobs.check_over(name)
             if overwrite:
                 remove_run(kit.runs, name)
         name = folder_of_run(config, kit.runs, jobs.active).name
+        if submitter != OWNER:
+            check_own(jobs, name, submitter)
         before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
         nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
@@ -68,7 +73,19 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False) -> Jo
             )
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
         keys |= {"nodes": ",".join(nodes)} if nodes else {}
-        return jobs.submit(name, keys)
+        job = jobs.submit(name, keys, submitter)
+        audit(kit, f"{submitter} submitted run {name} ({job.number})")
+        return job
+
+
+def stop(kit: LinkKit, name: str, submitter: str = OWNER) -> None:
+    """Ask the link to end a job; its results so far stay.
+
+    Raises:
+        ConfigError: No job of this name is queued or running.
+    """
+    Jobs(kit.jobs, kit.runs).ask_to_stop(name)
+    audit(kit, f"{submitter} asked to stop run {name}")
 
 
 def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:
@@ -84,26 +101,6 @@ def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:
             why = f": {name} is revoked" if name in revoked else ""
             raise ConfigError(choose_from(f'run-config key "nodes" (--nodes){why}', name, enrolled))
     return names
-
-
-def derived(config: Config, nodes: int, before: Mapping[str, Any]) -> dict[str, int]:
-    """Return the keys that follow from the number of nodes; the user's own values come first.
-
-    A run begins with a majority of its nodes. A round needs replies of as many clients, or of a majority of
-    those it asks, if that is fewer. A resumed run keeps the number of replies that it had `before`.
-    """
-    server, data = config.server, config.data
-    majority = nodes // 2 + 1
-    clients = data.num_clients or nodes
-    if spec_of(data.dataset).own:
-        clients = min(clients, nodes) if data.data_path else nodes
-    asked = asked_of(server, clients)
-    if algorithm_of(config.algorithm).pooled or server.selection == "fedcs":
-        asked = 1  # fedcs may find only one client that is quick enough
-    if config.dp.central:
-        asked = 1  # the number of clients does not decide whether a round counts
-    least = min(majority, min(asked, server.enough_replies or asked) // 2 + 1)
-    return {"min-nodes": majority, "min-replies": before.get("min-replies", least)}
 
 
 def attach(kit: LinkKit, name: str) -> Job:

@@ -1,7 +1,7 @@
 """Jobs of a link: the submitted runs and their states, one JSON file each, ``jobs/NAME.json``.
 
-``bouquet run --link`` writes a new one; from then on only the link changes it. A file ``jobs/NAME.stop`` asks
-the link to end a job. `waiting` is the queue: it says which jobs may run.
+``bouquet run --link`` and the link's port for submitters write a new one; from then on only the link changes
+it. A file ``jobs/NAME.stop`` asks the link to end a job. `waiting` is the queue: it says which jobs may run.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from server_app.deploy.kits.kit import OWNER
 from task import timing
 from task.errors import BouquetError, ConfigError, StateError
 from task.population import listed, some
@@ -39,6 +40,7 @@ class Job:
     attempts: int = 0  # how often it was submitted
     result_before: int = 0  # time of change, in ns, of an earlier run's result.json; 0 = none
     folder_before: str = ""  # identity of the run whose folder had this name; "" = none
+    submitter: str = OWNER  # who submitted it
     app: str = ""  # which app it began with: version and code
     created: float = 0.0  # seconds since 1970
     updated: float = 0.0  # seconds since 1970
@@ -47,6 +49,11 @@ class Job:
     def ended(self) -> bool:
         """Whether nothing more will happen to it."""
         return self.state in ENDED
+
+    @property
+    def number(self) -> int:
+        """Its number for Flower's own commands; Flower's runs of it have others, one for each attempt."""
+        return int(self.id[:15], 16)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -125,7 +132,7 @@ class Jobs:
                 f"submitting one for {timing.SUBMIT_S:g} s. Try again"
             ) from None
 
-    def submit(self, name: str, keys: Mapping[str, Value]) -> Job:
+    def submit(self, name: str, keys: Mapping[str, Value], submitter: str = OWNER) -> Job:
         """Queue a job.
 
         Raises:
@@ -135,7 +142,7 @@ class Jobs:
         now = time.time()
         job = Job(
             name, dict(keys), uuid.uuid4().hex, created=now, updated=now,
-            result_before=self.result_time(name), folder_before=self.folder_id(name),
+            submitter=submitter, result_before=self.result_time(name), folder_before=self.folder_id(name),
         )  # fmt: skip
         self._stop_file(name).unlink(missing_ok=True)
         self.write(job)

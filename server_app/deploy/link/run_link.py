@@ -36,7 +36,7 @@ from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
 from task.storage.files import make_folder
 
-SUPERLINK, WARM, FLEET_HTTP = "superlink", "warm", "fleet-http"
+SUPERLINK, WARM, FLEET_HTTP, SUBMIT = "superlink", "warm", "fleet-http", "submit"
 SMALLEST_DISK = 64 * 1024**2  # bytes
 
 
@@ -163,10 +163,14 @@ def run_link(kit: LinkKit) -> None:
             if kit.fleet_http:
                 relay = module_command("server_app.deploy.flower.fleet_relay", str(kit.path))
                 supervisor.add(Child(FLEET_HTTP, relay, env))
+            if kit.submit:
+                port = module_command("server_app.deploy.link.submit_port", str(kit.path))
+                supervisor.add(Child(SUBMIT, port, env))
             threading.Thread(target=keeper.run, args=(over,), daemon=True).start()
             say(
                 f"link of {kit.path}: nodes come to {kit.address} (listening on {kit.fleet}"
                 + (f", over HTTP on {kit.fleet_http})" if kit.fleet_http else ")")
+                + (f"; Flower's commands and submitters to {kit.submit}" if kit.submit else "")
             )
             supervisor.run(over, StatusWriter(kit, supervisor, keeper))
             say("stopping")
@@ -286,7 +290,13 @@ def check_addresses(kit: LinkKit) -> None:
         BouquetError: Another program listens there.
         ConfigError: This machine has no such address.
     """
-    for key, address in {"fleet": kit.fleet, "control": kit.control, "fleet-http": kit.fleet_http}.items():
+    addresses = {
+        "fleet": kit.fleet,
+        "control": kit.control,
+        "fleet-http": kit.fleet_http,
+        "submit": kit.submit,
+    }
+    for key, address in addresses.items():
         if not address:
             continue
         try:

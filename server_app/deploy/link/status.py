@@ -332,6 +332,7 @@ def _run_lines(kit: LinkKit, jobs: Sequence[Job]) -> list[str]:
 def _run(kit: LinkKit, job: Job, waits: str) -> Row:
     return {
         "name": job.name,
+        "submitter": job.submitter,
         "state": job.state,
         "nodes": sorted(job.nodes),
         "waits": waits,

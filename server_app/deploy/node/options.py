@@ -122,7 +122,12 @@ def node_config(
 
 def environment(kit: NodeKit, options: Options) -> dict[str, str]:
     """Return what is added to the environment of the node's processes."""
-    env = kit.environment()
+    return kit.environment() | shared_environment(options)
+
+
+def shared_environment(options: Options) -> dict[str, str]:
+    """Return the part that does not depend on the kit; libraries read it when they are loaded."""
+    env: dict[str, str] = {}
     if options.threads:
         env |= dict.fromkeys(
             ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(options.threads)

@@ -9,7 +9,9 @@ import os
 import re
 import threading
 import time
+from functools import partial
 
+from server_app.deploy.host.forks import ForkedProcess
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
 from server_app.deploy.host.resource_limits import TASK_BYTES, MemoryLimit, spell
@@ -17,6 +19,7 @@ from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit
 from server_app.deploy.kits.parsing import read_address
+from server_app.deploy.node import warm
 from server_app.deploy.node.connection import connection
 from server_app.deploy.node.identity import Identities
 from server_app.deploy.node.message_loop import MessageLoop
@@ -25,7 +28,6 @@ from server_app.deploy.node.own_data import check_data
 from task import portable, timing
 from task.config.paths import state_in
 from task.errors import ConfigError
-from task.flower.names import untested
 from task.privacy.noise_ledger import NoiseLedger
 from task.storage.files import FILE, make_folder
 
@@ -42,9 +44,9 @@ def run_node(kit: NodeKit, options: Options) -> None:
         BouquetError: The kit is in use, or was taken away.
     """
     check(options)
-    for text in (*check_kit(kit.path), *filter(None, [untested()])):
+    for text in check_kit(kit.path):
         say(text)
-    with only_one(kit.state / "node.lock", f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
+    with only_one(kit.lock, f"the node {kit.name}"), Supervisor(kit.logs) as supervisor:
         limits = node_config(kit.name, options, kit.policy)
         if spent := NoiseLedger.of(state_in(kit.cache), limits).summary():
             say(f"privacy: {spent}")
@@ -68,6 +70,9 @@ class _NodeProcess:
         self.limit = MemoryLimit(options.max_memory, os.getpid()) if options.max_memory else None
         # The second have a parent with fixed kernels, which is started for the first portable run.
         self.tasks = {fixed: Tasks(self.limit) for fixed in (False, True)}
+        make_folder(kit.flwr_home)
+        # Before the connection: a process with threads cannot be forked.
+        self._add_parent(WARM, self.tasks[False], environment(kit, options), fork=warm.is_loaded())
         client, self.probe = connection(kit, options)
         config = node_config(kit.name, options, kit.policy, kit.models, kit.he_key)
         rounds = kit.state / "rounds.json"
@@ -84,16 +89,15 @@ class _NodeProcess:
         self._said: set[str] = set()  # since it was connected last
 
     def start(self) -> None:
-        """Start the child and the loop."""
-        make_folder(self.kit.flwr_home)
+        """Start the loop."""
         self.kit.alive.unlink(missing_ok=True)
         say(f"node {self.kit.name}: connecting to {self.kit.link}")
-        self._add_parent(WARM, self.tasks[False], environment(self.kit, self.options))
         self.loop.start()
 
-    def _add_parent(self, name: str, tasks: Tasks, env: dict[str, str]) -> None:
+    def _add_parent(self, name: str, tasks: Tasks, env: dict[str, str], *, fork: bool = False) -> None:
         command = module_command("server_app.deploy.node.warm", APP)
-        self.supervisor.add(Child(name, command, env, stdin=tasks.stdin))
+        work = partial(ForkedProcess, partial(warm.serve, APP)) if fork else None
+        self.supervisor.add(Child(name, command, env, stdin=tasks.stdin, fork=work))
 
     def look(self) -> None:
         """Say what has changed, and refuse to go on without enough memory.

@@ -1,9 +1,11 @@
 """The warm parent of a node's tasks: ``python -m server_app.deploy.node.warm MODULE``.
 
 A new Python process for every message would import torch, flwr and the app: seconds, each round, on each
-node. This parent has imported them, and forks. It stays single-threaded and does nothing in torch, so that a
-fork is safe, and it reads nothing that a task writes, so that no app can hurt it: a task's message and reply
-go through a socket of its own between its process and the node's connection (`server_app.deploy.host.tasks`).
+node. This parent has imported them, and forks. Where one command runs several nodes (`server_app.cli.nodes`),
+the parent itself is a fork of a process that has. It stays single-threaded and does nothing in torch, so that
+a fork is safe, and it reads nothing that a task writes, so that no app can hurt it: a task's message and
+reply go through a socket of its own between its process and the node's connection
+(`server_app.deploy.host.tasks`).
 
 Its standard input is a socket on which the connection orders, in records of fixed size, `START` with the
 task's socket, and `KILL`; it answers with `READY` once, and with each process's exit code.
@@ -16,24 +18,38 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, say
 from server_app.deploy.host.tasks import KILL, NEWS, ORDER, READY
-from task.resolve.read import read_config
 
 
-def main() -> None:
-    """Import the app's module, then fork for each order until the connection closes its end."""
+@cache
+def load(module: str) -> tuple[Any, Callable[..., None], Mapping[str, str]]:
+    """Import all that a task needs, once; return the app, what serves a message, and the app's files."""
+    app = importlib.import_module(module).app
+    work = importlib.import_module("server_app.deploy.flower.client_task").run
+    importlib.import_module("task.resolve.read").read_config({})  # what it keeps is read by every task
+    here = installed(OF_A_NODE)
+    gc.collect()
+    gc.freeze()  # so that forks share the pages
+    return app, work, here
+
+
+def is_loaded() -> bool:
+    """Return whether this process, or one that it is a fork of, has called `load`."""
+    return load.cache_info().currsize > 0
+
+
+def serve(module: str) -> None:
+    """Load the app, then fork for each order until the connection closes its end."""
     end_with_parent()
     gc.disable()
-    app = importlib.import_module(sys.argv[1]).app
-    work = importlib.import_module("server_app.deploy.flower.client_task").run
-    read_config({})  # what it imports and keeps is read by every task
-    gc.collect()
-    gc.freeze()
-    here = installed(OF_A_NODE)
+    app, work, here = load(module)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     control, forks = socket.socket(fileno=os.dup(0)), Forks()
     with open(os.devnull, "rb") as nothing:
@@ -65,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(sys.argv[1])

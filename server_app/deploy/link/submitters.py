@@ -1,0 +1,98 @@
+"""Who may submit runs to a link, and what: its owner anything, a submitter less.
+
+A caller shows a token, which follows from the secret of its kit. The link knows the SHA-256 of each token and
+reads it at each call, so a revoked one is refused at once. A submitter may not name code, paths or trackers,
+as these are of the link's own machine; it touches no run of others; and it may not fill the queue.
+"""
+
+import hmac
+import time
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from server_app.deploy.kits.kit import OWNER, LinkKit, digest_of
+from server_app.deploy.link.jobs import Job, Jobs
+from server_app.results.folder import RunFolder
+from server_app.run.confined import PATHS
+from task.config.read import flatten
+from task.errors import ConfigError
+from task.references import references_in
+from task.storage.files import make_folder, private
+
+MOST_JOBS = 16  # of a submitter that have not ended
+MOST_KEYS, MOST_LETTERS = 1000, 65_536  # of run-config keys that came over the network
+AUDIT = "audit.log"
+
+
+def caller_of(kit: LinkKit, token: str) -> str:
+    """Return who shows a token: `OWNER`, the name of a submitter, or "" if nobody's is this one."""
+    known = {OWNER: digest_of(kit.token)}
+    for name, path in kit.submitter_keys.items():
+        with suppress(OSError, ValueError, IndexError):  # a damaged file lets nobody in
+            known[name] = b64decode(path.read_bytes().split()[1], validate=True)
+    shown = digest_of(token) if token.isascii() else b""
+    same = [name for name, digest in known.items() if hmac.compare_digest(digest, shown)]  # all are compared
+    return same[0] if same else ""
+
+
+def may_see(caller: str, job: Job) -> bool:
+    """Return whether a job is one that a caller may see, follow and stop."""
+    return caller in (OWNER, job.submitter)
+
+
+def check_keys(keys: Mapping[str, Any], submitter: str) -> None:
+    """Refuse run-config keys that a submitter may not set.
+
+    Raises:
+        ConfigError: Naming the first one.
+    """
+    flat = flatten(keys)
+    for key in (*PATHS, "tracker"):
+        if flat.get(key):
+            raise ConfigError(
+                f'run-config key "{key}": expected none from {submitter}, as it names something on the '
+                f"link's machine; got {flat[key]!r}. The link's owner may submit such a run"
+            )
+    if named := references_in(flat):
+        raise ConfigError(
+            f"run-config keys: expected no code or data set of a user's own from {submitter}; got "
+            f'"{named[0]}". The link\'s owner may submit such a run'
+        )
+
+
+def check_own(jobs: Jobs, name: str, submitter: str) -> None:
+    """Refuse the name of another's run.
+
+    Raises:
+        ConfigError: Another one submitted the run of this name.
+    """
+    job = jobs.read(name)
+    before = job.submitter if job else RunFolder(jobs.runs / name).config().get("submitter")
+    if before != submitter and (job or (jobs.runs / name).exists()):
+        raise ConfigError(
+            f'run-config key "run-name": expected a name that is free, or of a run of {submitter}; got '
+            f"{name!r}. Choose another name"
+        )
+
+
+def check_room(jobs: Jobs, submitter: str) -> None:
+    """Refuse a further job of a submitter that has many.
+
+    Raises:
+        ConfigError: With their number.
+    """
+    waiting = sum(job.submitter == submitter and not job.ended for job in jobs.all())
+    if waiting >= MOST_JOBS:
+        raise ConfigError(
+            f"expected at most {MOST_JOBS} runs of {submitter} that are queued or running; got {waiting}. "
+            "Stop one, or wait until one ends"
+        )
+
+
+def audit(kit: LinkKit, line: str) -> None:
+    """Add a line to the link's record of who did what."""
+    make_folder(kit.logs)
+    with open(kit.logs / AUDIT, "a", opener=private, encoding="utf-8") as file:
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, file=file)
