@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import patch
@@ -34,21 +32,19 @@ class Killing(engine.Federation):
 
     killing: threading.Thread | None = None
 
-    def start(self, name: str, *command: str) -> None:
-        """Start a process, and wait for its death."""
-        super().start(name, *command)
-        if name == KILLED:
-            self.killing = threading.Thread(
-                target=self._kill, args=(partial(super().start, name, *command),), daemon=True
-            )
-            self.killing.start()
+    def start_nodes(self, nodes: Mapping[str, Sequence[str]]) -> None:
+        """Start the nodes, and wait for the death of one."""
+        super().start_nodes(nodes)
+        self.killing = threading.Thread(target=self._kill, args=nodes[KILLED], daemon=True)
+        self.killing.start()
 
-    def _kill(self, again: Callable[[], None]) -> None:
+    def _kill(self, *options: str) -> None:
         while not (self.job and last_round(self.kit.runs / self.job.name / "rounds.jsonl") >= 2):
             time.sleep(0.1)
-        os.killpg(self.processes[KILLED].pid, signal.SIGKILL)
-        time.sleep(1)
-        again()
+        node = self.node(KILLED)
+        for process in (node, *node.children(recursive=True)):
+            process.kill()
+        self.start(KILLED, "node", str(self.kit.path.parent / KILLED), *options)
 
 
 def federation(keys: Keys, runs: Path) -> dict[str, str]:

@@ -78,9 +78,9 @@ def federation(keys: Keys, runs: Path, python: str) -> str:
     """Do the run on a link of this Flower and nodes of another Python's; return the hash of its model."""
 
     class Mixed(engine.Federation):
-        def start(self, name: str, *command: str) -> None:
+        def start(self, name: str, *command: str, **more: Any) -> None:
             with patch.object(sys, "executable", sys.executable if name == "link" else python):
-                super().start(name, *command)
+                super().start(name, *command, **more)
 
     shares = {f"node-{i}": ["--partition", f"{i}/{NODES}"] for i in range(NODES)}
     began = time.monotonic()

@@ -46,11 +46,13 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.economy import economise
+from server_app.deploy.flower.fleet import CheckedFleet
 from server_app.deploy.flower.fleet_delivery import Fleet
 from server_app.deploy.flower.fleet_relay import Relay, serve
 from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
 from server_app.deploy.flower.limits import Limits, NodeNotes, RateLimiter
 from server_app.deploy.flower.objects import economise_trees
+from server_app.deploy.flower.records import Records
 from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.superlink import bounded
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER, free_port
@@ -226,7 +228,9 @@ class Served:
 
     def replies(self, *orders: str) -> list[Any]:
         """Return the replies that the ServerApp gets."""
-        pull = pull_replies(self.delivery, runtime_handlers.pull_messages)
+        pull = runtime_handlers.pull_messages
+        if isinstance(self.delivery, Delivery):
+            pull = pull_replies(self.delivery, pull)
         return list(pull(PullAppMessagesRequest(message_ids=orders), self.state, self.task).messages_list)
 
     def confirm(self, reply: Any) -> None:
@@ -328,8 +332,13 @@ def empty_database() -> Path:
 
 
 @contextmanager
-def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") -> Iterator[Served]:
-    """Serve a Fleet API on loopback, with a run that runs, of the app `fab`; of an app with this code."""
+def served(
+    folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab", *, delivers: bool = True
+) -> Iterator[Served]:
+    """Serve a Fleet API on loopback, with a run that runs, of the app `fab`; of an app with this code.
+
+    Without `delivers` it has the checks alone, as on a Flower where the other patches do not fit.
+    """
     database = str(folder / "link.db")
     shutil.copyfile(empty_database(), database)
     factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
@@ -351,9 +360,11 @@ def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") ->
     token = state.claim_task(task_id)
     assert token
     assert state.activate_task(task_id)
-    economise(state)
-    economise_trees(state)
-    delivery = Delivery(state)
+    delivery: Any = Records(state)
+    if delivers:
+        economise(state)
+        economise_trees(state)
+        delivery = Delivery(state)
     limiter = RateLimiter(
         limits,
         state.get_node_id_by_public_key,
@@ -364,7 +375,9 @@ def served(folder: Path, limits: Limits, code: str = "", fab: bytes = b"fab") ->
     address = f"127.0.0.1:{free_port()}"
     theirs = stock.FleetServicer
     apps = NodeNotes(folder / "apps.json")
-    stock.FleetServicer = partial(Fleet, limiter=limiter, records=delivery, apps=apps, code=code)
+    stock.FleetServicer = partial(
+        Fleet if delivers else CheckedFleet, limiter=limiter, records=delivery, apps=apps, code=code
+    )
     try:
         with bounded(limiter):
             server = stock._run_fleet_api_grpc_rere(
