@@ -20,7 +20,7 @@ import resource
 import ssl
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,8 +74,7 @@ STATUS = "/v1/bouquet/status"
 RESULTS = "/v1/bouquet/results/"  # and a job's number, and the name of a file
 FILES = ("config.json", "rounds.jsonl", "clients.jsonl", "nodes.json", "model.safetensors", "report.html",
          "result.json")  # fmt: skip
-STARTS = 2  # runs that are being submitted at the same time
-STREAMS, STREAMS_OF_ONE = 16, 4  # of logs: each takes the SuperLink a thread
+STREAMS, STREAMS_OF_ONE = 16, 4  # logs that submitters follow: each takes the SuperLink a thread
 LISTED = 20  # runs, unless the caller says how many
 UNKNOWN = "expected the number of a run of yours, as `flwr ls` lists them; got {}"
 STATES = {
@@ -99,7 +98,7 @@ class SubmitPort:
     def __init__(self, kit: LinkKit, superlink: httpx.AsyncClient) -> None:
         self._kit, self._superlink = kit, superlink
         self._jobs = Jobs(kit.jobs, kit.runs)
-        self._starting = asyncio.Semaphore(STARTS)
+        self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by caller: a slow one delays itself
         self._streams: Counter[str] = Counter()  # by caller
         self.serving: set[Address] = set()
         self._calls = {
@@ -159,7 +158,7 @@ class SubmitPort:
 
     async def _start(self, caller: str, receive: Receive, size: int) -> Response:
         """Queue a run, by a process that reads what was sent."""
-        async with self._starting:
+        async with self._starting[caller]:
             body = await read_body(receive, size)
             command = module_command("server_app.deploy.link.submission", str(self._kit.path), caller)
             pipe = asyncio.subprocess.PIPE
@@ -185,6 +184,8 @@ class SubmitPort:
     async def _stop(self, caller: str, receive: Receive, size: int) -> Response:
         request = read_request("StopRun", await read_body(receive, size))
         job = await asyncio.to_thread(self._job, caller, request.run_id)
+        if job.ended:
+            raise AnswerError(400, f"expected a run that is queued or running; {job.name} has {job.state}")
         await asyncio.to_thread(stop, self._kit, job.name, caller)
         return _answer("StopRun", success=True)
 
@@ -216,8 +217,13 @@ class SubmitPort:
     async def _logs(self, caller: str, receive: Receive, size: int) -> Response:
         request = read_request("StreamLogs", await read_body(receive, size))
         job = await asyncio.to_thread(self._job, caller, request.run_id)
-        if self._streams[caller] >= STREAMS_OF_ONE or self._streams.total() >= STREAMS:
-            raise AnswerError(503, f"expected at most {STREAMS_OF_ONE} logs that are followed; got another")
+        others = self._streams.total() - self._streams[OWNER]
+        if self._streams[caller] >= STREAMS_OF_ONE or (caller != OWNER and others >= STREAMS):
+            raise AnswerError(
+                503,
+                f"expected at most {STREAMS_OF_ONE} logs that {caller} follows, and {STREAMS} of all "
+                "submitters; got another. End one",
+            )
         return StreamingResponse(self._followed(caller, job, request.after_timestamp), media_type=STREAM)
 
     async def _followed(self, caller: str, job: Job, after: float) -> AsyncIterator[bytes]:
