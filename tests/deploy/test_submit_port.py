@@ -475,7 +475,10 @@ def test_what_a_link_would_ignore_is_refused(
         ({"dataset": "hf:mnist"}, "hf:mnist"),
         ({"run-name": "theirs", "resume": True}, "'theirs'"),
         ({"run-name": "owners", "resume": True}, "'owners'"),
-        ({"run-name": "../../x"}, "run-name"),
+        ({"run-name": "theirs"}, "'theirs'"),
+        ({"run-name": "x/../../jobs/theirs"}, "expected a free name"),
+        ({"run-name": "nobodys", "resume": True}, "got 'nobodys'$"),
+        ({"run-name": "", "resume": True}, "got ''$"),
         ({"nodes": "ward-9"}, "ward-9"),
     ],
 )
@@ -492,6 +495,15 @@ def test_a_submitter_names_nothing_of_the_links_machine_and_no_run_of_others(
         submit(kit, KEYS | {"run-name": "a"} | keys, submitter="alice")
     assert [path.name for path in kit.jobs.glob("*.json")] == ["theirs.json"]
     assert (kit.jobs / "theirs.json").read_bytes() == before
+
+
+def test_an_unnamed_run_gets_a_name_that_is_nobody_elses(kit: LinkKit) -> None:
+    """A failed run has a job and no result: the file of its job is not overwritten by another's."""
+    jobs = Jobs(kit.jobs, kit.runs)
+    first = jobs.update(submit(kit, KEYS), state=STOPPED)
+    second = submit(kit, KEYS, submitter="alice")
+    assert second.name == f"{first.name}-2"
+    assert jobs.read(first.name) == first
 
 
 def test_a_submitter_does_not_fill_the_queue(kit: LinkKit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -277,8 +278,9 @@ class SubmitPort:
 
     def _row(self, job: Job) -> dict[str, Any]:
         """Return a job as Flower describes a run."""
-        app = own_app()
-        begun = str(RunFolder(self._kit.runs / job.name).config().get("started", "")) if job.runs else ""
+        app, begun = own_app(), ""
+        with suppress(BouquetError):  # a damaged file
+            begun = str(RunFolder(self._kit.runs / job.name).config().get("started", "")) if job.runs else ""
         return {
             "run_id": job.number,
             "fab_id": "bouquet/bouquet",
