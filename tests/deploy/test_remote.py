@@ -22,6 +22,7 @@ from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import remote
 from server_app.deploy.link.follow import submit
 from server_app.deploy.link.jobs import FAILED, FINISHED, Job, Jobs
+from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.link.submit_port import SubmitPort
 from task.errors import BouquetError, ConfigError
 from tests.deploy.test_submit_port import SuperLink
@@ -162,6 +163,16 @@ def test_the_link_is_believed_only_with_its_own_certificate(
     (alice.path / "ca.crt").write_bytes((tmp_path / "others" / "ca" / "ca.crt").read_bytes())
     with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
         remote.find(alice, "a", "--attach")
+
+
+def test_the_status_is_the_links(kits: Path, alice: SubmitterKit, jobs: Jobs) -> None:
+    link = read_link_kit(kits / "link")
+    submit(link, KEYS | {"run-name": "a"}, submitter="alice")
+    code, said = bouquet("status", alice.path)
+    assert (code, "the link is not running" in said) == (69, False), said
+    write_status(link, Seen(), [], jobs)
+    code, said = bouquet("status", alice.path)
+    assert (code, "a (by alice)" in said) == (1, True), said  # red: no SuperLink has answered
 
 
 def test_a_revoked_submitter_is_told(kits: Path, alice: SubmitterKit) -> None:

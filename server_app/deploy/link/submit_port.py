@@ -101,6 +101,7 @@ class SubmitPort:
         self._jobs = Jobs(kit.jobs, kit.runs)
         self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by caller: a slow one delays itself
         self._streams: Counter[str] = Counter()  # by caller
+        self._refused, self._said = 0, -timing.SAME_LINE_S
         self.serving: set[Address] = set()
         self._calls = {
             path_of("StartRun"): self._start,
@@ -132,7 +133,7 @@ class SubmitPort:
         kind, _, token = shown[0].decode("latin-1").partition(" ") if len(shown) == 1 else ("", "", "")
         caller = caller_of(self._kit, token) if kind == "Bearer" else ""
         if not caller:
-            say(f"refused a call from {scope['client'][0]}: it shows no token, or none that is valid")
+            self._say_refused(scope["client"][0])
             # Without "WWW-Authenticate: Bearer", on which Flower's commands would try to log in again.
             raise AnswerError(
                 401,
@@ -140,6 +141,13 @@ class SubmitPort:
                 "valid (any more). Write it for Flower's commands: bouquet connect KIT",
             )
         return caller
+
+    def _say_refused(self, address: str) -> None:
+        """Log calls without a valid token: one line for many, so that they do not push others out."""
+        self._refused += 1
+        if time.monotonic() - self._said >= timing.SAME_LINE_S:
+            say(f"refused {self._refused} calls without a valid token, the last from {address}")
+            self._said, self._refused = time.monotonic(), 0
 
     async def _serve(self, caller: str, scope: Scope, receive: Receive) -> Response:
         path, method = scope["path"], scope["method"]
