@@ -87,7 +87,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
     """Flatten nested TOML tables to dotted keys, as Flower does."""
     flat: dict[str, Value] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if not isinstance(value, str | int | float) and isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
@@ -109,7 +109,8 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
         if key not in known:
             raise ConfigError(unknown_key(key, known, str(run_config.get("algorithm", ""))))
         k = known[key]
-        values[k.section][k.name] = checked(k, raw)
+        is_default = type(raw) is k.type and raw == k.default
+        values[k.section][k.name] = raw if is_default else checked(k, raw)
     sections: dict[str, Any] = {name: cls(**values[name]) for name, cls in _sections()}
     return _measured(_parted(Config(**values[""], **sections)))
 
