@@ -190,7 +190,7 @@ def _public() -> set[str]:
 def _foreign() -> set[str]:
     """Return the names that the modules of other packages have, and their classes, and those of modules."""
     importlib.import_module("flwr.superlink.main")
-    words = {info.name.rpartition(".")[2] for info in pkgutil.walk_packages([str(FLWR)], "flwr.")}
+    words = {path.stem for path in (*FLWR.rglob("*.py"), *(p.parent for p in FLWR.rglob("__init__.py")))}
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] not in ("flwr", "server_app", "task", "tests"):
             for key, value in list(getattr(module, "__dict__", {}).items()):

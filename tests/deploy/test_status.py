@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from server_app.deploy.flower.control import NodeState
-from server_app.deploy.host.app_integrity import APPS, App
+from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, App
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
@@ -30,6 +30,7 @@ from server_app.deploy.link.status import (
     SHOWN_RUNS,
     YELLOW,
     Seen,
+    flower_lines,
     node_apps,
     read_status,
     tables,
@@ -341,3 +342,15 @@ def test_the_link_says_in_its_status_that_its_certificate_ends_soon(kit: LinkKit
     (warning,) = found["warnings"]
     assert re.search(r"link/server.crt expires on \d{4}-\d\d-\d\d .* in (19|20) days. .*--renew", warning)
     assert "yellow" in shown(kit)
+
+
+def test_what_a_link_does_without_on_its_flower_is_shown_and_is_yellow(kit: LinkKit) -> None:
+    assert flower_lines(kit) == []
+    line = "Flower 1.44.0 has another flwr.a.b, or none: each call costs more."
+    write_json(kit.state / LEFT_OUT, [line])
+    write_status(kit, seen(flower=flower_lines(kit)), [], Jobs(kit.jobs, kit.runs))
+    status = read_status(kit)
+    assert (status["state"], status["warnings"], status["flower"]) == ("yellow", [line], [line])
+    assert line in shown(kit)
+    (kit.state / LEFT_OUT).write_text("{")
+    assert flower_lines(kit) == []
