@@ -9,7 +9,7 @@ import grpc
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from server_app.deploy.flower.limits import Limits
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower.replacing import replace
 from tests.support.fleet import Served, answer_to, arrays, served
 

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.deploy.flower.control import LinkError
-from server_app.deploy.flower.fleet_relay import serve
+from server_app.deploy.calls.control import LinkError
+from server_app.deploy.calls.fleet_relay import serve
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, SubmitterKit, read_kit, read_link_kit
 from server_app.deploy.kits.provision import provision

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from server_app.deploy.flower.control import LinkError, NodeState, RunState
+from server_app.deploy.calls.control import LinkError, NodeState, RunState
 from server_app.deploy.link import runner as module
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.deploy.link.runner import MOST_FRUITLESS, Runner

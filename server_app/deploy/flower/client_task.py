@@ -20,7 +20,6 @@ from flwr.app.message import remove_content_from_message
 from flwr.cli.install import install_from_fab
 from flwr.clientapp import ClientApp
 from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common.constant import ErrorCode
 from flwr.common.serde import (
     fab_from_proto,
     message_to_proto,
@@ -28,10 +27,7 @@ from flwr.common.serde import (
     recorddict_to_proto,
     run_from_proto,
 )
-from flwr.proto.fab_pb2 import Fab as FabProto
-from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
-from flwr.proto.run_pb2 import Run as RunProto
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -48,6 +44,8 @@ from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking, spell
 from server_app.deploy.host.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
+from task.flower.services import FLEET
+from task.wire.error_codes import ErrorCode
 
 TASK_ID = 1  # a process serves one message
 
@@ -119,10 +117,10 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
 def _read(pipe: Connection) -> _Received:
     """Read an order: the settings, the run, its app, what the app kept, the message's head, its objects."""
     settings = json.loads(pipe.recv_bytes())
-    (run := RunProto()).ParseFromString(pipe.recv_bytes())
-    (fab := FabProto()).ParseFromString(pipe.recv_bytes())
+    (run := FLEET.answer("GetRun").run).ParseFromString(pipe.recv_bytes())
+    (fab := FLEET.answer("GetFab").fab).ParseFromString(pipe.recv_bytes())
     kept = pipe.recv_bytes()
-    (head := MessageProto()).ParseFromString(pipe.recv_bytes())
+    (head := FLEET.answer("PullMessages").messages_list.add()).ParseFromString(pipe.recv_bytes())
     objects = {}
     while (piece := pipe.recv_bytes()) != END:
         objects[piece[:ID_BYTES].decode("ascii")] = piece[ID_BYTES:]

@@ -25,16 +25,13 @@ from typing import Any
 
 from flwr.app import Error, Metadata
 from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
 from sqlalchemy import select, update
 
-from server_app.deploy.flower import objects
-from server_app.deploy.flower.inbox import Arrivals
-from server_app.deploy.flower.protocol import (
+from server_app.deploy.calls.protocol import (
     HEARTBEAT_PATIENCE,
     PUSH_SESSION_S,
     SUPERLINK_NODE_ID,
@@ -42,10 +39,13 @@ from server_app.deploy.flower.protocol import (
     signed,
     unsigned,
 )
+from server_app.deploy.flower import objects
+from server_app.deploy.flower.inbox import Arrivals
 from server_app.deploy.flower.records import Records
 from server_app.deploy.flower.replacing import replace
 from task import timing
-from task.flower.parts import unpack
+from task.wire.error_codes import ErrorCode
+from task.wire.parts import unpack
 
 logger = logging.getLogger("flwr")
 

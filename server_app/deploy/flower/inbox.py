@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import Metadata
-from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
 from server_app.deploy.flower.records import object_ids
 from server_app.deploy.flower.replacing import replace
 from task import timing
+from task.flower.services import Protobuf
 
 HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
 UNKNOWN = ""  # instead of a message's id: one that was in transit when this process began
@@ -136,7 +136,7 @@ class Inbox:
             if self._whole <= before:
                 self._coming[UNKNOWN] = time.monotonic()
 
-    def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
+    def looked(self, before: frozenset[str], found: Protobuf) -> None:
         """Note what a poll found; `before` is what `whole` returned before it."""
         with self._change:
             self._looked_at = time.monotonic()

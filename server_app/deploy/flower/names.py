@@ -89,8 +89,6 @@ DELIVERY = Use(
             object_id
         flwr.app.metadata.Metadata
             _message_id
-        flwr.common.constant
-            ErrorCode: UNKNOWN
     """,
 )
 
@@ -166,10 +164,6 @@ RUNTIME = Use(
             pull_object(request, state, task)
             confirm_message_received(request, state, task)
             get_nodes(request, state, task)
-        flwr.proto.runtime_pb2
-            PullAppMessagesRequest: message_ids
-            PushAppMessagesRequest
-            GetNodesRequest
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
         flwr.supercore.error
@@ -204,22 +198,6 @@ FLEET = Use(
             FLEET_RUN_STATUS_NOT_ALLOWED
         flwr.supercore.error.FlowerError
             code
-        flwr.proto.fleet_pb2
-            ActivateNodeRequest: public_key heartbeat_interval
-            PullMessagesRequest: node
-            PullMessagesResponse: messages_list message_object_trees
-            PushMessagesRequest: node messages_list message_object_trees clientapp_runtime_list
-            PushMessagesResponse: session_id objects_to_push
-        flwr.proto.heartbeat_pb2
-            SendNodeHeartbeatResponse: success
-        flwr.proto.message_pb2
-            ConfirmMessageReceivedRequest: node run_id message_object_id
-            ConfirmMessageReceivedResponse
-            ObjectTree: object_id children
-            PullObjectRequest: node run_id object_id
-            PullObjectResponse: object_found object_available object_content
-            PushObjectRequest: node run_id object_id object_content session_id
-            PushObjectResponse: stored
     """,
 )
 
@@ -240,15 +218,6 @@ ROUTINE = Use(
         flwr.superlink.servicer.control.control_handlers
             "ControlServicer.ListRuns"
             "ControlServicer.ListNodes"
-    """,
-)
-
-CONTROL = Use(
-    "the Control API's calls: a link's questions about its nodes and runs, and Flower's own commands.",
-    "`bouquet link` knows neither its nodes nor its runs.",
-    """
-        flwr.proto.control_pb2
-            DESCRIPTOR
     """,
 )
 
@@ -288,12 +257,6 @@ SERVER_APPS = Use(
             AcquireTask(self, request)
             PushTaskOutput(self, request)
             PullTaskInput(self, request)
-        flwr.proto.runtime_pb2
-            AcquireTaskRequest: supported_task_types
-            AcquireTaskResponse: task token
-            PullTaskInputRequest
-            PullTaskInputResponse: run fab
-            PushTaskOutputRequest: sub_status details
         flwr.supercore.retry
             make_simple_http_retry_invoker()
         flwr.supercore.logger
@@ -302,8 +265,6 @@ SERVER_APPS = Use(
             run_serverapp(*, runtime_api_address, log_queue, token, insecure, certificates,
                 runtime_dependency_install)
             install_from_fab(fab_file)
-        flwr.common.constant
-            SubStatus: FAILED
     """,
 )
 
@@ -324,20 +285,6 @@ FLEET_CALLS = Use(
     "a node's calls to the Fleet API.",
     "a node reaches no SuperLink.",
     """
-        flwr.proto.fab_pb2
-            GetFabRequest: node hash_str run_id
-        flwr.proto.fleet_pb2
-            DESCRIPTOR
-            DeactivateNodeRequest: node_id
-        flwr.proto.heartbeat_pb2
-            SendNodeHeartbeatRequest: node heartbeat_interval
-        flwr.proto.message_pb2
-            Message: metadata content error
-        flwr.proto.node_pb2
-            Node: node_id
-        flwr.proto.run_pb2
-            GetRunRequest: node run_id
-            Run: run_id fab_hash override_config
         flwr.common.serde
             message_from_proto(message_proto)
             message_to_proto(message)
@@ -348,8 +295,6 @@ CLIENT_APPS = Use(
     "running a ClientApp with a message of the Fleet API, and taking its reply apart.",
     "a node answers every message with an error.",
     """
-        flwr.proto.fab_pb2
-            Fab: hash_str content verifications
         flwr.proto.recorddict_pb2
             RecordDict: items
         flwr.common.serde
@@ -386,6 +331,6 @@ ENVIRONMENT = Use(
 )
 
 USES = (
-    SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE, CONTROL,
+    SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE,
     CONNECTION, SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
 )  # fmt: skip

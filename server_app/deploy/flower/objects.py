@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
@@ -20,8 +19,9 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession
 from sqlalchemy import select, update
 
-from server_app.deploy.flower.protocol import PUSH_SESSION_S, now, signed, unsigned
+from server_app.deploy.calls.protocol import PUSH_SESSION_S, now, signed, unsigned
 from server_app.deploy.flower.replacing import replace
+from task.flower.services import Protobuf
 
 MOST_OBJECTS = 10_000  # of a tree
 MOST_REMEMBERED = 200_000  # objects in the trees that are remembered
@@ -49,11 +49,11 @@ class _Trees:
     """The most recently registered trees of objects."""
 
     def __init__(self) -> None:
-        self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
+        self._trees: OrderedDict[str, tuple[Protobuf, int]] = OrderedDict()
         self._objects = 0
         self._lock = threading.Lock()
 
-    def keep(self, tree: ObjectTree) -> None:
+    def keep(self, tree: Protobuf) -> None:
         size = sum(1 for _ in iterate_object_tree(tree))
         with self._lock:
             self._drop(tree.object_id)
@@ -62,7 +62,7 @@ class _Trees:
             while self._objects > MOST_REMEMBERED:
                 self._drop(next(iter(self._trees)))
 
-    def get(self, root: str) -> ObjectTree | None:
+    def get(self, root: str) -> Protobuf | None:
         found = self._trees.get(root)
         return found[0] if found else None
 
@@ -82,18 +82,18 @@ def economise_trees(state: SqlLinkState) -> None:
     preregister, find_tree = store.preregister, store.get_object_tree
     preregister_missing = state.preregister_object_tree
 
-    def register_tree(run_id: int, object_tree: ObjectTree) -> list[str]:
+    def register_tree(run_id: int, object_tree: Protobuf) -> list[str]:
         missing = register(store, run_id, object_tree)
         if missing is None:
             missing = preregister(run_id, object_tree)
         trees.keep(object_tree)
         return missing
 
-    def register_missing(object_tree: ObjectTree, session_id: str) -> list[str]:
+    def register_missing(object_tree: Protobuf, session_id: str) -> list[str]:
         missing = expect(state, object_tree, session_id)
         return preregister_missing(object_tree, session_id) if missing is None else missing
 
-    def get_object_tree(object_id: str) -> ObjectTree:
+    def get_object_tree(object_id: str) -> Protobuf:
         return trees.get(object_id) or find_tree(object_id)
 
     def forget_objects(*object_ids: str) -> None:
@@ -104,7 +104,7 @@ def economise_trees(state: SqlLinkState) -> None:
     replace(store, preregister=register_tree, get_object_tree=get_object_tree, delete=forget_objects)
 
 
-def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] | None:
+def register(store: SqlObjectStore, run_id: int, tree: Protobuf) -> list[str] | None:
     """Register a tree as `SqlObjectStore.preregister` does; return what is missing.
 
     None: nothing was done, as the tree is large or not as it must be. Flower's own says what is wrong.
@@ -138,7 +138,7 @@ def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] 
     return [i for i in children if not here.get(i)]
 
 
-def expect(state: SqlLinkState, tree: ObjectTree, session_id: str) -> list[str] | None:
+def expect(state: SqlLinkState, tree: Protobuf, session_id: str) -> list[str] | None:
     """Register a tree and note what is missing, as `SqlLinkState.preregister_object_tree` does; return that.
 
     None: nothing was done, as the upload is unknown or the tree is part of an older one.

@@ -2,7 +2,6 @@
 
 import contextlib
 
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import NoObjectInStoreError
@@ -11,10 +10,11 @@ from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
 from flwr.supercore.state.schema.objectstore_models import StoredObject
 from sqlalchemy import select
 
-from server_app.deploy.flower.protocol import now, signed, unsigned
+from server_app.deploy.calls.protocol import now, signed, unsigned
+from task.flower.services import Protobuf
 
 
-def object_ids(tree: ObjectTree) -> frozenset[str]:
+def object_ids(tree: Protobuf) -> frozenset[str]:
     """Return the ids of a message and of all its parts."""
     return frozenset(node.object_id for node in iterate_object_tree(tree))
 

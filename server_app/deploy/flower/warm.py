@@ -22,8 +22,6 @@ from pathlib import Path
 from queue import Queue
 
 import httpx
-from flwr.common.constant import SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
 from flwr.supercore.auth import load_superexec_auth_secret
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
@@ -41,6 +39,7 @@ from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from task import portable, timing
 from task.errors import RefusedError
+from task.flower.services import Protobuf, runtime_message
 from task.storage.files import make_folder, private
 from task.storage.locks import locked
 
@@ -75,7 +74,7 @@ class AcquiredTask:
             retry_invoker=make_simple_http_retry_invoker(),
         )
         try:
-            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
+            client.PushTaskOutput(runtime_message("PushTaskOutputRequest")(sub_status="failed", details=why))
         except httpx.HTTPError as err:  # the task may come from another process by now
             say(f"the task is no longer needed: {err}")
 
@@ -121,7 +120,9 @@ class PreforkExecutor:
     def _acquire(self) -> float:
         """Look for a task once and start it; return for how long to wait."""
         try:
-            answer = self.client.AcquireTask(AcquireTaskRequest(supported_task_types=[SERVER_APP]))
+            answer = self.client.AcquireTask(
+                runtime_message("AcquireTaskRequest")(supported_task_types=[SERVER_APP])
+            )
         except (httpx.HTTPError, ValueError) as err:
             if str(err) != self._trouble:
                 say(f"no tasks: unexpected answer from {self.address}: {err}")
@@ -188,7 +189,7 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
         with locked(turn, wait_s=timing.UNPACK_S):
             return Path(install(content, **options))
 
-    def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
+    def pushed(self: RuntimeHttpClient, request: Protobuf) -> object:
         response = push(self, request)
         reported.append(request)
         return response

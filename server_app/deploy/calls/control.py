@@ -4,7 +4,6 @@ The calls are protobufs over HTTP, as Flower's own commands make them.
 """
 
 import hashlib
-import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,16 +13,14 @@ from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.proto.control_pb2 import DESCRIPTOR
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
-from server_app.deploy.flower.fleet_transport import TYPE
+from server_app.deploy.calls.fleet_transport import TYPE
 from server_app.deploy.kits.kit import LinkKit, proof
 from task import timing
 from task.errors import ConfigError, UnreachableError
+from task.flower.services import CONTROL
 
-CONTROL = DESCRIPTOR.services_by_name["Control"]
 STREAM = "application/flower-protobuf-stream"
 MOST_OF_A_FRAME = 16 * 1024**2  # bytes
 UNAUTHORIZED = 401  # the link and its SuperLink read different secrets: a restart repairs it
@@ -85,30 +82,6 @@ class RunState:
         return self.status == "finished"
 
 
-def path_of(name: str) -> str:
-    """Return the path of a call, ``ListRuns``, over HTTP: ``/v1/control/list-runs``."""
-    return "/v1/control/" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-def request_of(name: str, /, **fields: Any) -> Any:
-    """Return the request of a call."""
-    return GetMessageClass(CONTROL.methods_by_name[name].input_type)(**fields)
-
-
-def answer_of(name: str, /, **fields: Any) -> bytes:
-    """Return the answer to a call, as it is sent."""
-    return bytes(GetMessageClass(CONTROL.methods_by_name[name].output_type)(**fields).SerializeToString())
-
-
-def read_answer(name: str, body: bytes) -> Any:
-    """Return the answer to a call.
-
-    Raises:
-        DecodeError: It is none.
-    """
-    return GetMessageClass(CONTROL.methods_by_name[name].output_type).FromString(body)
-
-
 def read_request(name: str, body: bytes) -> Any:
     """Return a request that was received.
 
@@ -116,7 +89,7 @@ def read_request(name: str, body: bytes) -> Any:
         ConfigError: It is none of this call.
     """
     try:
-        return GetMessageClass(CONTROL.methods_by_name[name].input_type).FromString(body)
+        return CONTROL.request_type(name).FromString(body)
     except DecodeError as err:
         raise ConfigError(f"expected the request of {name}; got {err}") from None
 
@@ -208,10 +181,10 @@ class Calls:
         Raises:
             LinkError: The server does not answer, or refuses the call.
         """
-        content = request_of(name, **fields).SerializeToString()
+        content = CONTROL.request(name, **fields).SerializeToString()
         with self._named():
-            got = self._client.post(path_of(name), content=content).raise_for_status()
-            return read_answer(name, got.content)
+            got = self._client.post(CONTROL.http_path(name), content=content).raise_for_status()
+            return CONTROL.answer_type(name).FromString(got.content)
 
     def stream(self, name: str, /, **fields: Any) -> Iterator[Any]:
         """Make one call; yield its answers as they come, until the server ends them.
@@ -219,12 +192,12 @@ class Calls:
         Raises:
             LinkError: The server does not answer, refuses the call, or breaks off.
         """
-        content = request_of(name, **fields).SerializeToString()
+        content = CONTROL.request(name, **fields).SerializeToString()
         waits = httpx.Timeout(self._client.timeout.connect, read=None)
         with (
             self._named(),
             self._client.stream(
-                "POST", path_of(name), content=content, timeout=waits, headers={"accept": STREAM}
+                "POST", CONTROL.http_path(name), content=content, timeout=waits, headers={"accept": STREAM}
             ) as got,
         ):
             if got.is_error:
@@ -233,7 +206,7 @@ class Calls:
             frames = Frames()
             for chunk in got.iter_bytes():
                 for frame in frames.read(chunk):
-                    yield read_answer(name, frame)
+                    yield CONTROL.answer_type(name).FromString(frame)
 
     def fetch(self, path: str) -> Iterator[bytes]:
         """Yield what is at another path of the server, in pieces.
