@@ -20,6 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from server_app.deploy.calls import limits as limiting
+from server_app.deploy.calls import protocol
 from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower import inbox
 from task import timing
@@ -350,7 +351,7 @@ def test_calls_that_must_wait_do_not_take_the_threads_of_others(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what sets the clock back, for all of Flower in this process."""
+    """Return what sets the clock back, for the link and all of Flower in this process."""
     offset = [timedelta(0)]
 
     class Clock(datetime):
@@ -359,6 +360,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             return datetime.now(tz or UTC) - offset[0]
 
     monkeypatch.setattr(date, "datetime", SimpleNamespace(datetime=Clock, UTC=UTC))
+    monkeypatch.setattr(protocol, "datetime", Clock)
     return lambda seconds: offset.__setitem__(0, timedelta(seconds=seconds))
 
 
