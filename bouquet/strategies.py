@@ -3,8 +3,6 @@
 They can be imported next to a user's own ``task.py``; see `bouquet.packages`.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from bouquet.packages import claim
 
 claim("task", "strategies")
@@ -13,7 +11,3 @@ import strategies  # noqa: E402 - ours, which has just been claimed
 
 __all__ = list(strategies.__all__)
 globals().update({name: getattr(strategies, name) for name in __all__})
-
-if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any: ...

@@ -2,62 +2,17 @@
 
 Each can be used in any Flower app::
 
-    from strategies import FedAvg
+    from strategies import FedProx
 
-    FedAvg(fraction_train=0.1, seed=7).start(grid, initial_arrays, num_rounds=100)
+    FedProx(mu=0.1, fraction_train=0.1, seed=7).start(grid, initial_arrays, num_rounds=100)
 
-Every module of `strategies.rules` is imported, and a rule of an algorithm becomes a strategy.
+Every module of `strategies.rules` is imported, and a rule of an algorithm becomes a strategy. Editors and
+type checkers find their arguments in ``__init__.pyi``, which `make docs` writes.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from strategies import rules
-from strategies.engine.brought import own_rule
-from strategies.engine.rule import Rule
+from strategies.shells import STRATEGIES, strategy_of
 from strategies.strategy import Strategy
-from task.catalogue.algorithms import ALGORITHMS
-from task.errors import ConfigError
-from task.references import is_reference
-
-
-def _shell(rule: type[Rule]) -> type[Strategy]:
-    namespace = {"__module__": __name__, "__doc__": rule.__doc__}
-    made: type[Strategy] = type(rule.__name__, (Strategy,), namespace, rule=rule)
-    return made
-
-
-_RULES = {
-    cls.algorithm: cls
-    for found in iter_modules(rules.__path__)
-    for cls in vars(import_module(f"{rules.__name__}.{found.name}")).values()
-    if isinstance(cls, type) and issubclass(cls, Rule) and cls.algorithm
-}
-for _name, _entry in ALGORITHMS.items():
-    if _entry.rule not in _RULES:
-        raise ConfigError(
-            f'task/catalogue: the entry "{_name}" has rule "{_entry.rule}", which no file in strategies/rules'
-            f' registers. Add there: class NAME(Rule, algorithm="{_entry.rule}", update=server_update), or, '
-            'if the server does what FedAvg\'s does, to the entry: rule="fedavg"'
-        )
-STRATEGIES = {name: _shell(rule) for name, rule in sorted(_RULES.items())}
-"""By name of the rule, see `task.catalogue.entry.Algorithm.rule`."""
-
-
-def strategy_of(rule: str) -> type[Strategy]:
-    """Return the strategy of a rule: a key of `STRATEGIES`, or a user's own ``package.module:name``.
-
-    Raises:
-        ConfigError: A user's own is no rule.
-    """
-    return _shell(own_rule(rule)) if is_reference(rule) else STRATEGIES[rule]
-
 
 globals().update({made.__name__: made for made in STRATEGIES.values()})
-
-
-def __getattr__(name: str) -> type[Strategy]:  # for type checkers, who do not see the strategies' names
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = ["STRATEGIES", "Strategy", "strategy_of", *(made.__name__ for made in STRATEGIES.values())]

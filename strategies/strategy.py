@@ -54,11 +54,11 @@ class Strategy(FlowerStrategy):
 
     Args:
         config: The run, as read from the run config. Without one, all defaults.
-        knobs: Fields of `ServerConfig`, ``seed``, or Flower's names for them, on top of `config`, e.g.
-            ``FedAvg(fraction_train=0.1, seed=7)``.
+        knobs: The keys of the algorithm and of the server, ``seed``, or Flower's names for them, on top of
+            `config`, e.g. ``FedProx(mu=0.1, fraction_train=0.1, seed=7)``. The signature has them.
 
     Raises:
-        ConfigError: An unknown knob, or one that was set and that nothing in the run reads.
+        ConfigError: An unknown knob, one out of range, or one that was set and that nothing in the run reads.
     """
 
     # The rule; a subclass gives it: ``class FedAvg(Strategy, rule=fedavg.FedAvg)``.

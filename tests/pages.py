@@ -1,4 +1,4 @@
-"""Writes generated files: algorithms, composition, reproduction, pyproject's keys, page.json.
+"""Writes generated files: algorithms, composition, reproduction, pyproject's keys, signatures, page.json.
 
 ``make docs`` runs it; tests hold all of them to it.
 """
@@ -10,11 +10,14 @@ import re
 from itertools import groupby
 from pathlib import Path
 from string import ascii_lowercase
+from textwrap import fill
 
 from server_app.cli.catalogue import contracts, groups
 from server_app.extras.reproduce.pages import counts, markdown, rows_of, verdict
 from server_app.extras.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
+from strategies import STRATEGIES
+from strategies.engine.arguments import own_arguments, server_arguments
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.config.read import knobs
@@ -198,6 +201,48 @@ def page() -> str:
     return json.dumps({"style": style, "script": script}, indent=1) + "\n"
 
 
+STUB = '''\
+"""What editors and type checkers know of the strategies; `make docs` writes this file."""
+
+from typing import TypedDict, Unpack
+
+from strategies.shells import STRATEGIES as STRATEGIES
+from strategies.shells import strategy_of as strategy_of
+from strategies.strategy import Strategy as Strategy
+from task.config.knobs import Config
+
+class ServerArguments(TypedDict, total=False):
+    """Arguments of every strategy."""
+
+'''
+
+
+def stub() -> str:
+    """Return strategies/__init__.pyi: each strategy with its own arguments by name, default and meaning."""
+
+    def wrapped(line: str, deeper: int = 4) -> str:
+        indent = len(line) - len(line.lstrip())
+        return fill(line.replace('"', "'"), 104, subsequent_indent=" " * (indent + deeper))
+
+    lines = []
+    for name, knob in server_arguments().items():
+        meaning = wrapped(f"    {knob.doc}", 0).lstrip()
+        lines += [f"    {name}: {knob.type.__name__}", f'    """{meaning}"""']
+    for made in STRATEGIES.values():
+        own = own_arguments(made.algorithm)
+        title, end = (made.__doc__ or "").partition("\n")[0], "" if own else '"""'
+        lines += ["", f"class {made.__name__}(Strategy):", f'    """{title}{end}', ""]
+        if own:
+            lines += ["    Args:", *(wrapped(f"        {n}: {k.doc}") for n, k in own.items()), '    """', ""]
+        lines += ["    def __init__(", "        self,", "        config: Config | None = None,"]
+        lines += ["        *,"] if own else []
+        for name, knob in own.items():
+            default = json.dumps(knob.default) if knob.type is str else repr(knob.default)
+            lines.append(f"        {name}: {knob.type.__name__} = {default},")
+        lines += ["        **server: Unpack[ServerArguments],", "    ) -> None: ..."]
+    return STUB + "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
@@ -205,5 +250,6 @@ if __name__ == "__main__":
     (ROOT / "docs/composition.md").write_text(composition())
     (ROOT / "docs/reproduction.md").write_text(reproduction())
     (ROOT / "server_app/results/page.json").write_text(page())
+    (ROOT / "strategies/__init__.pyi").write_text(stub())
     project = ROOT / "pyproject.toml"
     project.write_text(with_keys(project.read_text()))

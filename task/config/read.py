@@ -87,7 +87,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
     """Flatten nested TOML tables to dotted keys, as Flower does."""
     flat: dict[str, Value] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
+        if not isinstance(value, str | int | float) and isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
@@ -109,7 +109,8 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
         if key not in known:
             raise ConfigError(unknown_key(key, known, str(run_config.get("algorithm", ""))))
         k = known[key]
-        values[k.section][k.name] = _checked(k, raw)
+        is_default = type(raw) is k.type and raw == k.default
+        values[k.section][k.name] = raw if is_default else checked(k, raw)
     sections: dict[str, Any] = {name: cls(**values[name]) for name, cls in _sections()}
     return _measured(_parted(Config(**values[""], **sections)))
 
@@ -140,20 +141,24 @@ def defaults() -> Mapping[str, Value]:
     return MappingProxyType({k.key: k.default for k in knobs()})
 
 
-def _checked(k: Knob, raw: object) -> Value:
-    """Return `raw` as the key's type, or refuse it."""
+def checked(k: Knob, raw: object, what: str = "") -> Value:
+    """Return a value as the key's type; errors name it as `what`, "" = by its key.
+
+    Raises:
+        ConfigError: It has another type or is out of range.
+    """
+    what = what or f'run-config key "{k.key}"'
     if k.type is float and isinstance(raw, int) and not isinstance(raw, bool):
         raw = float(raw)
     if type(raw) is not k.type:
-        raise ConfigError(f'run-config key "{k.key}": expected {k.type.__name__} ({k.doc}); got {raw!r}')
+        raise ConfigError(f"{what}: expected {k.type.__name__} ({k.doc}); got {raw!r}")
     if k.choices and raw not in k.choices:
-        raise ConfigError(choose_from(f'run-config key "{k.key}"', raw, map(str, k.choices)))
+        raise ConfigError(choose_from(what, raw, map(str, k.choices)))
     if k.type in (int, float):
         number = float(cast(float, raw))
         if number != number or not all(SIGNS[sign](number, bound) for sign, bound in k.bounds.items()):
             limits = " and ".join(f"{sign} {bound:g}" for sign, bound in k.bounds.items())
-            wanted = f"{k.type.__name__} {limits} ({k.doc})"
-            raise ConfigError(f'run-config key "{k.key}": expected {wanted}; got {raw!r}')
+            raise ConfigError(f"{what}: expected {k.type.__name__} {limits} ({k.doc}); got {raw!r}")
     return cast(Value, raw)
 
 

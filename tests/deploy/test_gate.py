@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp
 
 from server_app.deploy.flower import control as module
 from server_app.deploy.flower import gate
@@ -25,6 +22,7 @@ from server_app.deploy.flower.gate import FLEET, LINK_CALLS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision
 from task.errors import ConfigError
+from tests.support.asgi import Caller
 
 # Flower's layers, the outermost first, and whether the Runtime API keeps them. A version with another is not
 # supported until somebody has read what the new layer does.
@@ -61,42 +59,6 @@ def app() -> FastAPI:
     made = create_app()
     made.state.superexec_auth_secret = SECRET
     return made
-
-
-class Caller:
-    """Calls an application as the port would, without the port."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Return the answer to a request of a client that is not asynchronous."""
-        headers = list(request.headers.raw)
-        return self.call(request.method, request.url.raw_path.decode(), headers, request.content)
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[Any, Any] | Sequence[tuple[Any, Any]] = (),
-        content: bytes = b"",
-    ) -> httpx.Response:
-        """Return the answer to a call."""
-
-        async def go() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport) as client:
-                return await client.request(method, f"https://link{path}", headers=headers, content=content)
-
-        return asyncio.run(go())
-
-    def post(self, path: str, headers: Any = (), content: bytes = b"") -> httpx.Response:
-        """Return the answer to a POST."""
-        return self.call("POST", path, headers, content)
-
-    def get(self, url: str) -> httpx.Response:
-        """Return the answer to a GET."""
-        return self.send(httpx.Request("GET", url)) if "://" in url else self.call("GET", url)
 
 
 @pytest.fixture

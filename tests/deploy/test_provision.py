@@ -697,7 +697,7 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
     calls = [
         bouquet("--link", LINK, "--node", "ward-1", "--node", "ward-2", "--out", str(out)),
         bouquet("--out", str(out), "--revoke", "ward-1", "--renew"),
-        bouquet("--out", str(out), "--node", "ward-1", "--link", "10.0.0.7:9092"),
+        bouquet("--out", str(out), "--node", "ward-1", "--link", "10.0.0.7:9092", "--submitter", "alice"),
     ]
     assert [c.returncode for c in calls] == [0, 0, 0], [c.stderr for c in calls]
     assert f"link: rsync -a {out}/link/ host.example:/srv/bouquet/link/" in calls[0].stdout
@@ -708,12 +708,13 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
     assert "link: there, systemctl restart bouquet-link" in calls[1].stdout
     assert "note: ward-1 was revoked on" in calls[2].stdout
     assert "ward-2: there, set link in /srv/bouquet/ward-2/kit.toml to 10.0.0.7:9092" in calls[2].stdout
+    assert f"alice: give {out}/alice to alice" in calls[2].stdout
     printed = "".join(c.stdout + c.stderr for c in calls)
     # The record, which may be shown around, is held to the same.
     printed += (out / "provision.json").read_text(encoding="utf-8")
     assert "PRIVATE" not in printed
     found = secrets_of(out)
-    assert len(found) == 6
+    assert len(found) == 7
     for value in found.values():
         for form in {value.hex(), base64.b64encode(value).decode(), repr(value)}:
             assert form not in printed

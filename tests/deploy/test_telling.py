@@ -43,7 +43,8 @@ class Parent:
 
     def __init__(self) -> None:
         self.tasks = Tasks()
-        self.control = self.tasks.stdin()
+        with self.tasks.stdin() as stdin:
+            self.control = stdin.dup()
         self.control.sendall(NEWS.pack(READY, 0))
         self.pids: list[int] = []
 

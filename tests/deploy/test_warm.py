@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 from flwr.common.config import get_fused_config_from_fab
+from flwr.common.serde import run_from_proto
 from flwr.proto.fab_pb2 import Fab as FabProto
 from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.run_pb2 import Run
 from flwr.supercore.fab import Fab
 
 from server_app.deploy.flower.client_task import _Received
 from server_app.deploy.flower.limits import Limits
-from server_app.deploy.flower.portable_run import wants_fixed_kernels
+from server_app.deploy.flower.portable_run import keys_of_run
 from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.host import policy
 from server_app.deploy.host.app_integrity import (
@@ -27,6 +29,7 @@ from server_app.deploy.host.app_integrity import (
     installed,
     listing,
     own_app,
+    run_config,
 )
 from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.host.policy import Site
@@ -82,13 +85,14 @@ def test_a_bundle_that_unpacks_to_hundreds_of_megabytes_is_not_unpacked(name: st
         for _ in range(300):
             member.write(bytes(2**20))
     assert len(out.getvalue()) < 400_000
-    task = _Received({}, None, Fab("", out.getvalue(), {}), b"", None)  # type: ignore[arg-type]
+    run = run_from_proto(Run())
+    task = _Received({"keys": None}, run, Fab("", out.getvalue(), {}), b"", None)  # type: ignore[arg-type]
     fab = FabProto(content=out.getvalue()).SerializeToString()
     tracemalloc.start()
     for read in (difference, lambda content, here: listing(content), lambda content, here: task.context):
         with pytest.raises(RefusedError, match=r"300 .*Nothing was unpacked"):
             read(out.getvalue(), HERE)
-    assert not wants_fixed_kernels(None, fab)  # type: ignore[arg-type]
+    assert keys_of_run(Run(), fab) is None
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
 
@@ -112,7 +116,10 @@ def test_a_node_with_the_installed_app_fetches_no_more_than_its_list_of_files(tm
         part = node.stub.GetFab(request, metadata=[(APP_HEADER, " ".join(own_app()))]).fab.content
     assert difference(part, installed()) == ""
     assert "files differ" in difference(part, HERE)
-    assert get_fused_config_from_fab(part, run) == get_fused_config_from_fab(whole, run)
+    assert run_config(part, {}) == get_fused_config_from_fab(whole, run)
+    assert run_config(part, {"seed": 5}) == run_config(part, {}) | {"seed": 5}
+    with pytest.raises(ValueError, match=r"run-config keys \['sead'\]: expected keys of the app"):
+        run_config(part, {"sead": 5})
     assert len(part) < len(whole) / 10
 
 

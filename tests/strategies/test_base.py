@@ -258,10 +258,10 @@ def test_what_goes_wrong_beside_a_round_ends_the_run(bad: int) -> None:
 def test_a_target_is_looked_at_before_the_next_round_also_with_overlap() -> None:
     grid = named_grid(1, amounts=dict.fromkeys(COUNTS, 0.1))
     keep = Keep()
-    FedAvg(target_accuracy=0.5 + 1).start(
-        grid, model(), num_rounds=9, evaluate_fn=accuracy_of, journal=keep, overlap=True
+    FedAvg(target_accuracy=0.75).start(
+        grid, model(0.0, 0.25), num_rounds=9, evaluate_fn=accuracy_of, journal=keep, overlap=True
     )
-    reached = next(row["round"] for row in keep.rows if row["accuracy"] >= 1.5)
+    reached = next(row["round"] for row in keep.rows if row["accuracy"] >= 0.75)
     assert keep.rows[-1]["round"] == reached < 9
     assert {
         m.content["config"]["server-round"] for m in grid.sent if m.metadata.message_type == "train"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import re
 import socket
 import ssl
 import subprocess
@@ -20,11 +22,11 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from flwr.proto.control_pb2 import StreamLogsRequest
 
-from server_app.deploy.flower.control import Control
-from server_app.deploy.host.host import free_port
-from server_app.deploy.kits.kit import LinkKit, read_link_kit
+from server_app.deploy.flower.connection import connect
+from server_app.deploy.flower.control import Control, LinkError
+from server_app.deploy.host.host import APP_DIR, free_port
+from server_app.deploy.kits.kit import LinkKit, read_link_kit, read_submitting_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job, Jobs
@@ -119,6 +121,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     provision(folder / "kits", f"127.0.0.1:{free_port()}", ["a", "b"])
     config = folder / "kits" / "link" / "kit.toml"
     text = config.read_text().replace("127.0.0.1:8000", f"127.0.0.1:{free_port()}")
+    text = re.sub('# submit = ".*?"', f'submit = "127.0.0.1:{free_port()}"', text)
     config.write_text(text + f'fleet-http = "127.0.0.1:{free_port()}"\n')
     made = Place(folder, read_link_kit(folder / "kits" / "link"))
     try:
@@ -286,8 +289,8 @@ def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) ->
     lines = []
 
     def listen() -> None:
-        with suppress(httpx.HTTPError, ValueError):
-            for line in control._client.StreamLogs(StreamLogsRequest(run_id=run, after_timestamp=0)):
+        with suppress(LinkError):
+            for line in control.calls.stream("StreamLogs", run_id=run):
                 lines.append(line)
 
     thread = threading.Thread(target=listen, daemon=True)
@@ -300,6 +303,59 @@ def test_a_log_stream_does_not_hold_up_the_end_of_the_superlink(place: Place) ->
     assert time.monotonic() - began < 10
     place.bouquet("run", "--link", str(place.kit.path), "--stop", "streamed")
     place.until(lambda: place.job("streamed").ended, 120)
+
+
+def flwr(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Flower's own commands in a Flower home."""
+    line = [str(Path(sys.executable).with_name("flwr")), *arguments]
+    env = os.environ | {"FLWR_HOME": str(home), "COLUMNS": "200"}
+    return subprocess.run(
+        line, env=env, cwd=APP_DIR, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_flowers_own_commands_work_with_a_submitters_kit_until_it_is_revoked(
+    place: Place, tmp_path: Path
+) -> None:
+    kits, home = place.folder / "kits", tmp_path / "home"
+    provision(kits, submitters=["alice"])
+    place.until(lambda: place.status()["state"] != "red", 120)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_HOME", str(home))
+        connect(read_submitting_kit(kits / "alice"), "at")
+
+    nodes = flwr(home, "supernode", "list", "at")
+    assert [nodes.stdout.count(f"│ {name} ") for name in "ab"] == [1, 1], nodes.stdout + nodes.stderr
+
+    keys = 'run-name="flower" dataset="digits" num-clients=4 num-server-rounds=9999'
+    run = flwr(home, "run", ".", "at", "-c", keys)
+    assert run.returncode == 0, run.stdout + run.stderr + place.logs()
+    job = place.job("flower")
+    assert (job.submitter, job.keys["min-nodes"]) == ("alice", 2)  # as `bouquet run --link` submits it
+    place.until(lambda: len(place.rounds("flower")) >= 2)
+    config = json.loads((place.kit.runs / "flower" / "config.json").read_text())
+    assert config["submitter"] == "alice"
+    listed = flwr(home, "ls", "at", "--format", "json").stdout
+    (row,) = json.loads(listed[listed.index("{") :])["runs"]
+    assert (row["run-id"], row["status"], row["federation-id"]) == (
+        str(job.number),
+        "running",
+        "@alice/flower",
+    )
+
+    assert flwr(home, "stop", row["run-id"], "at").returncode == 0
+    log = flwr(home, "log", row["run-id"], "at").stdout  # ends as the run has ended
+    assert re.search(r"round +1/9999 ", log), log
+    assert log.strip().endswith("job flower is stopped: stopped by the user")
+
+    provision(kits, revoke=["alice"])
+    refused = flwr(home, "ls", "at")
+    assert (refused.returncode != 0, "flower" in refused.stdout) == (True, False), refused.stdout
+    did = [line.split(" ", 1)[1] for line in (place.kit.logs / "audit.log").read_text().splitlines()]
+    assert [line for line in did if line.startswith("alice")] == [
+        f"alice submitted run flower ({job.number})",
+        "alice asked to stop run flower",
+    ]
 
 
 def test_a_superlink_that_stands_still_is_seen_and_restarted(place: Place) -> None:

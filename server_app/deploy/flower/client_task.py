@@ -20,7 +20,6 @@ from flwr.app.message import remove_content_from_message
 from flwr.cli.install import install_from_fab
 from flwr.clientapp import ClientApp
 from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import (
     fab_from_proto,
@@ -43,7 +42,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from server_app.deploy.host.app_integrity import check_unpacked, difference, forget
+from server_app.deploy.host.app_integrity import difference, forget, run_config
 from server_app.deploy.host.policy import Site, audit, may_train
 from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking, spell
@@ -71,8 +70,8 @@ class _Received:
     @property
     def context(self) -> Context:
         """The context of the ClientApp."""
-        check_unpacked(self.fab.content)
-        config = get_fused_config_from_fab(self.fab.content, self.run)
+        keys = self.settings["keys"]
+        config = run_config(self.fab.content, self.run.override_config) if keys is None else keys
         (state := RecordDictProto()).ParseFromString(self.kept)
         return Context(
             self.run.run_id, self.settings["node"], self.settings["node-config"],

@@ -6,6 +6,7 @@ a kit. The connection, in ``config.toml``, has the address and the certificate o
 """
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from server_app.deploy.kits.kit import CONFIG, LinkKit, SubmitterKit
 from task.errors import ConfigError
 from task.storage.files import FILE, write_text
 
-SUPERLINK = "superlink"  # the table of connections
+SUPERLINK, DEFAULT = "superlink", "default"  # the table of connections, and the key that chooses one
 LOGGED_IN = {AUTHN_TYPE_STORE_KEY: "oidc", REFRESH_TOKEN_STORE_KEY: "none"}  # and ACCESS_TOKEN_STORE_KEY
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
@@ -26,23 +27,30 @@ ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 def connect(kit: LinkKit | SubmitterKit, name: str) -> Path:
     """Write a connection to a link, and its token, into Flower's home; return the configuration's file.
 
-    What is there stays. A connection of this name may be there only if it is equal.
+    What is there stays: a connection of this name may be there only if it is equal, and none of another name
+    to this address, for which Flower has one token.
 
     Raises:
-        ConfigError: There is another connection of this name, the file cannot be read, or the link takes no
-            such calls.
+        ConfigError: There is such another connection, the file cannot be read, or the link takes no such
+            calls.
     """
+    if name == DEFAULT:
+        raise ConfigError(f"--name: expected another name than {DEFAULT!r}, which Flower has a use for")
     address = _address(kit)
     home = get_flwr_home()
     init_flwr_config()  # its own connections, where there is no configuration yet
     config = (home / "config.toml").resolve()
     wanted = {"address": address, "root-certificates": str(kit.ca_certificate)}
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in wanted.items()]
-    added = "\n".join([f"[{SUPERLINK}.{json.dumps(name)}]", *lines, ""])
+    quoted = name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    added = "\n".join([f"[{SUPERLINK}.{quoted}]", *lines, ""])
     try:
         text = config.read_text(encoding="utf-8")
         known = tomllib.loads(text).get(SUPERLINK, {})
-        if name not in known:
+        others = [
+            k for k, v in known.items() if k != name and isinstance(v, dict) and v.get("address") == address
+        ]
+        if name not in known and not others:
             text = f"{text.rstrip()}\n\n{added}"
             known = tomllib.loads(text)[SUPERLINK]
             write_text(config, text)
@@ -51,6 +59,11 @@ def connect(kit: LinkKit | SubmitterKit, name: str) -> Path:
             f"{config}: expected Flower's configuration, to which a connection can be added; got "
             f"{type(err).__name__}: {err}. Add it yourself:\n{added}"
         ) from None
+    if others:
+        raise ConfigError(
+            f"{config}: expected no other connection to {address}, as Flower has one token for each address; "
+            f'got "{others[0]}". Use that one or delete it, or set FLWR_HOME to another folder'
+        )
     if known[name] != wanted:
         raise ConfigError(
             f'{config}: expected no connection "{name}", or one to {address}; got another: {known[name]}. '

@@ -341,8 +341,6 @@ CLIENT_APPS = Use(
             Fab: hash_str content verifications
         flwr.proto.recorddict_pb2
             RecordDict: items
-        flwr.common.config
-            get_fused_config_from_fab(fab_file, run)
         flwr.common.serde
             fab_from_proto(fab)
             recorddict_from_proto(recorddict_proto)

@@ -8,37 +8,41 @@ once: its answer goes to the new program, on the standard input, with the task's
 import os
 import pickle
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.common.config import get_fused_config_from_fab
 from flwr.common.serde import run_from_proto
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.run_pb2 import Run
 from flwr.proto.runtime_pb2 import PullTaskInputRequest, PullTaskInputResponse
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.host.app_integrity import check_unpacked
+from server_app.deploy.host.app_integrity import run_config
 from task import portable
-from task.errors import ConfigError, RefusedError
+from task.config.sections import Value
+from task.errors import ConfigError
 
 Task = tuple[str, str, bytes | None]  # address of the Runtime API, token, root certificates
 
 
-def wants_fixed_kernels(run: Run, bundle: bytes) -> bool:
-    """Return whether a run, by its keys or its app's own, asks for portable bits, and this machine can.
+def keys_of_run(run: Run, bundle: bytes) -> dict[str, Value] | None:
+    """Return the keys of a run, by its description and its app as Flower sends them; None = unreadable.
 
-    Where it cannot, the app itself says why.
+    Where the run is served, the error says why.
     """
+    try:
+        return run_config(Fab.FromString(bundle).content, run_from_proto(run).override_config)
+    except Exception:  # whatever the bundle is, it is refused later
+        return None
+
+
+def wants_fixed_kernels(keys: Mapping[str, Value] | None) -> bool:
+    """Return whether a run asks for portable bits that this machine can give; else the app says why."""
     try:
         portable.check_machine()
     except ConfigError:
         return False
-    fab = Fab.FromString(bundle)
-    try:
-        check_unpacked(fab.content)
-    except RefusedError:
-        return False  # it is refused where it would be served
-    return bool(get_fused_config_from_fab(fab.content, run_from_proto(run)).get("portable"))
+    return bool(keys and keys.get("portable"))
 
 
 def replace_if_portable(task: Task, turn: Path, *program: str) -> None:
@@ -50,7 +54,7 @@ def replace_if_portable(task: Task, turn: Path, *program: str) -> None:
 
     def pulled(self: RuntimeHttpClient, request: PullTaskInputRequest) -> PullTaskInputResponse:
         response = pull(self, request)
-        if wants_fixed_kernels(response.run, response.fab.SerializeToString()):
+        if wants_fixed_kernels(keys_of_run(response.run, response.fab.SerializeToString())):
             _hand_over(pickle.dumps((task, turn, response.SerializeToString())), program)
         return response
 

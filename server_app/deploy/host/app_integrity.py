@@ -7,6 +7,7 @@ bundle holds, so a list that lies gains nothing.
 import hashlib
 import io
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from server_app.deploy.host.host import PROJECT
+from task.config.read import flatten
+from task.config.sections import Value
 from task.errors import PACKAGES, RefusedError
 
 CONTENT = ".info/CONTENT"
@@ -120,6 +123,27 @@ def difference(bundle: bytes, here: Mapping[str, str]) -> str:
         return ""
     more = f" and {len(differ) - 1} more files" if len(differ) > 1 else ""
     return f"{differ[0]}{more} differ"
+
+
+def run_config(bundle: bytes, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run's keys: the defaults of its app's bundle, and those that the run was given.
+
+    So does Flower; but it also parses each requirement of the app every time, which takes a fifth of the time
+    of a small task. The SuperLink has accepted the bundle.
+
+    Raises:
+        RefusedError: It is too large to be unpacked.
+        ValueError: It has no default for a key that was given, or its project file cannot be read.
+        KeyError: It has no project file, or one of no Flower app.
+        zipfile.BadZipFile: It is no bundle.
+    """
+    check_unpacked(bundle)
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        project = tomllib.loads(archive.read(PROJECT).decode("utf-8"))
+    keys = flatten(project["tool"]["flwr"]["app"].get("config", {}))
+    if unknown := given.keys() - keys.keys():
+        raise ValueError(f"run-config keys {sorted(unknown)}: expected keys of the app; it has no such")
+    return {**keys, **given}
 
 
 def listing(bundle: bytes) -> bytes:

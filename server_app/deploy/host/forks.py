@@ -1,8 +1,10 @@
 """Forks of a single-threaded parent: a process for each task, and how each ended."""
 
 import contextlib
+import ctypes
 import gc
 import os
+import re
 import select
 import signal
 import socket
@@ -14,6 +16,28 @@ from collections.abc import Callable, Mapping, Sequence
 import psutil
 
 from server_app.deploy.host.processes import end_with_parent
+
+HUGE = 2 * 1024**2  # bytes of a huge page
+MADV_COLLAPSE = 25  # Linux 6.1
+_WRITTEN = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0\s+(?:\[heap\])?$", re.MULTILINE)
+
+
+def freeze() -> None:
+    """Prepare what this process has in memory for many forks, which are to share it.
+
+    No garbage collection touches it any more. A fork copies, and its end frees, an entry for each page that
+    its parent has written: 85,000 with torch, 18 ms. Merged into huge pages, where Linux can, they are 170.
+    """
+    gc.collect()
+    gc.freeze()
+    if sys.platform == "linux":
+        madvise = ctypes.CDLL(None).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+            areas = [(int(start, 16), int(end, 16)) for start, end in _WRITTEN.findall(maps.read())]
+        for start, end in areas:
+            for place in range(-(-start // HUGE) * HUGE, end - HUGE + 1, HUGE):
+                madvise(place, HUGE, MADV_COLLAPSE)  # a page that cannot be merged stays as it is
 
 
 def fork(work: Callable[[], object]) -> int:

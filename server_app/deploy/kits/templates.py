@@ -10,7 +10,7 @@ SUBMIT_PORT = 9096
 
 LINK_CONFIG = """\
 kind = "link"
-fleet = "{any}:{port}"  # where the Fleet API listens: the only port that faces the network
+fleet = "{any}:{port}"  # where the Fleet API listens: the port that nodes come to
 # fleet-http = "{any}:{http}"  # the same over HTTP, for SuperNodes of Flower 1.40 and later
 # submit = "{any}:{submit}"  # where Flower's own commands (bouquet connect) and submitters come to
 control = "127.0.0.1:{control}"  # Control and Runtime APIs: loopback or a private network

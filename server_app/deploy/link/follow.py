@@ -9,7 +9,7 @@ from server_app.deploy.kits.kit import OWNER, LinkKit
 from server_app.deploy.link.jobs import FINISHED, QUEUED, RUNNING, Job, Jobs
 from server_app.deploy.link.majority import derived
 from server_app.deploy.link.status import RED, YELLOW, left_out_of, node_lines, read_status, round_lines
-from server_app.deploy.link.submitters import audit, check_keys, check_own, check_room
+from server_app.deploy.link.submitters import audit, check_keys, check_submitter, may_take
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
@@ -54,15 +54,14 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             f'run-config key "run-name": expected a name that does not start with a dot; got {name!r}'
         )
     with jobs.submitting():
-        if submitter != OWNER:
-            check_room(jobs, submitter)
+        check_submitter(jobs, submitter, name, resume=config.output.resume)
         if name:
             jobs.check_over(name)
             if overwrite:
                 remove_run(kit.runs, name)
-        name = folder_of_run(config, kit.runs, jobs.active).name
-        if submitter != OWNER:
-            check_own(jobs, name, submitter)
+        name = folder_of_run(
+            config, kit.runs, lambda name: jobs.active(name) or not may_take(jobs, name, submitter)
+        ).name
         before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
         nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}

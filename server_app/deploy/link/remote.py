@@ -14,9 +14,7 @@ from server_app.deploy.flower.control import Calls, LinkError, start
 from server_app.deploy.kits.kit import SubmitterKit
 from server_app.deploy.link.runner import bundle
 from server_app.deploy.link.submit_port import FILES, RESULTS, STATUS
-from server_app.results.folder import RESULT, RunFolder
 from server_app.results.lines import Row
-from server_app.run.progress import closing_table
 from server_app.run.terminal import Terminal
 from task import timing
 from task.config.sections import Value
@@ -104,7 +102,7 @@ def stop(kit: SubmitterKit, run: Submitted) -> None:
 
 
 def follow(kit: SubmitterKit, run: Submitted) -> None:
-    """Print a run's log until it ends, fetch its results and print the closing table.
+    """Print a run's log, which ends with the closing table, and fetch its results.
 
     Raises:
         BouquetError: It ended without a result; with the reason.
@@ -120,10 +118,9 @@ def follow(kit: SubmitterKit, run: Submitted) -> None:
         for name in FILES:
             with suppress(_NoFileError):
                 _fetch(calls, f"{RESULTS}{run.number}/{name}", folder / name)
-    result = RunFolder(folder).result() if (folder / RESULT).exists() else None
-    if run.how != "completed" or result is None:
-        raise BouquetError(f"job {run.name} {run.how}: {run.reason or 'no reason given'}")
-    closing_table(result, folder)
+    if run.how != "completed":
+        raise BouquetError(f"job {run.name} {run.how or run.state}: {run.reason or 'no reason given'}")
+    terminal.print(f"Fetched to: {folder}", soft_wrap=True)
 
 
 def status(kit: SubmitterKit) -> Row:

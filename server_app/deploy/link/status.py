@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, App, read_app
-from server_app.deploy.kits.kit import LinkKit
+from server_app.deploy.kits.kit import OWNER, LinkKit
 from server_app.deploy.link.jobs import Job, Jobs, waiting
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row, last_rows
@@ -193,9 +193,9 @@ def tables(status: Mapping[str, Any]) -> list[Table | Text]:
     reasons = []
     for run in status["runs"]:
         rounds = f"{run['round']}/{run['rounds']}" if run["rounds"] else str(run["round"])
-        changed = _ago(now - run["updated"])
+        changed, who = _ago(now - run["updated"]), run.get("submitter", OWNER)
         runs.add_row(
-            run["name"],
+            run["name"] + (f" (by {who})" if who != OWNER else ""),
             run["state"],
             some(run.get("nodes", ())) or "all",
             rounds,

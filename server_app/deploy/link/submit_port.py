@@ -20,8 +20,9 @@ import resource
 import ssl
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,7 @@ STATUS = "/v1/bouquet/status"
 RESULTS = "/v1/bouquet/results/"  # and a job's number, and the name of a file
 FILES = ("config.json", "rounds.jsonl", "clients.jsonl", "nodes.json", "model.safetensors", "report.html",
          "result.json")  # fmt: skip
-STARTS = 2  # runs that are being submitted at the same time
-STREAMS, STREAMS_OF_ONE = 16, 4  # of logs: each takes the SuperLink a thread
+STREAMS, STREAMS_OF_ONE = 16, 4  # logs that submitters follow: each takes the SuperLink a thread
 LISTED = 20  # runs, unless the caller says how many
 UNKNOWN = "expected the number of a run of yours, as `flwr ls` lists them; got {}"
 STATES = {
@@ -99,8 +99,9 @@ class SubmitPort:
     def __init__(self, kit: LinkKit, superlink: httpx.AsyncClient) -> None:
         self._kit, self._superlink = kit, superlink
         self._jobs = Jobs(kit.jobs, kit.runs)
-        self._starting = asyncio.Semaphore(STARTS)
+        self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by caller: a slow one delays itself
         self._streams: Counter[str] = Counter()  # by caller
+        self._refused, self._said = 0, -timing.SAME_LINE_S
         self.serving: set[Address] = set()
         self._calls = {
             path_of("StartRun"): self._start,
@@ -132,7 +133,7 @@ class SubmitPort:
         kind, _, token = shown[0].decode("latin-1").partition(" ") if len(shown) == 1 else ("", "", "")
         caller = caller_of(self._kit, token) if kind == "Bearer" else ""
         if not caller:
-            say(f"refused a call from {scope['client'][0]}: it shows no token, or none that is valid")
+            self._say_refused(scope["client"][0])
             # Without "WWW-Authenticate: Bearer", on which Flower's commands would try to log in again.
             raise AnswerError(
                 401,
@@ -140,6 +141,13 @@ class SubmitPort:
                 "valid (any more). Write it for Flower's commands: bouquet connect KIT",
             )
         return caller
+
+    def _say_refused(self, address: str) -> None:
+        """Log calls without a valid token: one line for many, so that they do not push others out."""
+        self._refused += 1
+        if time.monotonic() - self._said >= timing.SAME_LINE_S:
+            say(f"refused {self._refused} calls without a valid token, the last from {address}")
+            self._said, self._refused = time.monotonic(), 0
 
     async def _serve(self, caller: str, scope: Scope, receive: Receive) -> Response:
         path, method = scope["path"], scope["method"]
@@ -159,7 +167,7 @@ class SubmitPort:
 
     async def _start(self, caller: str, receive: Receive, size: int) -> Response:
         """Queue a run, by a process that reads what was sent."""
-        async with self._starting:
+        async with self._starting[caller]:
             body = await read_body(receive, size)
             command = module_command("server_app.deploy.link.submission", str(self._kit.path), caller)
             pipe = asyncio.subprocess.PIPE
@@ -185,6 +193,8 @@ class SubmitPort:
     async def _stop(self, caller: str, receive: Receive, size: int) -> Response:
         request = read_request("StopRun", await read_body(receive, size))
         job = await asyncio.to_thread(self._job, caller, request.run_id)
+        if job.ended:
+            raise AnswerError(400, f"expected a run that is queued or running; {job.name} has {job.state}")
         await asyncio.to_thread(stop, self._kit, job.name, caller)
         return _answer("StopRun", success=True)
 
@@ -216,8 +226,13 @@ class SubmitPort:
     async def _logs(self, caller: str, receive: Receive, size: int) -> Response:
         request = read_request("StreamLogs", await read_body(receive, size))
         job = await asyncio.to_thread(self._job, caller, request.run_id)
-        if self._streams[caller] >= STREAMS_OF_ONE or self._streams.total() >= STREAMS:
-            raise AnswerError(503, f"expected at most {STREAMS_OF_ONE} logs that are followed; got another")
+        others = self._streams.total() - self._streams[OWNER]
+        if self._streams[caller] >= STREAMS_OF_ONE or (caller != OWNER and others >= STREAMS):
+            raise AnswerError(
+                503,
+                f"expected at most {STREAMS_OF_ONE} logs that {caller} follows, and {STREAMS} of all "
+                "submitters; got another. End one",
+            )
         return StreamingResponse(self._followed(caller, job, request.after_timestamp), media_type=STREAM)
 
     async def _followed(self, caller: str, job: Job, after: float) -> AsyncIterator[bytes]:
@@ -271,8 +286,9 @@ class SubmitPort:
 
     def _row(self, job: Job) -> dict[str, Any]:
         """Return a job as Flower describes a run."""
-        app = own_app()
-        begun = str(RunFolder(self._kit.runs / job.name).config().get("started", "")) if job.runs else ""
+        app, begun = own_app(), ""
+        with suppress(BouquetError):  # a damaged file
+            begun = str(RunFolder(self._kit.runs / job.name).config().get("started", "")) if job.runs else ""
         return {
             "run_id": job.number,
             "fab_id": "bouquet/bouquet",

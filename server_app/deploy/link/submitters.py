@@ -10,6 +10,7 @@ import time
 from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from server_app.deploy.kits.kit import OWNER, LinkKit, digest_of
@@ -62,33 +63,39 @@ def check_keys(keys: Mapping[str, Any], submitter: str) -> None:
         )
 
 
-def check_own(jobs: Jobs, name: str, submitter: str) -> None:
-    """Refuse the name of another's run.
+def check_submitter(jobs: Jobs, submitter: str, name: str, *, resume: bool) -> None:
+    """Refuse a run of a submitter that has many, or whose name is another's; the owner may submit any.
 
     Raises:
-        ConfigError: Another one submitted the run of this name.
+        ConfigError: With the number of its runs, or the name.
     """
-    job = jobs.read(name)
-    before = job.submitter if job else RunFolder(jobs.runs / name).config().get("submitter")
-    if before != submitter and (job or (jobs.runs / name).exists()):
-        raise ConfigError(
-            f'run-config key "run-name": expected a name that is free, or of a run of {submitter}; got '
-            f"{name!r}. Choose another name"
-        )
-
-
-def check_room(jobs: Jobs, submitter: str) -> None:
-    """Refuse a further job of a submitter that has many.
-
-    Raises:
-        ConfigError: With their number.
-    """
+    if submitter == OWNER:
+        return
     waiting = sum(job.submitter == submitter and not job.ended for job in jobs.all())
     if waiting >= MOST_JOBS:
         raise ConfigError(
             f"expected at most {MOST_JOBS} runs of {submitter} that are queued or running; got {waiting}. "
             "Stop one, or wait until one ends"
         )
+    good = not name or (Path(name).name == name and may_take(jobs, name, submitter))
+    if not good or (resume and not (name and _submitted(jobs, name))):
+        raise ConfigError(
+            f'run-config key "run-name": expected a free name, or with resume=true that of a run of '
+            f"{submitter}; got {name!r}"
+        )
+
+
+def may_take(jobs: Jobs, name: str, submitter: str) -> bool:
+    """Return whether a run of this name would be nobody else's; the owner may take any."""
+    return submitter == OWNER or _submitted(jobs, name) in ("", submitter)
+
+
+def _submitted(jobs: Jobs, name: str) -> str:
+    """Return who submitted the run of a name, "" if there is none."""
+    if job := jobs.read(name):
+        return job.submitter
+    folder = jobs.runs / name
+    return str(RunFolder(folder).config().get("submitter", OWNER)) if folder.exists() else ""
 
 
 def audit(kit: LinkKit, line: str) -> None:

@@ -23,7 +23,7 @@ from server_app.deploy.flower.fleet_client import (
     error_reply,
     read_reply,
 )
-from server_app.deploy.flower.portable_run import wants_fixed_kernels
+from server_app.deploy.flower.portable_run import keys_of_run, wants_fixed_kernels
 from server_app.deploy.host.policy import Site, trains
 from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY
@@ -44,6 +44,7 @@ class _KnownRun:
     description: bytes
     bundle: bytes
     series: int
+    keys: Mapping[str, Any] | None  # None: they cannot be read
     portable: bool  # whether its tasks need fixed kernels
 
 
@@ -183,7 +184,7 @@ class MessageLoop:
         if is_training and self.site.max_rounds:
             self._trained[key] = trained + 1
             write_json(self._rounds, self._trained)
-        settings = self._settings | {"trains": is_training, "trained": trained}
+        settings = self._settings | {"trains": is_training, "trained": trained, "keys": run.keys}
         settings["node-config"] = {**settings["node-config"], **self._identity(about.run_id)}
         kept = self._kept.get(run.series, b"")
         pieces = [
@@ -199,8 +200,10 @@ class MessageLoop:
         if run not in self._runs:
             found = self.client.run(run)
             bundle = self.client.bundle(found)
-            fixed = wants_fixed_kernels(found, bundle)
-            self._runs[run] = _KnownRun(found.SerializeToString(), bundle, found.series_id, fixed)
+            keys = keys_of_run(found, bundle)
+            self._runs[run] = _KnownRun(
+                found.SerializeToString(), bundle, found.series_id, keys, wants_fixed_kernels(keys)
+            )
             while len(self._runs) > RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(run)

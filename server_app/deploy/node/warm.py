@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from server_app.deploy.host.app_integrity import OF_A_NODE, installed
-from server_app.deploy.host.forks import Forks
+from server_app.deploy.host.forks import Forks, freeze
 from server_app.deploy.host.processes import end_with_parent, say
 from server_app.deploy.host.tasks import KILL, NEWS, ORDER, READY
 
@@ -35,8 +35,7 @@ def load(module: str) -> tuple[Any, Callable[..., None], Mapping[str, str]]:
     work = importlib.import_module("server_app.deploy.flower.client_task").run
     importlib.import_module("task.resolve.read").read_config({})  # what it keeps is read by every task
     here = installed(OF_A_NODE)
-    gc.collect()
-    gc.freeze()  # so that forks share the pages
+    freeze()
     return app, work, here
 
 

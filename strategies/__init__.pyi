@@ -1,0 +1,1155 @@
+"""What editors and type checkers know of the strategies; `make docs` writes this file."""
+
+from typing import TypedDict, Unpack
+
+from strategies.shells import STRATEGIES as STRATEGIES
+from strategies.shells import strategy_of as strategy_of
+from strategies.strategy import Strategy as Strategy
+from task.config.knobs import Config
+
+class ServerArguments(TypedDict, total=False):
+    """Arguments of every strategy."""
+
+    fraction_train: float
+    """C, share of the clients that train in a round; 0 = one client"""
+    fraction_evaluate: float
+    """share of the clients that evaluate; -1 = all if they have personal models, else 0"""
+    heldout_clients: float
+    """share of the clients that never train and are evaluated at the end; 0 = none"""
+    evaluate_every: int
+    """rounds between central evaluations; 0 = never"""
+    norms: bool
+    """write the norm of each client's update to clients.jsonl; changes no model"""
+    gradient_dissimilarity: bool
+    """with each central evaluation, measure how much clients' gradients differ; changes no model"""
+    client_evaluate_every: int
+    """rounds between client-side evaluations"""
+    selection: str
+    """selection policy: uniform, proportional, power-of-choice, oort, fedcs, cycle"""
+    stragglers: float
+    """share of stragglers among the selected clients; they do x ~ U{1..E} epochs"""
+    drop_stragglers: bool
+    """drop stragglers instead of using their partial work"""
+    min_replies: int
+    """a round with fewer valid replies keeps the model; a link's default: a majority"""
+    enough_replies: int
+    """close a round after this number of replies; 0 = wait for all"""
+    order_of_arrival: str
+    """asynchronous: virtual = by simulated device speeds; real = as nodes answer, see `bouquet replay`"""
+    round_timeout: float
+    """seconds after which a round closes without the missing replies"""
+    roll_call_timeout: float
+    """seconds to wait for nodes and their client lists"""
+    min_nodes: int
+    """nodes that must be online before round 1; a link's default: a majority"""
+    nodes: str
+    """at a link: names of the nodes to run on, 'ward-1,ward-3'; '' = all"""
+    max_update_norm: float
+    """refuse a client's update with a larger L2 norm; 0 = no bound"""
+    secagg: bool
+    """secure aggregation: the server sees only sums over several nodes"""
+    secagg_min_nodes: int
+    """secagg: fewest nodes in a sum that the server may see"""
+    secagg_threshold: int
+    """secagg: threshold t of nodes needed to unmask a sum, more than half; 0 = floor(2n/3) + 1"""
+    he: bool
+    """homomorphic encryption: the server adds ciphertexts that only nodes can decrypt"""
+    secagg_bits: int
+    """secagg: bits of a sum; 96 = exact; with fewer, values are rounded by max-update-norm"""
+    transcript: str
+    """what is published so that anyone can check the rounds: sums, or also nodes' uploads (docs/verify.md)"""
+    target_accuracy: float
+    """stop when this accuracy is reached; 0 = never"""
+    plateau_rounds: int
+    """early stopping: stop after this number of rounds without improvement; 0 = never"""
+    plateau_delta: float
+    """early stopping: smallest improvement that counts, of the accuracy, else of the loss"""
+    min_available_nodes: int
+    """nodes that must be online before round 1; a link's default: a majority"""
+    min_train_nodes: int
+    """a round with fewer valid replies keeps the model; a link's default: a majority"""
+    seed: int
+    """seed of all random numbers of the run, except those that protect privacy"""
+
+class AdaptiveTau(Strategy):
+    """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`.
+
+    Args:
+        budget: R, budget of the run, in units of resource
+        resource: cost of a step and a round: model = the two keys below, or measured
+        step_cost: c of resource=model, cost of a local step
+        round_cost: b of resource=model, cost of a round without its steps
+        phi: phi, weight of drift against few rounds; needs tuning
+        tau_max: largest tau
+        fixed_tau: fixed tau for every round; 0 = adaptive
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        budget: float = 15.0,
+        resource: str = "model",
+        step_cost: float = 0.013,
+        round_cost: float = 0.1316,
+        phi: float = 0.025,
+        tau_max: int = 100,
+        fixed_tau: int = 0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class AFL(Strategy):
+    """Agnostic federated learning; see `strategies.rules.afl`.
+
+    Args:
+        lambda_lr: gamma, step size of the clients' weights along their losses; 0 = FedAvg
+        step: how the weights are kept at sum 1
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        lambda_lr: float = 0.1,
+        step: str = "projected",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Apple(Strategy):
+    """Adaptive personalised cross-silo learning; see `strategies.rules.apple`.
+
+    Args:
+        dr_lr: learning rate of the directed relationships p
+        mu: mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu
+        decay_rounds: L, rounds over which that term decays
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        dr_lr: float = 0.001,
+        mu: float = 0.1,
+        decay_rounds: int = 100,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Bulyan(Strategy):
+    """Bulyan; see `strategies.rules.bulyan`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class CenteredClipping(Strategy):
+    """Centered clipping; see `strategies.rules.centered_clipping`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+        radius: r, clipping radius: the most that a client moves v, as |w_k - w^t|; huge = plain mean
+        iterations: L, clipping steps per round
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        radius: float = 1.0,
+        iterations: int = 1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Centralised(Strategy):
+    """Rounds in which one client trains on all clients' data."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class CFL(Strategy):
+    """Clustered federated learning; see `strategies.rules.cfl`.
+
+    Args:
+        epsilon1: epsilon_1, |mean update| of a cluster below which it may be split; 0 = never split
+        epsilon2: epsilon_2, largest |update| of a cluster above which it may be split
+        clusters: largest number of clusters; 1 = never split
+        warmup: rounds before the first split
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        epsilon1: float = 0.4,
+        epsilon2: float = 1.6,
+        clusters: int = 10,
+        warmup: int = 20,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Coop(Strategy):
+    """Cooperative machine learning from mobile devices; see `strategies.rules.coop`.
+
+    Args:
+        lower: b_l, age difference below which a client keeps training; less than the clients at work
+        upper: b_u, age difference above which a model is dropped, at least b_l
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        lower: int = 1,
+        upper: int = 100,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class DPSGD(Strategy):
+    """Decentralised parallel SGD; see `strategies.rules.d_psgd`.
+
+    Args:
+        route: the graph; one-peer = each client sends to one other, which changes each round
+        degree: regular: number of neighbours of each client
+        order: mix the trained models, or mix the received models and add the change by training
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        route: str = "ring",
+        degree: int = 3,
+        order: str = "adapt-then-combine",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class DnC(Strategy):
+    """Divide and conquer; see `strategies.rules.dnc`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+        coordinates: b, number of random coordinates of each update
+        filter: c, clients dropped in each iteration, as a multiple of f
+        iterations: iterations; a client dropped in one is dropped for the round
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        coordinates: int = 10000,
+        filter: float = 1.0,
+        iterations: int = 1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Ensemble(Strategy):
+    """Rounds in which every client trains a member of its own; see `strategies.rules.ensemble`.
+
+    Args:
+        of: data of a member: its client's, or those of its whole site, with its own initial model
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        of: str = "clients",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedACG(Strategy):
+    """Accelerated client gradient; see `strategies.rules.fedacg`.
+
+    Args:
+        lambda_: lambda, momentum of the model that clients start from; 0 = none
+        beta: beta of the proximal term beta/2 |w - y|^2; twice the authors' 0.001
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        lambda_: float = 0.85,
+        beta: float = 0.002,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAdagrad(Strategy):
+    """Adagrad on the server; see `strategies.rules.fedopt`.
+
+    Args:
+        server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
+        adagrad_beta1: decay of the first moment of fedadagrad; 0 = none
+        tau: tau, adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau
+        bias_correction: Kingma and Ba's form: v starts at 0; m and v are divided by 1 - beta^t
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        server_lr: float = 0.1,
+        adagrad_beta1: float = 0.0,
+        tau: float = 0.001,
+        bias_correction: bool = False,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAdam(Strategy):
+    """Adam on the server; see `strategies.rules.fedopt`.
+
+    Args:
+        server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
+        beta1: decay of the first moment of fedadam and fedyogi; 0 = none
+        beta2: decay of the second moment of fedadam and fedyogi
+        tau: tau, adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau
+        bias_correction: Kingma and Ba's form: v starts at 0; m and v are divided by 1 - beta^t
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        server_lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 0.001,
+        bias_correction: bool = False,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAMP(Strategy):
+    """Attentive message passing; see `strategies.rules.fedamp`.
+
+    Args:
+        alpha: alpha_k, step of the message passing
+        sigma: sigma of A(x) = 1 - exp(-x / sigma)
+        lambda_: lambda of the term lambda / (2 alpha) |w - u|^2
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        alpha: float = 1.0,
+        sigma: float = 100.0,
+        lambda_: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAsync(Strategy):
+    """Asynchronous federated optimisation; see `strategies.rules.fedasync`.
+
+    Args:
+        alpha: alpha, weight of an arriving model in the new one
+        staleness: s(tau), factor on alpha for a model tau versions old
+        poly_a: staleness=polynomial: a of (1 + tau)^-a
+        hinge_a: staleness=hinge: a of 1 / (a (tau - b) + 1) if tau > b, else 1
+        hinge_b: staleness=hinge: b, versions that do not count as stale
+        rho: rho of the clients' proximal term rho/2 |w - w^v|^2; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        alpha: float = 0.6,
+        staleness: str = "polynomial",
+        poly_a: float = 0.5,
+        hinge_a: float = 10.0,
+        hinge_b: int = 6,
+        rho: float = 0.005,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAtt(Strategy):
+    """Attentive aggregation; see `strategies.rules.fedatt`.
+
+    Args:
+        epsilon: step along the attended difference; 1 = to the attended mean
+        p: p of the norm of a layer's difference, over all its elements
+        temperature: T of softmax(distance / T); 1 = the paper's, large = plain mean
+        noise: beta, standard deviation of noise on the new model; no privacy proof
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        epsilon: float = 1.2,
+        p: float = 2.0,
+        temperature: float = 1.0,
+        noise: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAvg(Strategy):
+    """Federated averaging; see `strategies.rules.fedavg`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedAvgM(Strategy):
+    """Federated averaging with server momentum; see `strategies.rules.fedopt`.
+
+    Args:
+        server_lr: eta of the server's step; 1 = FedAvg at momentum 0
+        momentum: beta of v <- beta v + delta (undamped); 0 = none
+        nesterov: step by beta v + delta, as in the paper's runs, instead of v
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        server_lr: float = 1.0,
+        momentum: float = 0.9,
+        nesterov: bool = True,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedBuff(Strategy):
+    """Federated learning with buffered asynchronous aggregation; see `strategies.rules.fedbuff`.
+
+    Args:
+        buffer: K, updates per server step, at most the number of clients at work; 0 = half of it
+        server_lr: eta_g of the server's step
+        exponent: a of s = (1 + tau)^-a, weight of an update tau versions old; 0 = equal weights
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        buffer: int = 0,
+        server_lr: float = 1.0,
+        exponent: float = 0.5,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedCM(Strategy):
+    """Client-level momentum; see `strategies.rules.fedcm`.
+
+    Args:
+        alpha: alpha, weight of the client's own gradient; 1 = FedAvg of uniform weights
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        alpha: float = 0.1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedDBE(Strategy):
+    """Domain bias eliminator; see `strategies.rules.feddbe`.
+
+    Args:
+        kappa: kappa, weight of the distance between mean features; authors: 50 at learning rate 0.005
+        momentum: momentum of the running mean of features: share of the new batch
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        kappa: float = 1.0,
+        momentum: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedDC(Strategy):
+    """Local drift decoupling and correction; see `strategies.rules.feddc`.
+
+    Args:
+        alpha: alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value equals FedAvg
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        alpha: float = 0.01,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedDF(Strategy):
+    """FedAvg whose mean learns from the clients' ensemble; see `strategies.rules.feddf`.
+
+    Args:
+        steps: N, distillation steps of the server each round; 0 = FedAvg
+        lr: learning rate of Adam in these steps, decaying to 0 along a cosine
+        batch_size: batch size of these steps
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        steps: int = 100,
+        lr: float = 0.001,
+        batch_size: int = 128,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedDyn(Strategy):
+    """Dynamic regularisation; see `strategies.rules.feddyn`.
+
+    Args:
+        alpha: alpha of the dynamic regulariser; 0 = FedAvg of uniform weights
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        alpha: float = 0.01,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedEM(Strategy):
+    """Federated expectation maximisation; see `strategies.rules.fedem`.
+
+    Args:
+        components: M, number of component models that each client mixes; 1 = FedAvg
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        components: int = 3,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedExP(Strategy):
+    """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`.
+
+    Args:
+        epsilon: epsilon, in units of |Delta|^2; huge = FedAvg with uniform weights
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        epsilon: float = 0.001,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedFomo(Strategy):
+    """First-order model optimisation; see `strategies.rules.fedfomo`.
+
+    Args:
+        download: M, number of other clients' models that a client gets in a round; 0 = all
+        epsilon: share of the M models that are drawn at random instead of by affinity
+        validation: share of a client's training examples that are held out to compare the models
+        baseline: reference model: the client's own before its last training, or after it
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        download: int = 5,
+        epsilon: float = 0.3,
+        validation: float = 0.2,
+        baseline: str = "before",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedMD(Strategy):
+    """Averages logits of public examples; see `strategies.rules.fedmd`.
+
+    Args:
+        pretrain_epochs: epochs on the labelled public examples before a client's first training
+        digest_epochs: epochs of distillation of the consensus on the public examples; 0 = none
+        digest_lr: learning rate of SGD on the public examples; 0 = learning-rate
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        pretrain_epochs: int = 0,
+        digest_epochs: int = 1,
+        digest_lr: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedNova(Strategy):
+    """Normalised averaging; see `strategies.rules.fednova`.
+
+    Args:
+        mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        mu: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedProto(Strategy):
+    """Averages class prototypes; see `strategies.rules.fedproto`.
+
+    Args:
+        lambda_: lambda of the term lambda/f |h(x) - C|^2; 0 = local training only
+        weights: weight of a client's prototype: its number of examples of the class, or 1 as in the
+            authors' code
+        least: fewest examples of a class for which a client sends a prototype
+        predict: how clients predict in evaluations: with the model's head, or by the nearest global
+            prototype
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        lambda_: float = 1.0,
+        weights: str = "examples",
+        least: int = 1,
+        predict: str = "head",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedProx(Strategy):
+    """Federated averaging with a proximal term; see `strategies.rules.fedprox`.
+
+    Args:
+        mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg
+        adaptive: raise mu by 0.1 when the loss rises, lower it after the loss fell 5 times
+        gamma: measure gamma-inexactness; costs two full local gradients per round
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        mu: float = 0.01,
+        adaptive: bool = False,
+        gamma: bool = True,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedSGD(Strategy):
+    """Federated SGD by gradient upload; see `strategies.rules.fedsgd`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FedYogi(Strategy):
+    """Yogi on the server; see `strategies.rules.fedopt`.
+
+    Args:
+        server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
+        beta1: decay of the first moment of fedadam and fedyogi; 0 = none
+        beta2: decay of the second moment of fedadam and fedyogi
+        tau: tau, adaptivity: v starts at tau^2, and eta m is divided by sqrt(v) + tau
+        bias_correction: Kingma and Ba's form: v starts at 0; m and v are divided by 1 - beta^t
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        server_lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 0.001,
+        bias_correction: bool = False,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FLTrust(Strategy):
+    """FLTrust; see `strategies.rules.fltrust`.
+
+    Args:
+        root: name of the trusted client, which has the root data; '' = the first
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        root: str = "",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FSVRG(Strategy):
+    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class FSVRGSparse(Strategy):
+    """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class GeometricMedian(Strategy):
+    """Geometric median; see `strategies.rules.geometric_median`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        nu: geometric-median: lower bound on distances; huge = plain mean
+        iterations: geometric-median: largest number of Weiszfeld steps
+        weighted: geometric-median: weight by the n_k that clients report, as the paper does
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        nu: float = 1e-06,
+        iterations: int = 100,
+        weighted: bool = False,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class HierFAVG(Strategy):
+    """Client-edge-cloud federated averaging; see `strategies.rules.hierfavg`.
+
+    Args:
+        kappa2: kappa_2, edge aggregations per cloud aggregation; 1 = FedAvg
+        edges: number of edges; clients are assigned to them by name
+        pattern: regular expression for the part of a client's name that is its edge, '^[a-z]+'; '' =
+            use edges
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        kappa2: int = 2,
+        edges: int = 2,
+        pattern: str = "",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class IFCA(Strategy):
+    """Iterative federated clustering; see `strategies.rules.ifca`.
+
+    Args:
+        clusters: p, number of cluster models; 1 = FedAvg
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        clusters: int = 2,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Krum(Strategy):
+    """Krum; see `strategies.rules.krum`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class LocalOnly(Strategy):
+    """Rounds in which every client trains for itself."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Meamed(Strategy):
+    """Mean around the median; see `strategies.rules.meamed`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Median(Strategy):
+    """Coordinate-wise median; see `strategies.rules.median`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Mime(Strategy):
+    """Mime; see `strategies.rules.mime`.
+
+    Args:
+        beta: beta of the server's momentum; 0 = FedAvg (mimelite)
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        beta: float = 0.9,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class MimeLite(Strategy):
+    """Mime without its correction; see `strategies.rules.mime`.
+
+    Args:
+        beta: beta of the server's momentum; 0 = FedAvg (mimelite)
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        beta: float = 0.9,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class MultiKrum(Strategy):
+    """Multi-Krum; see `strategies.rules.krum`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        m: multi-krum: clients averaged, at most K - f; 0 = K - f - 2
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        m: int = 0,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class NbAFL(Strategy):
+    """Noising before model aggregation, as published: no protection; see `strategies.rules.nbafl`.
+
+    Args:
+        clip: C, largest norm of a local model, all parameters together
+        epsilon: the paper's epsilon, which is not valid
+        delta: the paper's delta, of c = sqrt(2 ln(1.25 / delta))
+        exposures: L, uploads of a client that the paper's epsilon counts
+        mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        clip: float = 15.0,
+        epsilon: float = 100.0,
+        delta: float = 0.01,
+        exposures: int = 1,
+        mu: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class PFedMe(Strategy):
+    """Steps towards the mean of the local models; see `strategies.rules.pfedme`.
+
+    Args:
+        lambda_: lambda of the Moreau envelope
+        steps: K, steps towards theta on each batch
+        inner_lr: learning rate of the steps towards theta
+        beta: beta of the server's step; 1 = the mean of the local models
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        lambda_: float = 15.0,
+        steps: int = 5,
+        inner_lr: float = 0.01,
+        beta: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class QFedAvg(Strategy):
+    """Fair federated averaging; see `strategies.rules.qfedavg`.
+
+    Args:
+        q: q of a client's weight F_k^q, from its loss; 0 = plain mean of local models
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        q: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class QFedSGD(Strategy):
+    """Fair federated SGD by gradient upload; see `strategies.rules.qfedavg`.
+
+    Args:
+        q: q of a client's weight F_k^q, from its loss; 0 = plain mean of local models
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        q: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Scaffold(Strategy):
+    """Stochastic controlled averaging; see `strategies.rules.scaffold`.
+
+    Args:
+        option: new control variate: I = full gradient at x, II = from the steps
+        server_lr: eta_g of the server's step; 1 = the mean of the local models
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        option: str = "II",
+        server_lr: float = 1.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class SignSGD(Strategy):
+    """signSGD with majority vote; see `strategies.rules.signsgd`."""
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class SplitNN(Strategy):
+    """Parties with other columns of the same people; see `strategies.rules.splitnn`.
+
+    Args:
+        cut: c, outputs of each party's bottom model, which are sent
+        hidden: hidden ReLU units of the top model, at the party with the labels; 0 = none
+        window: S, batches per exchange; 0 = a whole epoch; 1 with vertical.local=1 = centralised
+        local: Q, passes over a window's batches between two exchanges
+        standardise: each party standardises its columns by their mean and deviation
+        parties: names of the parties, 'bank,shop'; '' = all clients that are online
+        defence: noise on the gradients that the party with the labels sends
+        noise: defence=gaussian: standard deviation, in units of the batch's largest row gradient norm
+        nopeek: alpha of NoPeek's term alpha dCor(X_k, A_k) in each party's loss; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        cut: int = 16,
+        hidden: int = 32,
+        window: int = 0,
+        local: int = 1,
+        standardise: bool = True,
+        parties: str = "",
+        defence: str = "none",
+        noise: float = 3.0,
+        nopeek: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class TERM(Strategy):
+    """Tilted empirical risk minimisation; see `strategies.rules.term`.
+
+    Args:
+        t: t, tilt: > 0 favours clients with large losses, < 0 suppresses them; 0 = plain mean
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        t: float = 0.1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class TrimmedMean(Strategy):
+    """Coordinate-wise trimmed mean; see `strategies.rules.median`.
+
+    Args:
+        byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
+            count >= 1
+        trim: trimmed-mean: beta, share cut at each end; 0 = plain mean
+        norm_bound: M, clip each client's update to this norm; 0 = none
+        arc: adaptive clipping: clip about the 2 f largest updates to the next largest norm
+        bucket: s, bucket size: clients that are averaged before the rule; 1 = none
+        nnm: nearest-neighbour mixing: average each model with its nearest ones before the rule
+        client_momentum: beta of client momentum: clients send the momentum of their updates; 0 = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        byzantine: float = 0.1,
+        trim: float = 0.2,
+        norm_bound: float = 0.0,
+        arc: bool = False,
+        bucket: int = 1,
+        nnm: bool = False,
+        client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class VerticalLogistic(Strategy):
+    """Encrypted logistic regression over parties; see `strategies.rules.vertical_logistic`.
+
+    Args:
+        standardise: each party standardises its columns by their mean and deviation
+        parties: names of the parties, 'bank,shop'; '' = all clients that are online
+        key_bits: vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        standardise: bool = True,
+        parties: str = "",
+        key_bits: int = 2048,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...

@@ -1,0 +1,185 @@
+"""``bouquet run --link`` and ``bouquet status`` with a submitter's kit, at the link's port with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from server_app.cli.main import app
+from server_app.deploy.flower.control import LinkError
+from server_app.deploy.flower.fleet_relay import serve
+from server_app.deploy.host.host import free_port
+from server_app.deploy.kits.kit import LinkKit, SubmitterKit, read_kit, read_link_kit
+from server_app.deploy.kits.provision import provision
+from server_app.deploy.link import remote
+from server_app.deploy.link.follow import submit
+from server_app.deploy.link.jobs import FAILED, FINISHED, Job, Jobs
+from server_app.deploy.link.status import Seen, write_status
+from server_app.deploy.link.submit_port import SubmitPort
+from task.errors import BouquetError, ConfigError
+from tests.deploy.test_submit_port import SuperLink
+
+KEYS = {"dataset": "digits", "num-clients": 4}
+
+
+@pytest.fixture
+def superlink() -> SuperLink:
+    return SuperLink()
+
+
+@pytest.fixture
+def kits(tmp_path: Path, superlink: SuperLink) -> Iterator[Path]:
+    provision(tmp_path / "kits", "127.0.0.1:9092", ["ward-1"], submitters=["alice", "bob"])
+    port = free_port()
+    for config in (tmp_path / "kits").glob("*/kit.toml"):
+        config.write_text(re.sub(r':9096"', f':{port}"', config.read_text()))
+    with listening(read_link_kit(tmp_path / "kits" / "link"), superlink):
+        yield tmp_path / "kits"
+
+
+@contextmanager
+def listening(kit: LinkKit, superlink: SuperLink) -> Iterator[None]:
+    """Serve a link's port in a thread."""
+    loop, begun, over = asyncio.new_event_loop(), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        client = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://superlink")
+        certificate, key = str(kit.server_certificate), str(kit.server_key)
+        server, listener = serve(
+            SubmitPort(kit, client), kit.submit, ssl_certfile=certificate, ssl_keyfile=key
+        )
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        begun.set()
+        await asyncio.to_thread(over.wait)
+        server.should_exit = True
+        await serving
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    assert begun.wait(20)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(20)
+        loop.close()
+
+
+@pytest.fixture
+def alice(kits: Path) -> SubmitterKit:
+    kit = read_kit(kits / "alice")
+    assert isinstance(kit, SubmitterKit)
+    return kit
+
+
+@pytest.fixture
+def jobs(kits: Path) -> Jobs:
+    kit = read_link_kit(kits / "link")
+    return Jobs(kit.jobs, kit.runs)
+
+
+def bouquet(*arguments: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return done.exit_code, done.output + (str(done.exception) if done.exception else "")
+
+
+def test_a_submitter_submits_lists_and_stops_from_another_machine(
+    kits: Path, alice: SubmitterKit, jobs: Jobs
+) -> None:
+    given = "dataset='digits' num-clients=4 seed=7 fedprox.mu=0.5 algorithm='fedprox'"
+    code, said = bouquet("run", "--link", alice.path, "-c", given, "--run-name", "a", "--detach")
+    assert (code, "job a is pending" in said) == (0, True), said
+    job = jobs.read("a")
+    assert job is not None
+    assert (job.submitter, job.keys["fedprox.mu"], job.keys["seed"]) == ("alice", 0.5, 7)
+    submit(read_link_kit(kits / "link"), KEYS | {"run-name": "owners"})
+    code, said = bouquet("run", "--link", alice.path, "--stop", "owners")
+    assert "expected the name of a run of alice (a); got 'owners'" in said
+    code, said = bouquet("run", "--link", alice.path, "--stop", "a")
+    assert (code, jobs.shall_stop(job)) == (0, True), said
+    for wrong, says in [
+        (
+            ["-c", "dataset='csv' data-path='superexec.secret'"],
+            'run-config key "data-path": expected none',
+        ),
+        (["--run-name", "a", "--overwrite"], "--overwrite: expected it with the kit of the link itself"),
+        (
+            ["--run-name", "owners", "--resume"],
+            "expected a free name, or with resume=true that of a run of alice",
+        ),
+    ]:
+        assert says in bouquet("run", "--link", alice.path, *wrong)[1]
+    assert {path.name for path in jobs.folder.glob("*.json")} == {"a.json", "owners.json"}
+
+
+def ended(kit: LinkKit, jobs: Jobs, state: str, reason: str = "") -> Job:
+    """Return a run of alice's that has ended, with results; none of them is read on the way."""
+    job = submit(kit, KEYS | {"run-name": "a"}, submitter="alice")
+    (kit.runs / "a" / "checkpoint").mkdir(parents=True)
+    for name in ("config.json", "result.json", "model.safetensors", "checkpoint/state", "secret"):
+        (kit.runs / "a" / name).write_bytes(name.encode() * 50_000)
+    return jobs.update(job, state=state, runs=(11,), reason=reason)
+
+
+def test_a_followed_run_is_printed_and_its_results_are_fetched(
+    kits: Path, alice: SubmitterKit, jobs: Jobs, superlink: SuperLink
+) -> None:
+    link = read_link_kit(kits / "link")
+    ended(link, jobs, FINISHED)
+    superlink.logs = {11: [("\x1b[92mINFO\x1b[0m: round 1\x1b]0;title\n", 1.0)]}
+    code, said = bouquet("run", "--link", alice.path, "--attach", "a")
+    assert (code, "INFO: round 1" in said, "\x1b" in said) == (0, True, False), said
+    assert f"Fetched to: {alice.runs / 'a'}" in said
+    there = {path.name: path.read_bytes() for path in (alice.runs / "a").iterdir()}
+    assert there == {
+        name: (link.runs / "a" / name).read_bytes()
+        for name in ("config.json", "result.json", "model.safetensors")
+    }
+
+
+def test_a_failed_run_says_why(kits: Path, alice: SubmitterKit, jobs: Jobs) -> None:
+    ended(read_link_kit(kits / "link"), jobs, FAILED, "too few nodes")
+    with pytest.raises(BouquetError, match="job a failed: too few nodes"):
+        remote.follow(alice, remote.find(alice, "a", "--attach"))
+
+
+def test_the_link_is_believed_only_with_its_own_certificate(
+    kits: Path, alice: SubmitterKit, tmp_path: Path
+) -> None:
+    """Who takes the port while the link is down is shown no token."""
+    with pytest.raises(ConfigError, match=r"--attach: expected .*\(none\); got 'a'"):
+        remote.find(alice, "a", "--attach")
+    provision(tmp_path / "others", "127.0.0.1:9092", ["ward-1"])
+    (alice.path / "ca.crt").write_bytes((tmp_path / "others" / "ca" / "ca.crt").read_bytes())
+    with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
+        remote.find(alice, "a", "--attach")
+
+
+def test_the_status_is_the_links(kits: Path, alice: SubmitterKit, jobs: Jobs) -> None:
+    link = read_link_kit(kits / "link")
+    submit(link, KEYS | {"run-name": "a"}, submitter="alice")
+    code, said = bouquet("status", alice.path)
+    assert (code, "the link is not running" in said) == (69, False), said
+    write_status(link, Seen(), [], jobs)
+    code, said = bouquet("status", alice.path)
+    assert (code, "a (by alice)" in said) == (1, True), said  # red: no SuperLink has answered
+
+
+def test_a_revoked_submitter_is_told(kits: Path, alice: SubmitterKit) -> None:
+    kept = kits.parent / "alice"
+    alice.path.rename(kept)
+    provision(kits, revoke=["alice"])
+    moved = read_kit(kept)
+    assert isinstance(moved, SubmitterKit)
+    with pytest.raises(LinkError, match=r"answered 401: .*not valid \(any more\)"):
+        remote.status(moved)
