@@ -19,7 +19,7 @@ from flwr.supercore import date
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from server_app.deploy.flower import inbox
+from server_app.deploy.flower import inbox, protocol
 from server_app.deploy.flower import limits as limiting
 from server_app.deploy.flower.limits import Limits
 from task import timing
@@ -350,7 +350,7 @@ def test_calls_that_must_wait_do_not_take_the_threads_of_others(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what sets the clock back, for all of Flower in this process."""
+    """Return what sets the clock back, for Flower and our SuperLink in this process."""
     offset = [timedelta(0)]
 
     class Clock(datetime):
@@ -359,6 +359,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
             return datetime.now(tz or UTC) - offset[0]
 
     monkeypatch.setattr(date, "datetime", SimpleNamespace(datetime=Clock, UTC=UTC))
+    monkeypatch.setattr(protocol, "datetime", Clock)
     return lambda seconds: offset.__setitem__(0, timedelta(seconds=seconds))
 
 
