@@ -63,8 +63,8 @@ lint: setup  ## ruff, mypy --strict, codespell
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-# VERSIONS="1.39 1.42" for some; each in an environment of its own, .venv-compat/1.42
-compat: setup  ## simulation and federation on every Flower that pyproject.toml admits: one model
+# VERSIONS="1.39 1.42 next" for some; each in an environment of its own, .venv-compat/1.42
+compat: setup  ## simulation and federation on every tested Flower and on three next ones: one model
 	$(BIN)/python -m tests.compat $(VERSIONS)
 
 bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench.json and .png

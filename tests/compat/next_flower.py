@@ -106,13 +106,14 @@ def copy(site: Path, change: Changes) -> None:
     info = site / f"flwr-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*", f"Version: {VERSION}", metadata, count=1))
+    words = re.compile(rf"\b({'|'.join(change.renamed)})\b")
+    places = {module for module, _ in (*change.longer, *change.wider)}
     for path in (site / "flwr").rglob("*.py"):
         module = ".".join(path.relative_to(site).with_suffix("").parts).removesuffix(".__init__")
-        tree = ast.parse(path.read_text("utf-8"))
-        editor = _Editor(module, change)
-        tree = ast.fix_missing_locations(editor.visit(tree))
-        if editor.changed:
-            path.write_text(ast.unparse(tree), encoding="utf-8")
+        text = path.read_text("utf-8")
+        if module in places or path.stem.endswith("_pb2") or words.search(text):
+            tree = _Editor(module, change).visit(ast.parse(text))
+            path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
     if change.tables:
         versions = site / "flwr" / "supercore" / "state" / "alembic" / "versions"
         text = MIGRATION.format(head=HEAD, before=_head(), tables=sorted(change.tables))
@@ -221,12 +222,11 @@ class _Editor(ast.NodeTransformer):
     """Applies changes to a module."""
 
     def __init__(self, module: str, change: Changes) -> None:
-        self.changed = False
         self._module, self._change = module, change
+        self._old = {new: old for old, new in change.renamed.items()}
         self._within: list[str] = []
 
     def _new(self, word: str | None) -> Any:
-        self.changed |= word in self._change.renamed
         return self._change.renamed.get(word, word) if word else word
 
     def visit(self, node: ast.AST) -> Any:
@@ -242,16 +242,13 @@ class _Editor(ast.NodeTransformer):
             self._add_fields(node)
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return self.generic_visit(node)
-        before = {new: old for old, new in self._change.renamed.items()}
-        self._within.append(before.get(node.name, node.name))
+        self._within.append(self._old.get(node.name, node.name))
         place = self._module, ".".join(self._within)
         if isinstance(node, ast.ClassDef) and place in self._change.wider:
             node.body += ast.parse(self._change.wider[place]).body
-            self.changed = True
         if isinstance(node, ast.FunctionDef) and place in self._change.longer:
             node.args.kwonlyargs.append(ast.arg("next_option"))
             node.args.kw_defaults.append(ast.Constant(None))
-            self.changed = True
         self.generic_visit(node)
         self._within.pop()
         return node
@@ -267,5 +264,4 @@ class _Editor(ast.NodeTransformer):
                     name="next_field", number=1000, json_name="nextField",
                     type=FieldDescriptorProto.TYPE_STRING, label=FieldDescriptorProto.LABEL_OPTIONAL,
                 )  # fmt: skip
-                self.changed = True
         node.value = described.SerializeToString()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,11 @@ from typing import Any
 import grpc
 import pytest
 import uvicorn
-from flwr.proto.control_pb2 import ListNodesRequest
-from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from server_app.deploy.calls.fleet_transport import OPTIONS
 from server_app.deploy.calls.limits import OWN_FILES, Limits, connections, raise_files
 from server_app.deploy.flower import superlink
-from server_app.deploy.flower.retries import keep_connection
+from server_app.deploy.flower.task_calls import TaskCalls
 from server_app.deploy.host.host import free_port
 from server_app.deploy.host.resource_limits import SlowLink
 from server_app.deploy.kits.kit import FILES
@@ -211,7 +210,7 @@ def test_a_signal_ends_the_http_server_at_once() -> None:
 
 
 @pytest.mark.parametrize(("kept_s", "connections"), [(30.0, 1), (0.1, 2)])
-def test_the_links_calls_share_a_connection(
+def test_the_warm_parents_calls_share_a_connection(
     kept_s: float, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "KEPT_S", kept_s)
@@ -233,11 +232,9 @@ def test_the_links_calls_share_a_connection(
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        client = ControlHttpClient(f"http://127.0.0.1:{server.server_port}")
-        keep_connection(client, True, 10.0)
-        for _ in range(2):
-            assert not client.ListNodes(ListNodesRequest()).nodes_info
-            time.sleep(0.3)
-        client.close()
+        with closing(TaskCalls(f"127.0.0.1:{server.server_port}")) as calls:
+            for _ in range(2):
+                assert calls.acquire(b"secret") == ""
+                time.sleep(0.3)
         server.shutdown()
     assert len(seen) == connections

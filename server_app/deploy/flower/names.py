@@ -243,22 +243,15 @@ SERVER_APPS = Use(
     "no ServerApp is started: no run begins.",
     """
         flwr.supercore.auth
-            load_superexec_auth_secret(secret_file)
-        flwr.supercore.interceptors
-            RuntimeVersionHttpInterceptor(*, component_name)
-            SuperExecAuthHttpInterceptor(*, master_secret, protected_methods)
-            RuntimeTokenHttpInterceptor(*, token)
+            create_superexec_auth_metadata(*, auth_secret, method, request)
+            derive_auth_secret(master_secret)
         flwr.supercore.runtime.runtime_http_client
             "/flwr.proto.Runtime/AcquireTask"
         flwr.supercore.runtime
-            RuntimeHttpClient(base_url, *, interceptors, verify)
+            RuntimeHttpClient
         flwr.supercore.runtime.RuntimeHttpClient
-            from_server_address(*, server_address, insecure, root_certificates, interceptors, retry_invoker)
-            AcquireTask(self, request)
             PushTaskOutput(self, request)
             PullTaskInput(self, request)
-        flwr.supercore.retry
-            make_simple_http_retry_invoker()
         flwr.supercore.logger
             mirror_output_to_queue(log_queue)
         flwr.superlink.runtime.run_serverapp
@@ -269,15 +262,13 @@ SERVER_APPS = Use(
 )
 
 RETRIES = Use(
-    "calls of a ServerApp and of the link that are repeated sooner, and keep their connection.",
-    "a call that failed is repeated after up to 20 s, and each call has a TLS handshake of its own.",
+    "calls of a ServerApp that are repeated sooner.",
+    "a ServerApp's call that failed is repeated after up to 20 s.",
     """
         flwr.supercore.retry.grpc_retry
             MAX_RETRY_DELAY?
         flwr.supercore.retry.http_retry
             MAX_RETRY_DELAY?
-        flwr.supercore.runtime.RuntimeHttpClient
-            _client
     """,
 )
 

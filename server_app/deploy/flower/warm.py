@@ -13,37 +13,30 @@ import gc
 import importlib
 import os
 import signal
-import ssl
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import Queue
 
 import httpx
-from flwr.supercore.auth import load_superexec_auth_secret
-from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
 from flwr.supercore.logger import mirror_output_to_queue
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from server_app.deploy.flower.portable_run import read_task, replace_if_portable
-from server_app.deploy.flower.retries import keep_connection, retry_soon
+from server_app.deploy.flower.retries import retry_soon
+from server_app.deploy.flower.task_calls import TaskCalls
 from server_app.deploy.host.app_integrity import difference, installed
 from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from task import portable, timing
 from task.errors import RefusedError
-from task.flower.services import Protobuf, runtime_message
+from task.flower.services import Protobuf
 from task.storage.files import make_folder, private
 from task.storage.locks import locked
 
-SERVER_APP = "flwr-serverapp"
 APP = "server_app.app"
 
 
@@ -63,18 +56,9 @@ class AcquiredTask:
 
     def report(self, why: str) -> None:
         """Report, on behalf of a process, how it ended."""
-        client = RuntimeHttpClient.from_server_address(
-            server_address=self.address,
-            insecure=self.certificates is None,
-            root_certificates=self.certificates,
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name=SERVER_APP),
-                RuntimeTokenHttpInterceptor(token=self.token),
-            ],
-            retry_invoker=make_simple_http_retry_invoker(),
-        )
         try:
-            client.PushTaskOutput(runtime_message("PushTaskOutputRequest")(sub_status="failed", details=why))
+            with closing(TaskCalls(self.address, self.certificates)) as calls:
+                calls.report(self.token, why)
         except httpx.HTTPError as err:  # the task may come from another process by now
             say(f"the task is no longer needed: {err}")
 
@@ -95,18 +79,7 @@ class PreforkExecutor:
         self._here = installed()
         self._forks = Forks()  # whose wait ends with any signal that is handled
         self.running: dict[int, AcquiredTask] = {}  # by process id
-        method = {"/flwr.proto.Runtime/AcquireTask"}
-        trusted = ssl.create_default_context(cadata=certificates.decode()) if certificates else True
-        self.client = RuntimeHttpClient(
-            f"{'https' if certificates else 'http'}://{address}",
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-                SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=method),
-            ],
-            verify=trusted,
-        )
-        # While it waits for an answer, it does nothing else.
-        keep_connection(self.client, trusted, timing.TASK_ANSWER_S)
+        self._calls, self._secret = TaskCalls(address, certificates), secret
         self._trouble = ""
 
     def serve(self) -> None:
@@ -120,9 +93,7 @@ class PreforkExecutor:
     def _acquire(self) -> float:
         """Look for a task once and start it; return for how long to wait."""
         try:
-            answer = self.client.AcquireTask(
-                runtime_message("AcquireTaskRequest")(supported_task_types=[SERVER_APP])
-            )
+            token = self._calls.acquire(self._secret)  # while it waits for an answer, it does nothing else
         except (httpx.HTTPError, ValueError) as err:
             if str(err) != self._trouble:
                 say(f"no tasks: unexpected answer from {self.address}: {err}")
@@ -131,8 +102,8 @@ class PreforkExecutor:
         if self._trouble:
             say(f"{self.address} answers again")
             self._trouble = ""
-        if answer.HasField("task") and answer.token:
-            task = AcquiredTask(self.address, answer.token, self.certificates)
+        if token:
+            task = AcquiredTask(self.address, token, self.certificates)
             pid = self._forks.fork(partial(server_task, task, self._here, self._tokens))
             self.running[pid] = task
             with open(self._tokens / str(pid), "w", opener=private, encoding="utf-8") as file:
@@ -220,8 +191,8 @@ def main() -> None:
     end_with_parent()
     retry_soon()
     args = _arguments()
-    secret = load_superexec_auth_secret(args.secret)
-    if secret is None:
+    secret = Path(args.secret).read_bytes()
+    if not secret:
         sys.exit(f"expected the SuperExec secret in {args.secret}; got none")
     certificates = Path(args.root_certificates).read_bytes() if args.root_certificates else None
     gc.disable()
