@@ -59,8 +59,11 @@ SETS: dict[str, Keys] = {
     "min-replies": {"min-replies": 2},
     "missing": {**TABLE, "missing": "mean"},
     "models.levels": {"algorithm": "feddf", "models.levels": "logistic,mlp", "models.features": 8},
+    "norms": {"norms": True},
+    "num-server-rounds": {"num-server-rounds": 0, "initial-model": "m.pt", "fraction-evaluate": 1.0},
     "optimizer": {"optimizer": "adam"},
     "personal.epochs": {"algorithm": "ditto", "personal.epochs": 1},
+    "plateau-rounds": {"plateau-rounds": 3},
     "portable": {"portable": True},
     "precision": {"precision": "bfloat16"},
     "sam.rho": {"sam.rho": 0.1},
@@ -74,6 +77,7 @@ SETS: dict[str, Keys] = {
     "stream.start": {"stream.start": 0.5, "stream.per-round": 0.1},
     "stream.window": {"stream.window": 5},
     "structured.kind": {"structured.kind": "low-rank"},
+    "target-accuracy": {"target-accuracy": 0.9},
     "threads": {"threads": 2},
     "transcript": {"transcript": "full"},
 }
@@ -84,6 +88,7 @@ SETS["width.levels"] = {"width.levels": "1,0.5"}
 # By the key that the error names: the other key, and a phrase of the reason. `OTHER` has what the other key
 # is set to where `SETS` says something else.
 REFUSED: dict[str, dict[str, str]] = {
+    "algorithm": {"num-server-rounds": "do not share one model"},
     "sam.rho": {"dp.unit": "the ascent takes a second one"},
     "threads": {"portable": "split alike on all machines"},
     "device": {"portable": "clients train on processors"},
@@ -208,12 +213,20 @@ REFUSED["models.levels"] |= {
     "codec.up: int8": "the combination is untested",
     "heldout-clients": "no kind of model of its own",
 }
+for key in (
+    "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
+    "dp.noise", "dp.unit", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients",
+    "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
+    "target-accuracy", "transcript", *PARTS,
+):  # fmt: skip
+    REFUSED[key] = {**REFUSED.get(key, {}), "num-server-rounds": "nothing is trained"}
 # None of our algorithms that take kinds of models goes with one of these; a rule of a user's own may.
 UNREACHED = {
     *(("models.levels", other) for other in ("ala", "codec.up", "structured.kind", "dp.noise")),
     *((key, "models.levels") for key in ("he", "secagg")),
 }
 OTHER: dict[tuple[str, str], Keys] = {
+    ("algorithm", "num-server-rounds"): {**SETS["num-server-rounds"], "algorithm": "d-psgd"},
     ("drift.examples", "public.data"): {"algorithm": "fedmd", "models.levels": ""},
     ("dp.colluding", "secagg-min-nodes"): {},
     ("secagg-bits", "max-update-norm"): {"max-update-norm": 0.0},
@@ -255,6 +268,8 @@ ALONE: list[tuple[str, Keys, str]] = [
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "fedper"}, "one global model"),
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "splitnn"}, "one global model"),
     ("heldout-clients", {"heldout-clients": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
+    ("num-server-rounds", {"num-server-rounds": 0}, "or at least 1 round; got neither"),
+    ("fraction-evaluate", {"num-server-rounds": 0, "initial-model": "m.pt"}, "clients only evaluate"),
     ("norms", {"norms": True, "secagg": True}, "the server learns no client's own numbers"),
     ("norms", {"norms": True, "algorithm": "fedmd"}, "send no model"),
 ]

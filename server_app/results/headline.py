@@ -8,6 +8,7 @@ from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
 from task.catalogue.algorithms import ALGORITHMS
 
+MOST = 20  # clients of whom each has a row
 # What ended a run before its last round, in words, by run-config key.
 ENDS = {
     "target-accuracy": "target accuracy reached",
@@ -76,6 +77,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if after.get("mean") is not None:
         means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
+    rows += _by_client(result.get("by_client") or {})
     held = result.get("heldout") or {}
     whole = result.get("global_model") or {}
     parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
@@ -84,6 +86,17 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("Held-out clients", _held_text(held)))
     rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
     return [(label, text) for label, text in rows if text]
+
+
+def _by_client(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return a row for each of the first clients of a run that only evaluates."""
+    rows, left = [(f"Client {name}", _figures(found[name])) for name in list(found)[:MOST]], len(found) - MOST
+    return [*rows, ("More clients", f"{left}, in clients.jsonl")] if left > 0 else rows
+
+
+def _figures(of: Mapping[str, Any]) -> str:
+    values = [f"{key} {short(value)}" for key, value in scalars_of(of).items() if key != "examples"]
+    return ", ".join([*values, *([f"{of['examples']} test examples"] if of.get("examples") else [])])
 
 
 def _level_name(row: Mapping[str, Any]) -> str:

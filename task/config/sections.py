@@ -280,13 +280,13 @@ _SLOW = (
 class ServerConfig(Section):
     """Rounds: the server's loop."""
 
-    num_server_rounds: int = knob(10, "rounds", low=1)
+    num_server_rounds: int = knob(10, "rounds; 0 = clients only evaluate initial-model", low=0)
     fraction_train: float = knob(
         1.0, "C, share of the clients that train in a round; 0 = one client", low=0, high=1, when=AVERAGED
     )
     fraction_evaluate: float = knob(
         -1.0,
-        "share of the clients that evaluate; -1 = all if they have personal models, else 0",
+        "share of the clients that evaluate; -1 = all if models are personal or nothing is trained, else 0",
         low=-1,
         high=1,
     )
