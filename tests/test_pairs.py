@@ -30,6 +30,7 @@ SETS: dict[str, Keys] = {
     "codec.down": {"codec.down": "fp16"},
     "codec.up": {"codec.up": "top-k"},
     "contribution.measure": {"contribution.measure": "leave-one-out"},
+    "cross-evaluation": {"cross-evaluation": True},
     "dataset": {"dataset": "shakespeare", "model": "char-lstm"},
     "device": {"device": "cuda"},
     "dp.clip-quantile": {"dp.clip-quantile": 0.5, "dp.noise-by": "nodes", "secagg": True},
@@ -183,6 +184,13 @@ REFUSED: dict[str, dict[str, str]] = {
         "enough-replies": "once all nodes have answered",
     },
     "secagg-bits": {"max-update-norm": "could wrap"},
+    "cross-evaluation": {
+        **dict.fromkeys(("secagg", "he", "dp.noise", "dp.unit"), "own model would leave it"),
+        **dict.fromkeys(PARTS, "parts of the model"),
+        "heldout-clients": "no models of their own",
+        "transcript": "ends with the last round",
+        **dict.fromkeys(("codec.down", "structured.kind"), "untested"),
+    },
     "transcript": {
         "dp.noise": "have no noise",
         "algorithm": "each party's part",
@@ -270,6 +278,7 @@ ALONE: list[tuple[str, Keys, str]] = [
     ("heldout-clients", {"heldout-clients": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
     ("num-server-rounds", {"num-server-rounds": 0}, "or at least 1 round; got neither"),
     ("fraction-evaluate", {"num-server-rounds": 0, "initial-model": "m.pt"}, "clients only evaluate"),
+    ("cross-evaluation", {"cross-evaluation": True, "num-clients": 33}, "at most 32 clients; got 33"),
     ("norms", {"norms": True, "secagg": True}, "the server learns no client's own numbers"),
     ("norms", {"norms": True, "algorithm": "fedmd"}, "send no model"),
 ]

@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from server_app.results.drift import lines_of
@@ -78,6 +79,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
     rows += _by_client(result.get("by_client") or {})
+    rows += _own_models(result.get("cross_evaluation") or {})
     held = result.get("heldout") or {}
     whole = result.get("global_model") or {}
     parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
@@ -92,6 +94,18 @@ def _by_client(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return a row for each of the first clients of a run that only evaluates."""
     rows, left = [(f"Client {name}", _figures(found[name])) for name in list(found)[:MOST]], len(found) - MOST
     return [*rows, ("More clients", f"{left}, in clients.jsonl")] if left > 0 else rows
+
+
+def _own_models(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how good the clients' own models are at home, and at the other clients."""
+    figure = "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+    home, elsewhere = list[float](), list[float]()
+    for model, row in zip(found.get("models", ()), found.get(figure, ()), strict=True):
+        for client, value in zip(found["clients"], row, strict=True):
+            if value is not None:
+                (home if model == client else elsewhere).append(value)
+    pairs = (("Own models at home", home), ("Own models at others", elsewhere))
+    return [(name, f"mean {figure} {short(fmean(values))}") for name, values in pairs if values]
 
 
 def _figures(of: Mapping[str, Any]) -> str:

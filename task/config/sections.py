@@ -293,6 +293,9 @@ class ServerConfig(Section):
     heldout_clients: float = knob(
         0.0, "share of the clients that never train and are evaluated at the end; 0 = none", low=0, below=1
     )
+    cross_evaluation: bool = knob(
+        False, "after the last round, test each client's own model at every client; changes no model"
+    )
     evaluate_every: int = knob(
         1, "rounds between central evaluations; 0 = never", low=0, when=When("he", (False,))
     )
