@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class SuperLink:
         self.called: list[str] = []
         self.logs: dict[int, list[tuple[str, float]]] = {}
         self.broken = 0  # calls that fail before one succeeds
+        self.cut = 0  # answers that break off after their first line
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.called.append(request.url.path)
@@ -83,8 +85,16 @@ class SuperLink:
         assert request.url.path == path_of("StreamLogs")
         asked = request_of("StreamLogs").FromString(request.content)
         lines = [line for line in self.logs.get(asked.run_id, []) if line[1] > asked.after_timestamp]
-        messages = (answer_of("StreamLogs", log_output=text, latest_timestamp=at) for text, at in lines)
-        return httpx.Response(200, content=b"".join(map(framed, messages)))
+        messages = [answer_of("StreamLogs", log_output=text, latest_timestamp=at) for text, at in lines]
+        cut, self.cut = self.cut > 0, max(self.cut - 1, 0)
+
+        async def content() -> AsyncIterator[bytes]:
+            for message in messages:
+                yield framed(message)
+                if cut:
+                    raise httpx.ReadError("it is killed")
+
+        return httpx.Response(200, content=content())
 
 
 @pytest.fixture
@@ -317,10 +327,10 @@ def test_a_log_has_all_attempts_of_a_job_and_ends_with_it(
     monkeypatch.setattr(timing, "RETRY_LONGEST_S", 0.001)
     job = job_of(kit, "mine", "alice", state=FINISHED, runs=(11, 12))
     superlink.logs = {11: [("first\n", 1.0), ("killed\n", 2.0)], 12: [("second\n", 3.0)]}
-    superlink.broken = 2
+    superlink.broken, superlink.cut = 2, 1
     log = logged(person(kits, superlink, "alice"), job.number)
     assert log == "first\nkilled\nsecond\njob mine is finished\n"
-    assert superlink.called.count(path_of("StreamLogs")) == 4
+    assert superlink.called.count(path_of("StreamLogs")) == 5
 
 
 def test_the_log_of_a_queued_job_says_so_and_goes_on(
