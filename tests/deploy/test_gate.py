@@ -17,7 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from server_app.deploy.flower import control as module
 from server_app.deploy.flower import gate
-from server_app.deploy.flower.control import CONTROL, Control, LinkError, path_of
+from server_app.deploy.flower.control import Control
+from server_app.deploy.flower.control_calls import CONTROL, LinkError, path_of
 from server_app.deploy.flower.gate import FLEET, LINK_CALLS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.deploy.flower.control import LinkError
+from server_app.deploy.flower.control_calls import LinkError
 from server_app.deploy.flower.fleet_relay import serve
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, SubmitterKit, read_kit, read_link_kit

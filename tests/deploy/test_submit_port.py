@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server_app.deploy.flower.control import (
+from server_app.deploy.flower.control_calls import (
     CONTROL,
     STREAM,
     Frames,

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server_app.deploy.flower.control import path_of
+from server_app.deploy.flower.control_calls import path_of
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError

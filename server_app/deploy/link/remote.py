@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from server_app.deploy.flower.control import Calls, LinkError, start
+from server_app.deploy.flower.control_calls import Calls, LinkError, start
 from server_app.deploy.kits.kit import SubmitterKit
 from server_app.deploy.link.runner import bundle
 from server_app.deploy.link.submit_port import FILES, RESULTS, STATUS

@@ -31,7 +31,7 @@ import httpx
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.flower.control import (
+from server_app.deploy.flower.control_calls import (
     STREAM,
     Frames,
     answer_of,
