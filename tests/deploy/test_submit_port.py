@@ -139,7 +139,7 @@ def job_of(kit: LinkKit, name: str, submitter: str, **changes: Any) -> Job:
 # ---------------------------------------------------------------- who calls
 
 
-def test_a_caller_without_a_valid_token_is_refused_whatever_it_calls_and_changes_nothing(
+def test_a_caller_without_a_valid_token_is_refused(
     kits: Path, kit: LinkKit, superlink: SuperLink, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As another account of the machine would, which reaches a port of loopback like everybody."""
@@ -492,7 +492,7 @@ def test_what_a_link_would_ignore_is_refused(
         ({"nodes": "ward-9"}, "ward-9"),
     ],
 )
-def test_a_submitter_names_nothing_of_the_links_machine_and_no_run_of_others(
+def test_a_submitter_names_nothing_of_the_machine_nor_others_runs(
     kit: LinkKit, keys: dict[str, Any], says: str
 ) -> None:
     job_of(kit, "theirs", "bob", state=FINISHED)
