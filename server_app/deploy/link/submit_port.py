@@ -146,7 +146,7 @@ class SubmitPort:
         """Log calls without a valid token: one line for many, so that they do not push others out."""
         self._refused += 1
         if time.monotonic() - self._said >= timing.SAME_LINE_S:
-            say(f"refused {self._refused} calls without a valid token, the last from {address}")
+            say(f"refused, for want of a valid token: {self._refused} calls, the last from {address}")
             self._said, self._refused = time.monotonic(), 0
 
     async def _serve(self, caller: str, scope: Scope, receive: Receive) -> Response:
