@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from server_app.deploy.calls import control as module
-from server_app.deploy.calls.control import Control, LinkError
+from server_app.deploy.calls.control import Control
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.flower import gate
 from server_app.deploy.flower.gate import FLEET, LINK_CALLS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit

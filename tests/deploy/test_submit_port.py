@@ -9,13 +9,14 @@ import os
 import shutil
 import stat
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from server_app.deploy.calls.control import (
+from server_app.deploy.calls.control_calls import (
     STREAM,
     Frames,
     framed,
@@ -68,6 +69,7 @@ class SuperLink:
         self.called: list[str] = []
         self.logs: dict[int, list[tuple[str, float]]] = {}
         self.broken = 0  # calls that fail before one succeeds
+        self.cut = 0  # answers that break off after their first line
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.called.append(request.url.path)
@@ -81,11 +83,19 @@ class SuperLink:
         assert request.url.path == CONTROL.http_path("StreamLogs")
         asked = CONTROL.request("StreamLogs").FromString(request.content)
         lines = [line for line in self.logs.get(asked.run_id, []) if line[1] > asked.after_timestamp]
-        messages = (
+        messages = [
             CONTROL.answer("StreamLogs", log_output=text, latest_timestamp=at).SerializeToString()
             for text, at in lines
-        )
-        return httpx.Response(200, content=b"".join(map(framed, messages)))
+        ]
+        cut, self.cut = self.cut > 0, max(self.cut - 1, 0)
+
+        async def content() -> AsyncIterator[bytes]:
+            for message in messages:
+                yield framed(message)
+                if cut:
+                    raise httpx.ReadError("it is killed")
+
+        return httpx.Response(200, content=content())
 
 
 @pytest.fixture
@@ -132,7 +142,7 @@ def job_of(kit: LinkKit, name: str, submitter: str, **changes: Any) -> Job:
 # ---------------------------------------------------------------- who calls
 
 
-def test_a_caller_without_a_valid_token_is_refused_whatever_it_calls_and_changes_nothing(
+def test_a_caller_without_a_valid_token_is_refused(
     kits: Path, kit: LinkKit, superlink: SuperLink, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As another account of the machine would, which reaches a port of loopback like everybody."""
@@ -323,10 +333,10 @@ def test_a_log_has_all_attempts_of_a_job_and_ends_with_it(
     monkeypatch.setattr(timing, "RETRY_LONGEST_S", 0.001)
     job = job_of(kit, "mine", "alice", state=FINISHED, runs=(11, 12))
     superlink.logs = {11: [("first\n", 1.0), ("killed\n", 2.0)], 12: [("second\n", 3.0)]}
-    superlink.broken = 2
+    superlink.broken, superlink.cut = 2, 1
     log = logged(person(kits, superlink, "alice"), job.number)
     assert log == "first\nkilled\nsecond\njob mine is finished\n"
-    assert superlink.called.count(CONTROL.http_path("StreamLogs")) == 4
+    assert superlink.called.count(CONTROL.http_path("StreamLogs")) == 5
 
 
 def test_the_log_of_a_queued_job_says_so_and_goes_on(
@@ -488,7 +498,7 @@ def test_what_a_link_would_ignore_is_refused(
         ({"nodes": "ward-9"}, "ward-9"),
     ],
 )
-def test_a_submitter_names_nothing_of_the_links_machine_and_no_run_of_others(
+def test_a_submitter_names_nothing_of_the_machine_nor_others_runs(
     kit: LinkKit, keys: dict[str, Any], says: str
 ) -> None:
     job_of(kit, "theirs", "bob", state=FINISHED)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.calls.control import Control, LinkError, NodeState, public_key
+from server_app.deploy.calls.control import Control, NodeState, public_key
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.host.app_integrity import App, own_app
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.modules import module_command

@@ -31,7 +31,7 @@ import httpx
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.calls.control import (
+from server_app.deploy.calls.control_calls import (
     STREAM,
     Frames,
     framed,
@@ -143,7 +143,7 @@ class SubmitPort:
         """Log calls without a valid token: one line for many, so that they do not push others out."""
         self._refused += 1
         if time.monotonic() - self._said >= timing.SAME_LINE_S:
-            say(f"refused {self._refused} calls without a valid token, the last from {address}")
+            say(f"refused, for want of a valid token: {self._refused} calls, the last from {address}")
             self._said, self._refused = time.monotonic(), 0
 
     async def _serve(self, caller: str, scope: Scope, receive: Receive) -> Response:
