@@ -19,10 +19,9 @@ from flwr.supercore import date
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from server_app.deploy.calls import inbox, protocol
 from server_app.deploy.calls import limits as limiting
-from server_app.deploy.calls import protocol
 from server_app.deploy.calls.limits import Limits
-from server_app.deploy.flower import inbox
 from task import timing
 from tests.support.fleet import Peer, Served, arrays, served
 

@@ -11,6 +11,7 @@ import httpx
 from google.protobuf.message import DecodeError
 
 from server_app.deploy.calls.fleet_transport import TYPE
+from server_app.deploy.calls.protocol import read_keys
 from task import timing
 from task.errors import ConfigError, UnreachableError
 from task.flower.services import CONTROL
@@ -58,13 +59,10 @@ def read_start(body: bytes) -> tuple[bytes, dict[str, bool | int | float | str]]
             f"expected an app's folder and -c KEYS, which is all that a link starts a run from; got "
             f"{', '.join(sorted(more)).replace('_', '-')} too"
         )
-    keys = {}
-    for key, value in request.override_config.items():
-        kind = value.WhichOneof("scalar")
-        if kind not in ("bool", "sint64", "double", "string"):
-            raise ConfigError(f'run-config key "{key}": expected a bool, number or text; got {kind}')
-        keys[key] = getattr(value, kind)
-    return bytes(request.fab.content), keys
+    try:
+        return bytes(request.fab.content), read_keys(request.override_config)
+    except ValueError as err:
+        raise ConfigError(str(err)) from None
 
 
 def scalar(value: bool | int | float | str) -> dict[str, Any]:

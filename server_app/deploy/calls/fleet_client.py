@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from server_app.deploy.calls.protocol import (
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
+    object_ids,
     write_public_key,
 )
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
@@ -187,7 +188,7 @@ class FleetClient:
         Raises:
             RefusedMessageError: One is not there.
         """
-        names = list(dict.fromkeys(_names(tree)))
+        names = object_ids(tree)
         first = self._object(run, tree.object_id, {PARTS_HEADER: "1"})
         found = unpack(first)
         self._has_parts = found is not None
@@ -235,7 +236,7 @@ class FleetClient:
                 raise RefusedMessageError("the SuperLink did not store a part of the reply")
 
         wanted = set(answer.objects_to_push)
-        parts = ((name, contents(name)) for name in dict.fromkeys(_names(tree)) if name in wanted)
+        parts = ((name, contents(name)) for name in object_ids(tree) if name in wanted)
         self._each(send, list(batches(parts)) if self._has_parts else [[part] for part in parts])
 
     def _each(self, call: Callable[[K], T], items: list[K]) -> list[T]:
@@ -351,19 +352,9 @@ def read_reply(
     got = (given.run_id, given.src_node_id, given.dst_node_id, given.reply_to_message_id, given.message_id)
     if got != expected:
         raise ValueError(f"{what}: expected run, from, to, message and object {expected}; got {got}")
-    if missing := set(_names(parts)).difference(objects):
+    if missing := set(object_ids(parts)).difference(objects):
         raise ValueError(f"{what}: {len(missing)} parts of it are missing")
     return reply, parts
-
-
-def _names(tree: Protobuf) -> Iterable[str]:
-    """Yield the ids of a tree's objects, children first."""
-    waiting, found = [tree], list[str]()
-    while waiting:
-        node = waiting.pop()
-        found.append(node.object_id)
-        waiting.extend(node.children)
-    return reversed(found)
 
 
 def _read_key(path: Path) -> EllipticCurvePrivateKey:

@@ -5,10 +5,10 @@ from typing import Any
 
 import grpc
 
+from server_app.deploy.calls.inbox import Inbox
 from server_app.deploy.calls.protocol import header
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.fleet import CheckedFleet
-from server_app.deploy.flower.inbox import Inbox
 from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import HOLD_HEADER
 from task import timing

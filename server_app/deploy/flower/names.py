@@ -43,8 +43,6 @@ RECORDS = Use(
             NoObjectInStoreError
         flwr.supercore.object_store.ObjectStore
             get_object_tree(self, object_id)
-        flwr.supercore.inflatable.inflatable_object
-            iterate_object_tree(tree)
         flwr.supercore.state.schema.corestate_models
             ObjectPushSessionRoot: session_id root_object_id
         flwr.supercore.state.schema.linkstate_models
@@ -79,10 +77,6 @@ DELIVERY = Use(
             MessageIns: run_id group_id message_type
             MessageRes: delivered_at
             Node: node_id status online_until heartbeat_interval
-            "message_ins"
-            "message_res"
-        flwr.supercore.constant
-            NodeStatus: ONLINE UNREGISTERED
         flwr.app.message
             make_message(metadata, *, error)
         flwr.app.message.Message
@@ -134,20 +128,10 @@ OBJECTS = Use(
             ObjectChild(parent_id, child_id)
             RunObject(run_id, object_id)
             ObjectStoreLock: lock_value
-            "objects"
-            "object_children"
-            "run_objects"
-            "objectstore_locks"
         flwr.supercore.state.schema.corestate_models
             ObjectPushSession: session_id run_id expires_at pending_count
             ObjectPushSessionRoot(session_id, root_object_id)
             ObjectPushSessionPending(session_id, object_id)
-            "object_push_sessions"
-            "object_push_session_roots"
-            "object_push_session_pending"
-        flwr.supercore.inflatable.inflatable_object
-            get_object_id(object_content)
-            iterate_object_tree(tree)
         flwr.supercore.inflatable.inflatable_utils
             validate_object_content(content)
     """,
@@ -179,15 +163,6 @@ FLEET = Use(
     """
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer
             FleetServicer
-        flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
-            ActivateNode(self, request, context)
-            SendNodeHeartbeat(self, request, context)
-            GetFab(self, request, context)
-            PullMessages(self, request, context)
-            PushMessages(self, request, context)
-            PullObject(self, request, context)
-            PushObject(self, request, context)
-            ConfirmMessageReceived(self, request, context)
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor
             "request_deserializer"
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor.NodeAuthServerInterceptor
@@ -225,16 +200,10 @@ CONNECTION = Use(
     "giving Flower's own commands a link's address and the token that it asks for.",
     "`bouquet connect` fails.",
     """
-        flwr.cli.constant
-            ACCESS_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-access-token'
-            AUTHN_TYPE_STORE_KEY = 'flower.account-auth.%s.authn-type'
-            REFRESH_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-refresh-token'
         flwr.cli.flower_config
             init_flwr_config()
         flwr.supercore.credential_store.file_credential_store
             FileCredentialStore(file_path)
-        flwr.supercore.utils
-            get_flwr_home()
     """,
 )
 
@@ -286,13 +255,9 @@ CLIENT_APPS = Use(
     "running a ClientApp with a message of the Fleet API, and taking its reply apart.",
     "a node answers every message with an error.",
     """
-        flwr.proto.recorddict_pb2
-            RecordDict: items
         flwr.common.serde
-            fab_from_proto(fab)
             recorddict_from_proto(recorddict_proto)
             recorddict_to_proto(recorddict)
-            run_from_proto(run_proto)
         flwr.supercore.inflatable.inflatable_object
             get_all_nested_objects(obj)
             get_object_tree(obj)
@@ -305,10 +270,6 @@ CLIENT_APPS = Use(
             install_from_fab(fab_file, *, skip_prompt)
         flwr.app.message
             remove_content_from_message(message)
-        flwr.supercore.fab
-            Fab(hash_str, content, verifications)
-        flwr.supercore.run
-            Run
     """,
 )
 

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.common.serde import run_from_proto
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from server_app.deploy.calls.protocol import read_keys
 from server_app.deploy.host.app_integrity import run_config
 from task import portable
 from task.config.sections import Value
@@ -30,7 +30,7 @@ def keys_of_run(run: Protobuf, bundle: bytes) -> dict[str, Value] | None:
     """
     try:
         (fab := FLEET.answer("GetFab").fab).ParseFromString(bundle)
-        return run_config(fab.content, run_from_proto(run).override_config)
+        return run_config(fab.content, read_keys(run.override_config))
     except Exception:  # whatever the bundle is, it is refused later
         return None
 

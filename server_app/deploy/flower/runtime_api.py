@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from server_app.deploy.calls.inbox import Question
 from server_app.deploy.calls.protocol import TASK_TOKEN_HEADER
-from server_app.deploy.flower.inbox import Question
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
 from task.flower.services import FLEET, Protobuf, runtime_message

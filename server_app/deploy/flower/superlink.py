@@ -59,10 +59,10 @@ from server_app.deploy.flower.names import (
     TREES,
 )
 from server_app.deploy.flower.records import Records
-from server_app.deploy.flower.replacing import replace
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, differs
 from server_app.deploy.host.processes import end_with_parent
+from server_app.deploy.host.replacing import replace
 from task import timing
 from task.errors import ConfigError
 from task.flower import names as flower

@@ -12,12 +12,11 @@ from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secr
 from google.protobuf.message import DecodeError
 
 from server_app.deploy.calls.fleet_transport import TYPE
-from server_app.deploy.calls.protocol import TASK_TOKEN_HEADER
+from server_app.deploy.calls.protocol import TASK_FAILED, TASK_TOKEN_HEADER
 from task import timing
 from task.flower.services import Protobuf, runtime_message
 
 SERVER_APP = "flwr-serverapp"
-FAILED = "failed"  # how a task ended, as the protocol spells it
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # what the SuperExec secret signs
 
 
@@ -71,7 +70,7 @@ class TaskCalls:
         Raises:
             httpx.HTTPStatusError: The API refuses: the task has ended otherwise.
         """
-        request = runtime_message("PushTaskOutputRequest")(sub_status=FAILED, details=why)
+        request = runtime_message("PushTaskOutputRequest")(sub_status=TASK_FAILED, details=why)
         while True:
             try:
                 self._post("push-task-output", request, {TASK_TOKEN_HEADER: token})
