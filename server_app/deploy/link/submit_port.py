@@ -9,9 +9,9 @@ without the link's key is shown none.
 Only `CALLS` are served, of Flower's Control API, and two of our own, `STATUS` and `RESULTS`. Nothing that a
 caller writes reaches Flower's API, except the time from which a log is read. A run that is started is a job
 as others are (server_app/deploy/link/submission.py), and its number is the job's, whatever Flower's runs of
-it are. A submitter sees, follows and stops its own runs only. What comes is bounded before it is kept: headers
-and connections as in server_app/deploy/flower/fleet_relay.py, a body as `CALLS` says; nothing of a body is
-read before the token is checked.
+it are. A submitter sees, follows and stops its own runs only. What comes is bounded before it is kept:
+headers and connections as in server_app/deploy/flower/fleet_relay.py, a body as `CALLS` says; nothing of a
+body is read before the token is checked.
 """
 
 import asyncio
