@@ -25,6 +25,7 @@ from server_app.deploy.calls.control_calls import (
 from server_app.deploy.host.host import PROJECT
 from server_app.deploy.kits.kit import (
     OWNER,
+    TOKEN_OF,
     LinkKit,
     SubmitterKit,
     proof,
@@ -42,7 +43,7 @@ from server_app.deploy.link.submitters import AUDIT, MOST_JOBS, caller_of
 from server_app.results.folder import RunFolder
 from server_app.run.confined import KIT, submitter_of
 from task import timing
-from task.errors import ConfigError
+from task.errors import BouquetError, ConfigError
 from task.flower.services import CONTROL
 from tests.support.asgi import Caller
 from tests.support.runtime import crashing_bundle
@@ -585,6 +586,44 @@ def test_submitters_are_provisioned_moved_and_revoked_as_nodes_are(kits: Path) -
     assert sorted(p.name for p in (kits / "link" / "revoked").iterdir()) == ["bob.pub"]
     assert sorted(p.name for p in (kits / "link" / "submitters").iterdir()) == ["alice.pub", "carol.pub"]
     assert made.lines[0].changed == ("revoked",)
+
+
+def test_a_full_disk_leaves_no_half_made_submitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next command finishes what a failed one left, and a revoked secret stays revoked."""
+    calls, fails_at = 0, -1
+
+    def fsync(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            raise OSError(28, "No space left on device")
+
+    def work(kits: Path, revoked: list[str]) -> None:
+        provision(kits, submitters=["alice"])
+        provision(kits, revoke=["alice"])
+        revoked.append(token(kits / "revoked" / "alice"))
+        provision(kits, submitters=["alice"])
+
+    def token(folder: Path) -> str:
+        return proof((folder / "submitter.secret").read_bytes(), TOKEN_OF)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    provision(tmp_path / "before", "127.0.0.1:9092", ["ward-1"])
+    calls = 0
+    work(shutil.copytree(tmp_path / "before", tmp_path / "undisturbed"), [])
+    total = calls
+    assert total > 20
+    for moment in range(1, total + 1):
+        kits, revoked = shutil.copytree(tmp_path / "before", tmp_path / str(moment)), list[str]()
+        calls, fails_at = 0, moment
+        with pytest.raises(BouquetError, match="could not be written: No space left on device"):
+            work(kits, revoked)
+        fails_at = -1
+        provision(kits, submitters=["alice"])
+        link, alice = read_link_kit(kits / "link"), read_submitting_kit(kits / "alice")
+        assert caller_of(link, alice.token) == "alice", moment
+        assert [caller_of(link, old) for old in revoked] == [""] * len(revoked), moment
+        assert not list(kits.rglob(".*"))
 
 
 def test_an_older_links_kit_learns_of_submitters(tmp_path: Path) -> None:

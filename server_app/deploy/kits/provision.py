@@ -226,18 +226,18 @@ class _Folder:
 
     def _open_submit(self) -> None:
         """Let submitters come to the link: turn the key ``submit`` of its kit on."""
-        kit = self._kit()
-        if kit.submit:
-            return
-        uncomment(kit.path / CONFIG, "submit")
+        config = self._kit().path / CONFIG
+        if not self._kit().submit:
+            uncomment(config, "submit")
         if not (submit := self._kit().submit):
             raise ConfigError(
-                f'{kit.path / CONFIG}: key "submit": expected HOST:PORT that submitters come to, such as '
+                f'{config}: key "submit": expected HOST:PORT that submitters come to, such as '
                 f'"0.0.0.0:{templates.SUBMIT_PORT}"; got none. Add the line and run the same command again'
             )
-        if "." not in self.changed:
+        if "." not in self.changed:  # the site may have edited its own file, so it is not copied
             self.remarks.append(
-                f'link: set submit = "{submit}" in its {CONFIG} and restart it; submitters come to that port'
+                f'link: set submit = "{submit}" in its {CONFIG} and restart it, unless it is there; '
+                "submitters come to that port"
             )
 
     # The nodes and submitters

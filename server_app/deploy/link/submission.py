@@ -83,7 +83,7 @@ def main() -> None:
     folder, caller = sys.argv[1:]
     try:
         job = submission(read_link_kit(folder), caller, sys.stdin.buffer.read())
-    except BouquetError as err:
+    except (BouquetError, OSError) as err:  # OSError: such as a full disk
         print(err)
         sys.exit(REFUSED)
     print(json.dumps({"name": job.name, "number": job.number}))

@@ -6,12 +6,12 @@ loopback that adds the proof to whatever comes would be weaker: every account of
 whoever binds it while the link is down is believed. Here a stranger has no token, and who holds the port
 without the link's key is shown none.
 
-Only `CALLS` are served, of Flower's Control API, and two of our own, `STATUS` and `RESULTS`. None reaches
-Flower's API with the caller's words but the times of a log. A run that is started is a job as others are
-(server_app/deploy/link/submission.py), and its number is the job's, whatever Flower's runs of it are. A
-submitter sees, follows and stops its own runs alone. What comes is bounded before it is kept: headers and
-connections as in server_app/deploy/calls/fleet_relay.py, a body as `CALLS` says; and of a body nothing is
-read before the token is checked.
+Only `CALLS` are served, of Flower's Control API, and two of our own, `STATUS` and `RESULTS`. Nothing that a
+caller writes reaches Flower's API, except the time from which a log is read. A run that is started is a job
+as others are (server_app/deploy/link/submission.py), and its number is the job's, whatever Flower's runs of
+it are. A submitter sees, follows and stops its own runs only. What comes is bounded before it is kept:
+headers and connections as in server_app/deploy/calls/fleet_relay.py, a body as `CALLS` says; nothing of a
+body is read before the token is checked.
 """
 
 import asyncio
