@@ -68,7 +68,7 @@ def answer(
             wire.ARRAYS,
         )
     check_bounds(node, contract, order)
-    if node.owner.keep_models and contract.work in ("train", "evaluate") and not contract.parted:
+    if node.owner.keep_models and kind == contract.work in ("train", "evaluate") and not contract.parted:
         keep_model(node, order)
     for client, outcome in WORK[contract.work](node, contract, order):
         _add(merged, client, outcome, order.round, named=named)

@@ -22,9 +22,9 @@ from client_app.training.private import private_program
 from client_app.training.programs import Program, Single, program_of
 from task.catalogue.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
-from task.errors import MISTAKES, BouquetError, DataError, FieldError, StateError
+from task.errors import MISTAKES, BouquetError, DataError, FieldError, RefusedError, StateError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, state_of
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
 from task.tasks.evaluate import measure
@@ -332,6 +332,33 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
         Single(model).load(own, 1)
         found, _ = measure(solver.predictor(model, task, 0), x, y, task=node.task)
         return wire.ClientUpdate({}, found)
+
+    return each(order.clients, of)
+
+
+def send_own_models(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Send each client's own model, or where there is one for all, what it is after a round of training.
+
+    Raises:
+        RefusedError: The owner of the node does not allow it.
+    """
+    if not (node.bounds.simulation or node.bounds.own_model):
+        raise RefusedError(
+            "policy: own-model = false; the model of this site may not go to others, which "
+            "cross-evaluation = true asks for"
+        )
+    training = Training(node, entry, order)
+
+    def of(client: str) -> wire.ClientUpdate:
+        rows = _rows(node, entry, client)
+        if entry.personal:
+            own = state_of(_own_model(node, entry, order, client)[0])
+        else:
+            with training.alone(client, rows, order.round + 1) as (_, task, solver):
+                solver.begin(task)
+                solver.run(task)
+            (own,) = solver.own_models(task)
+        return wire.ClientUpdate({record.name: own for record in entry.up}, {wire.NUM_EXAMPLES: len(rows)})
 
     return each(order.clients, of)
 

@@ -9,7 +9,7 @@ from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
-from client_app.work import adapt_clients, evaluate_clients, train_clients
+from client_app.work import adapt_clients, evaluate_clients, send_own_models, train_clients
 from task.catalogue.entry import Algorithm
 from task.wire import messages as wire
 
@@ -20,6 +20,7 @@ WORK: dict[str, Work] = {
     "loss": query_clients,
     "columns": sum_columns,
     "adapt": adapt_clients,
+    "own": send_own_models,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

@@ -36,6 +36,7 @@ REASONS: dict[str, dict[str, str]] = {
         "models.levels = logistic,mlp": "splitnn",
         "initial-model = FILE": "vertical-logistic",
         "heldout-clients > 0": "splitnn",
+        "cross-evaluation = true": "vertical-logistic",
         "attack.kind = sign-flip": "vertical-logistic",
         "attack.kind = label-flip": "splitnn",
         "attack.kind = little-is-enough": "vertical-logistic",
@@ -119,6 +120,7 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "it trains on all clients' data": {
         "heldout-clients > 0": "centralised",
+        "cross-evaluation = true": "centralised",
         "attack.kind = sign-flip": "centralised",
         "attack.kind = label-flip": "centralised",
         "dp.noise > 0": "centralised",
@@ -228,6 +230,10 @@ REASONS: dict[str, dict[str, str]] = {
     "its clients send 'sign', and the bound on updates does not apply to its numbers": {
         "secagg-bits = 64": "signsgd"
     },
+    "what answers for a client is more than one model": {"cross-evaluation = true": "knn-per"},
+    "its clients add noise to what they send": {"cross-evaluation = true": "nbafl"},
+    "its clients train from different versions of the model": {"cross-evaluation = true": "fedasync"},
+    "its clients end a round without a model of their own": {"cross-evaluation = true": "fedsgd"},
     "it trains on all clients' data, so there is nothing to hide": {
         "secagg-bits = 64": "centralised",
         "secagg = true": "centralised",

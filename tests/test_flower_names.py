@@ -17,9 +17,9 @@ import pytest
 from flwr.common import log
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower import names as deployed
 from server_app.deploy.flower import superlink
-from server_app.deploy.flower.limits import Limits
 from task.errors import PACKAGES, ConfigError
 from task.flower import names as anywhere
 from task.flower.names import changes, find, misfit, untested
@@ -290,10 +290,10 @@ def test_a_name_in_a_room_that_the_manifest_lacks_is_found(room: str, tmp_path: 
     file = tmp_path / room / "planted.py"
     file.parent.mkdir(parents=True)
     file.write_text(
-        "from flwr.common.constant import ErrorCode, Status\n"
+        "from flwr.common.constant import FLWR_INTERNAL_GRPC_FLEET_API, Status\n"
         "from flwr.cli import build\n"
         "def f(state):\n"
-        "    state._cleanup_push_session(ErrorCode.UNKNOWN)\n"
+        "    state._cleanup_push_session(FLWR_INTERNAL_GRPC_FLEET_API)\n"
         "    state._other()\n"
         "    return build.build_fab_from_files, build._run, vars(build)['Thread']\n"
     )

@@ -30,6 +30,7 @@ SETS: dict[str, Keys] = {
     "codec.down": {"codec.down": "fp16"},
     "codec.up": {"codec.up": "top-k"},
     "contribution.measure": {"contribution.measure": "leave-one-out"},
+    "cross-evaluation": {"cross-evaluation": True},
     "dataset": {"dataset": "shakespeare", "model": "char-lstm"},
     "device": {"device": "cuda"},
     "dp.clip-quantile": {"dp.clip-quantile": 0.5, "dp.noise-by": "nodes", "secagg": True},
@@ -59,8 +60,11 @@ SETS: dict[str, Keys] = {
     "min-replies": {"min-replies": 2},
     "missing": {**TABLE, "missing": "mean"},
     "models.levels": {"algorithm": "feddf", "models.levels": "logistic,mlp", "models.features": 8},
+    "norms": {"norms": True},
+    "num-server-rounds": {"num-server-rounds": 0, "initial-model": "m.pt", "fraction-evaluate": 1.0},
     "optimizer": {"optimizer": "adam"},
     "personal.epochs": {"algorithm": "ditto", "personal.epochs": 1},
+    "plateau-rounds": {"plateau-rounds": 3},
     "portable": {"portable": True},
     "precision": {"precision": "bfloat16"},
     "sam.rho": {"sam.rho": 0.1},
@@ -74,6 +78,7 @@ SETS: dict[str, Keys] = {
     "stream.start": {"stream.start": 0.5, "stream.per-round": 0.1},
     "stream.window": {"stream.window": 5},
     "structured.kind": {"structured.kind": "low-rank"},
+    "target-accuracy": {"target-accuracy": 0.9},
     "threads": {"threads": 2},
     "transcript": {"transcript": "full"},
 }
@@ -84,6 +89,7 @@ SETS["width.levels"] = {"width.levels": "1,0.5"}
 # By the key that the error names: the other key, and a phrase of the reason. `OTHER` has what the other key
 # is set to where `SETS` says something else.
 REFUSED: dict[str, dict[str, str]] = {
+    "algorithm": {"num-server-rounds": "do not share one model"},
     "sam.rho": {"dp.unit": "the ascent takes a second one"},
     "threads": {"portable": "split alike on all machines"},
     "device": {"portable": "clients train on processors"},
@@ -178,6 +184,13 @@ REFUSED: dict[str, dict[str, str]] = {
         "enough-replies": "once all nodes have answered",
     },
     "secagg-bits": {"max-update-norm": "could wrap"},
+    "cross-evaluation": {
+        **dict.fromkeys(("secagg", "he", "dp.noise", "dp.unit"), "own model would leave it"),
+        **dict.fromkeys(PARTS, "parts of the model"),
+        "heldout-clients": "no models of their own",
+        "transcript": "ends with the last round",
+        **dict.fromkeys(("codec.down", "structured.kind"), "untested"),
+    },
     "transcript": {
         "dp.noise": "have no noise",
         "algorithm": "each party's part",
@@ -208,12 +221,20 @@ REFUSED["models.levels"] |= {
     "codec.up: int8": "the combination is untested",
     "heldout-clients": "no kind of model of its own",
 }
+for key in (
+    "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
+    "dp.noise", "dp.unit", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients",
+    "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
+    "target-accuracy", "transcript", *PARTS,
+):  # fmt: skip
+    REFUSED[key] = {**REFUSED.get(key, {}), "num-server-rounds": "nothing is trained"}
 # None of our algorithms that take kinds of models goes with one of these; a rule of a user's own may.
 UNREACHED = {
     *(("models.levels", other) for other in ("ala", "codec.up", "structured.kind", "dp.noise")),
     *((key, "models.levels") for key in ("he", "secagg")),
 }
 OTHER: dict[tuple[str, str], Keys] = {
+    ("algorithm", "num-server-rounds"): {**SETS["num-server-rounds"], "algorithm": "d-psgd"},
     ("drift.examples", "public.data"): {"algorithm": "fedmd", "models.levels": ""},
     ("dp.colluding", "secagg-min-nodes"): {},
     ("secagg-bits", "max-update-norm"): {"max-update-norm": 0.0},
@@ -255,6 +276,9 @@ ALONE: list[tuple[str, Keys, str]] = [
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "fedper"}, "one global model"),
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "splitnn"}, "one global model"),
     ("heldout-clients", {"heldout-clients": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
+    ("num-server-rounds", {"num-server-rounds": 0}, "or at least 1 round; got neither"),
+    ("fraction-evaluate", {"num-server-rounds": 0, "initial-model": "m.pt"}, "clients only evaluate"),
+    ("cross-evaluation", {"cross-evaluation": True, "num-clients": 33}, "at most 32 clients; got 33"),
     ("norms", {"norms": True, "secagg": True}, "the server learns no client's own numbers"),
     ("norms", {"norms": True, "algorithm": "fedmd"}, "send no model"),
 ]

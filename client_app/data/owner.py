@@ -22,6 +22,7 @@ key               meaning                                                       
 ``delta``         which it is counted (`task.privacy.noise_ledger`)
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ``names``         whether names of columns, categories and classes go to the server               false
+``own-model``     whether the node's own model goes to the server and to other nodes              false
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -54,7 +55,7 @@ from task.vertical.proofs import Prover
 
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
-PACKAGES, KEEP_MODELS, NAMES = "packages", "keep-models", "names"
+PACKAGES, KEEP_MODELS, NAMES, OWN_MODEL = "packages", "keep-models", "names", "own-model"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -69,6 +70,7 @@ class Owner:
     encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global models, see `client_app.stages.kept_model`; "" = none
     names: bool = False  # whether names of columns, categories and classes go to the server
+    own_model: bool = False  # whether its own model goes to others (run-config key ``cross-evaluation``)
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
 
@@ -90,7 +92,8 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     """Read the rules from a node config; `run` is Flower's id.
 
     Raises:
-        ConfigError: A bound is out of range, ``keep-models`` no folder, or ``names`` no truth value.
+        ConfigError: A bound is out of range, ``keep-models`` no folder, or ``names`` or ``own-model`` no
+            truth value.
     """
     bounds = [node_config.get(key, 0) for key in ("min-examples", "min-steps")]
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
@@ -99,12 +102,15 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
-    if type(names := node_config.get(NAMES, False)) is not bool:
-        raise ConfigError(f'node config: key "{NAMES}": expected true or false; got {names!r}')
+    names, own = (node_config.get(key, False) for key in (NAMES, OWN_MODEL))
+    for name, flag in ((NAMES, names), (OWN_MODEL, own)):
+        if type(flag) is not bool:
+            raise ConfigError(f'node config: key "{name}": expected true or false; got {flag!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
     return Owner(
-        False, bounds[0], bounds[1], key, encrypted, models, names, ledger, Prover.of(node_config, run)
+        False, bounds[0], bounds[1], key, encrypted, models, bool(names), bool(own), ledger,
+        Prover.of(node_config, run),
     )  # fmt: skip
 
 

@@ -32,10 +32,10 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from task.errors import BouquetError
-from task.flower.grid import ErrorCode
 from task.references import place
 from task.storage.files import free
 from task.text import logger
+from task.wire.error_codes import ErrorCode
 
 MakeApp = Callable[[], ClientApp]
 

@@ -37,6 +37,8 @@ class ClientHistory:
     times: Counter[str] = field(default_factory=Counter)
     # By client that was measured, the sum over rounds of what it contributed.
     contribution: dict[str, float] = field(default_factory=dict)
+    # By client, its examples and metrics in a run that only evaluates a model, which has no round but 0.
+    alone: dict[str, Row] = field(default_factory=dict)
     # By client, the bytes that its messages have cost down and up; nothing of runs that did not count them.
     bytes_down: Counter[str] = field(default_factory=Counter)
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -63,6 +65,8 @@ def gather(lines: Iterable[Row]) -> ClientHistory:
             accuracy, examples = metrics.get("test-accuracy"), metrics.get("test-examples")
         else:
             rounds = found.before
+            if metrics and not line["round"]:
+                found.alone[line["name"]] = {"examples": line.get("examples"), **metrics}
             accuracy, examples = metrics.get("accuracy"), line.get("examples")
         value, count = number(accuracy), number(examples)
         if value is not None and count is not None and count > 0:

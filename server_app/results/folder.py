@@ -14,6 +14,7 @@
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
+      cross-evaluation.csv of a run that tests its clients' own models at all clients
       samples.png          of a generative model (server_app/results/samples.py); samples.json, how good new
                            images are, if `bouquet samples` was asked (server_app/takeout/samples.py)
       report.html, plots/  (server_app/results/report.py)
@@ -23,8 +24,10 @@ lines at their end, and a resumed run cuts them back to its checkpoint. All JSON
 infinity become null.
 """
 
+import csv
 import datetime
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -45,7 +48,7 @@ from server_app.results.lines import Row, parse, split
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
 from task.portable import KERNELS, machine_class
-from task.storage.files import naming, private, write_bytes, write_safetensors
+from task.storage.files import naming, private, write_bytes, write_safetensors, write_text
 
 CONFIG = "config.json"
 ROUNDS = "rounds.jsonl"
@@ -54,6 +57,7 @@ RESULT = "result.json"
 MODEL = "model.safetensors"
 ENCRYPTED = "model.encrypted.safetensors"  # the same with `he`, if the key was not at hand
 NODES = "nodes.json"
+CROSS = "cross-evaluation.csv"
 SAMPLES = "samples.png"
 SAMPLE_SCORES = "samples.json"
 CHECKPOINT = "checkpoint"
@@ -126,6 +130,32 @@ class RunFolder:
         """Write nodes.json: the nodes that take part, and those that are online and do not."""
         self._write(NODES, {"nodes": list(nodes), "left_out": list(left_out)})
 
+    def write_cross_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write cross-evaluation.csv: a line for each model and client, with accuracy, loss and examples."""
+        names = ("model", "client", "examples", "accuracy", "loss")
+        with io.StringIO() as text:
+            table = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
+            table.writeheader()
+            table.writerows({**row, "examples": row.get("num-examples")} for row in rows)
+            write_text(self.path / CROSS, text.getvalue())
+
+    def cross_evaluation(self) -> Row:
+        """Return the same by figure as a matrix: a row for each model, a column for each client, or None.
+
+        Empty if there is no such file.
+        """
+        if not (self.path / CROSS).exists():
+            return {}
+        with open(self.path / CROSS, encoding="utf-8", newline="") as file:
+            cells = {(line["model"], line["client"]): line for line in csv.DictReader(file)}
+        models, clients = (sorted({pair[i] for pair in cells}) for i in (0, 1))
+
+        def matrix(figure: str) -> list[list[float | None]]:
+            found = [[cells.get((model, client), {}).get(figure) for client in clients] for model in models]
+            return [[float(value) if value else None for value in row] for row in found]
+
+        return {"models": models, "clients": clients, **{f: matrix(f) for f in ("accuracy", "loss")}}
+
     def offsets(self) -> dict[str, int]:
         """Return the length in bytes of the two growing files, for the checkpoint.
 
@@ -143,6 +173,7 @@ class RunFolder:
         Raises:
             StateError: A file is shorter than at the checkpoint, or was changed since.
         """
+        (self.path / CROSS).unlink(missing_ok=True)  # of an earlier end
         for name, key in ((ROUNDS, "rounds"), (CLIENTS, "clients")):
             path, length = self.path / name, offsets[key]
             if _size(path) < length:

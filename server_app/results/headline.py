@@ -2,12 +2,14 @@
 
 import datetime
 from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
 from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
 from task.catalogue.algorithms import ALGORITHMS
 
+MOST = 20  # clients of whom each has a row
 # What ended a run before its last round, in words, by run-config key.
 ENDS = {
     "target-accuracy": "target accuracy reached",
@@ -76,6 +78,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     if after.get("mean") is not None:
         means = f"{short(after['weighted_mean'])} weighted by examples, {short(after['mean'])} unweighted"
         rows.append(("After local training", f"{means}, std {short(after['std'])}"))
+    rows += _by_client(result.get("by_client") or {})
+    rows += _own_models(result.get("cross_evaluation") or {})
     held = result.get("heldout") or {}
     whole = result.get("global_model") or {}
     parts = [short(whole.get("accuracy")), f"loss {short(whole['loss'])}" if whole.get("loss") else ""]
@@ -84,6 +88,29 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("Held-out clients", _held_text(held)))
     rows.append(("Held out, after training", _held_text(held.get("adapted") or {})))
     return [(label, text) for label, text in rows if text]
+
+
+def _by_client(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return a row for each of the first clients of a run that only evaluates."""
+    rows, left = [(f"Client {name}", _figures(found[name])) for name in list(found)[:MOST]], len(found) - MOST
+    return [*rows, ("More clients", f"{left}, in clients.jsonl")] if left > 0 else rows
+
+
+def _own_models(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return how good the clients' own models are at home, and at the other clients."""
+    figure = "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+    home, elsewhere = list[float](), list[float]()
+    for model, row in zip(found.get("models", ()), found.get(figure, ()), strict=True):
+        for client, value in zip(found["clients"], row, strict=True):
+            if value is not None:
+                (home if model == client else elsewhere).append(value)
+    pairs = (("Own models at home", home), ("Own models at others", elsewhere))
+    return [(name, f"mean {figure} {short(fmean(values))}") for name, values in pairs if values]
+
+
+def _figures(of: Mapping[str, Any]) -> str:
+    values = [f"{key} {short(value)}" for key, value in scalars_of(of).items() if key != "examples"]
+    return ", ".join([*values, *([f"{of['examples']} test examples"] if of.get("examples") else [])])
 
 
 def _level_name(row: Mapping[str, Any]) -> str:

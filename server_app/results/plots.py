@@ -147,6 +147,22 @@ def confusion(rounds: Sequence[Row], card: Mapping[str, Any] = MappingProxyType(
     return [Plot("confusion", title, unit, note, [], x="predicted class", cells=Cells(names, names, table))]
 
 
+def cross_evaluation(found: Mapping[str, Any]) -> list[Plot]:
+    """Return the map of the clients' own models, each tested at every client that could, if there is one."""
+    figure = "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+    rows = list(zip(found.get("models", ()), found.get(figure, ()), strict=True))
+    measured = [
+        j for j, _ in enumerate(found.get("clients", ())) if all(row[j] is not None for _, row in rows)
+    ]
+    if not measured:
+        return []
+    note = "A row is a client's own model, a column the client that tested it on its own data."
+    names = [found["clients"][j] for j in measured]
+    values = [[round(row[j], 4) for j in measured] for _, row in rows]
+    cells = Cells([model for model, _ in rows], names, values)
+    return [Plot("cross-evaluation", "Cross-evaluation", figure, note, [], x="tested at", cells=cells)]
+
+
 def by_class(rounds: Sequence[Row], card: Mapping[str, Any] = MappingProxyType({})) -> Row | None:
     """Return the per-class metrics of where the headline was measured, as a table of the page; None without.
 

@@ -25,6 +25,7 @@ from server_app.results.plots import (
     by_round,
     confusion,
     contributions,
+    cross_evaluation,
     labels,
     over_clients,
     samples,
@@ -93,7 +94,7 @@ def write_report(run: Path) -> list[Path]:
     card = config.get("data") or {}
     plots += [*confusion(rounds, card), *over_clients(clients, participation(rounds, seen.times))]
     plots += [*contributions(seen.contribution), *labels(card)]
-    plots += samples(folder.path / SAMPLES)
+    plots += [*cross_evaluation(folder.cross_evaluation()), *samples(folder.path / SAMPLES)]
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"

@@ -82,7 +82,8 @@ def summarise(
     from all; "measured_on" says whose evaluations these are. Without an accuracy the best round is that of
     the lowest loss. "clients" and "clients_after" say how the clients differ, before and after local
     training; "bytes_by_client" has mean and most of the clients that took part, where a node's messages
-    count in equal parts for its clients. The x of "..._to_target" is interpolated as in
+    count in equal parts for its clients. "by_client" has the figures of each where a run only evaluates. The
+    x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
     and a resume does not count. A target that was not reached is None. Simulated seconds are those of a trace
     of device speeds (`strategies.selection.devices`), not measured.
@@ -147,6 +148,7 @@ def summarise(
         "model_sha256": rounds[-1].get("model_sha256") if rounds else None,
         **privacy_of(rounds, config),
         **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
+        **({"by_client": dict(sorted(seen.alone.items()))} if seen.alone else {}),
         **({"contribution": dict(sorted(seen.contribution.items()))} if seen.contribution else {}),
     }
 

@@ -226,7 +226,7 @@ def _heat(plot: Plot, cells: Cells, width: int) -> Element:
         for j, (column, value) in enumerate(zip(cells.columns, row, strict=True)):
             box = _box(left + j * wide, top, max(wide - 1, 1.0), max(high - 1, 1.0), "fill")
             box.set("fill-opacity", f"{0.04 + 0.96 * value / most:.3f}")
-            box.append(element("title", None, f"{name}, {plot.x} {column}: {value:,.0f}"))
+            box.append(element("title", None, f"{name}, {plot.x} {column}: {value:,.10g}"))
             parts.append(element("g", {"class": f"k{BLUE}"}, box))
     below = TOP + len(shown) * high + 16
     step = max(1, math.ceil(LETTER * max(3, 1 + max(map(cell_len, heads), default=0)) / wide))

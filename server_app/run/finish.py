@@ -33,6 +33,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     if dataset is not None and entry.personal and not ckks.sealed(arrays):
         packed = wire.pack_arrays(arrays)
         summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
+    if found := folder.cross_evaluation():
+        summary["cross_evaluation"] = found
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if isinstance(opened.model.family, Widths) or opened.config.models.levels:

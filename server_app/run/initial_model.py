@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from server_app.results.folder import CHECKPOINT, RunFolder
+from server_app.results.folder import CHECKPOINT, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint
 from task.config.knobs import Config
 from task.errors import ConfigError
@@ -87,7 +87,8 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
     """Return the model with a file's tensors, and how they were used.
 
     Args:
-        path: A ``.safetensors`` file, or a state dict that ``torch.save`` wrote to ``.pt`` or ``.pth``.
+        path: A ``.safetensors`` file, a state dict that ``torch.save`` wrote to ``.pt`` or ``.pth``, or the
+            result folder of a finished run.
         shared: The model as drawn by seed, as far as the server knows it.
         private: Names of its other tensors.
         strict: Whether all tensors must fit.
@@ -97,6 +98,7 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
             `strict`, else nothing of it.
     """
     file = Path(path).expanduser()
+    file = file / MODEL if file.is_dir() else file
     given, digest = _read(file)
     loaded = Loaded(path, digest)
     arrays = dict(shared)

@@ -88,7 +88,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = server_model(config, task, dataset, registry, shape, classes, runs=runs, resumed=resumed)
     set_family(engine, model.family)
-    engine.distil = model.distiller
+    engine.distil, engine.full = model.distiller, model.full
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)

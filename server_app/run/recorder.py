@@ -205,6 +205,10 @@ class Recorder(Journal):
         """Keep the lines until the run is closed."""
         self.last_lines = lines
 
+    def cross_evaluated(self, rows: list[dict[str, Any]]) -> None:
+        """Write the table."""
+        self.folder.write_cross_evaluation(rows)
+
     def close(self) -> None:
         """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened.
 

@@ -16,7 +16,7 @@ from task.config.knobs import Config
 from task.datasets import Dataset
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, state_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -38,6 +38,11 @@ class ServerModel:
     distiller: Distiller | None  # trains models on the run's public examples
     shared: Arrays  # what the clients share of the initial model, by name
     loaded: Loaded | None  # how the initial file's tensors were used
+
+    @property
+    def full(self) -> Arrays:
+        """The arrays of its form, with those that stay at the clients."""
+        return state_of(self.module)
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.

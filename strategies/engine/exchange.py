@@ -26,16 +26,16 @@ from strategies.transport.pull import puller
 from strategies.transport.retry import patiently
 from task import timing
 from task.errors import AbsentError
-from task.flower.grid import ErrorCode
 from task.population import some
 from task.text import logger
 from task.wire import messages as wire
 from task.wire import registration
+from task.wire.error_codes import ErrorCode
 from task.wire.replica import LOST as NO_BASE
 
 UNLIMITED = 1 << 62
 REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names
-LOST = {
+LOST: dict[int, str] = {
     ErrorCode.MESSAGE_UNAVAILABLE: "its answer was lost on the way",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
     ErrorCode.NODE_UNAVAILABLE: "it went offline",

@@ -135,6 +135,10 @@ class Journal:
         """The held-out clients were evaluated at the end; `lines` are like those of `round_done`."""
         logger.info("round %d: %d evaluations of held-out clients", server_round, len(lines))
 
+    def cross_evaluated(self, rows: list[dict[str, Any]]) -> None:
+        """The clients' own models were tested at all clients; a row has model, client and its figures."""
+        logger.info("%d tests of clients' own models", len(rows))
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the restored run so far."""
         return []

@@ -191,8 +191,12 @@ class Loop:
             self._closing = None
 
     def _round(self, server_round: int) -> RoundLog:
-        """Run one round except for its recording; round 0 is only the evaluation of the initial model."""
-        log = RoundLog(server_round)
+        """Run one round except for its recording.
+
+        Round 0 is only the evaluation of the initial model: by the server, and by the clients if it is
+        the last.
+        """
+        log, last = RoundLog(server_round), server_round == self.num_rounds
         if server_round == 0:
             log.leaves = self.rounds.leaves()
             log.add(*self.rounds.engine.take_done())  # what was asked before the first round
@@ -202,9 +206,9 @@ class Loop:
             self._unused |= {line.client: line for line in log.quarantined}
             if trained is not None:
                 self.result.train_metrics_clientapp[server_round] = trained
-            seen = self.rounds.evaluate_round(self.grid, self.evaluate_config, log)
-            if seen is not None:
-                self.result.evaluate_metrics_clientapp[server_round] = seen
+        if server_round > 0 or last:
+            self._ask_clients(log)
+        if server_round > 0:
             self._after_round(log)
             dropped = log.values["selected"] and not log.values["asked"]  # as the run's own keys will have it
             self._trained = self._trained or not log.values["skipped"] or dropped
@@ -214,6 +218,23 @@ class Loop:
         for stage in self.rounds.engine.stages:
             log.spent(stage.row(), secret=stage.hides)
         return log
+
+    def _ask_clients(self, log: RoundLog) -> None:
+        """Evaluate at the clients, if it is due.
+
+        Raises:
+            BouquetError: Nothing else is due in the run, and no client has evaluated the model.
+        """
+        seen = self.rounds.evaluate_round(self.grid, self.evaluate_config, log)
+        if log.round == 0:
+            log.values["population"] = len(self.rounds.registry.names)
+        if seen is not None:
+            self.result.evaluate_metrics_clientapp[log.round] = seen
+        elif log.round == 0 and self.server.fraction_evaluate:
+            lines = {line.client: line for line in log.quarantined}
+            lasting = refused_for_good(lines, self.rounds.registry.names, 1)
+            head = "expected at least one client that evaluates the model"
+            raise too_few_replies(head, lines.values(), lasting)
 
     def _nothing_trained(self, server_round: int) -> BouquetError | None:
         """Return the error of a run in which no round has trained; None if a later round still may."""

@@ -64,6 +64,7 @@ class PhaseEngine:
         self.trainable: tuple[str, ...] = ()  # names of the model's parameters; empty before it is there
         self.model: Arrays = {}
         """The model whose form the replies must have."""
+        self.full: Arrays = {}  # with the parts that stay at the clients; empty = all of it is shared
 
         self._plain = Channel(self)
         self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
@@ -240,6 +241,7 @@ class PhaseEngine:
         `rows` are as of `Phase`.
         """
         others = {"sums": self.measures.like if self.measures else {}, "shared-table": self.model}
+        others["whole"] = self.full or self.model
         forms = Forms(self.model, self.trainable, len(self.registry.known), 0, rows, others)
         for stage in self.stages:
             forms = stage.forms(forms)
@@ -252,7 +254,9 @@ class PhaseEngine:
 
     def limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
         """Return by client upper limits of its scalars: what follows from its registration."""
-        if not self.limited or phase.name in (EVALUATE, ADAPT):  # test examples are not registered
+        if (
+            not self.limited or EVALUATE in (phase.name, phase.contract.work) or phase.name == ADAPT
+        ):  # test examples are not registered
             return {}
         targets = spec_of(self.config.data.dataset).targets
         most = self.registry.most_examples(clients)

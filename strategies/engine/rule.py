@@ -44,7 +44,7 @@ Distil = Callable[
     [NamedArrays, NamedArrays, int, float, int, np.random.Generator], tuple[Arrays, dict[str, float]]
 ]
 Limits = Mapping[str, Mapping[str, float]]  # upper limits of scalars, by client and scalar
-TRAIN, EVALUATE, ADAPT = "train", "evaluate", "adapt"
+TRAIN, EVALUATE, ADAPT, OWN = "train", "evaluate", "adapt", "own"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class RoundContext:
         routed = any(f.to == "each" for f in contract.down)
         route = self.rule.route(state, asked, self) if routed else {}
         models = self._models(state) if contract.parted else None
-        work = contract.work in (TRAIN, ADAPT)
+        work = contract.work in (TRAIN, ADAPT, OWN)
         scalars = {"lr": self.lr, **self.rule.down_scalars(state)} if work else {}
         epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
         enough = server.enough_replies if trains else 0

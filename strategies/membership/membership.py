@@ -161,7 +161,8 @@ class Membership:
             why = wire.one_line(reply.error.reason, "no reason given")
             if reply.metadata.src_node_id != node.id:
                 return None  # the SuperLink's error: the node left, or its answer did
-            if REGISTER not in why:  # Flower names the query to which an app has no answer
+            # Flower names the query to which an app has no answer; in its simulation a traceback comes first.
+            if f"'{REGISTER}'" not in (reply.error.reason or ""):
                 raise ConfigError(why)
         elif REGISTER in reply.content:
             registered = read_registration(reply.content)

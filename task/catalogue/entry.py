@@ -23,7 +23,7 @@ GROUPS = {
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
-    "residuals", "products", "open", "finish", "scores", "tally",
+    "residuals", "products", "open", "finish", "scores", "tally", "own",
 ]  # fmt: skip
 
 
@@ -35,6 +35,7 @@ _TRAINING = (
     "products",
     "open",
     "finish",
+    "own",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -72,9 +73,10 @@ class Algorithm:
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
-    # tables' columns, or measure on test data the result of a round of training, which is neither sent
-    # nor kept. Parties (`vertical`) align their rows in three steps, embed rows, and where the
-    # labels are, train on embeddings or measure them; or they train by sums of products that others decrypt.
+    # tables' columns, measure on test data the result of a round of training, which is neither sent nor
+    # kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
+    # where the labels are, train on embeddings or measure them; or they train by sums of products that others
+    # decrypt.
     work: Work = "train"
     measuring: Work = "evaluate"  # what those do that are asked to measure the model
     weight: Literal["examples", "uniform"] = "examples"
@@ -110,6 +112,7 @@ class Algorithm:
     classes: str = ""  # why targets must be class numbers; "" = any go
     fixed_model: bool = False  # whether the algorithm says itself what the model is
     ensemble: bool = False  # whether a client's own model is but one of those that vote
+    composite: bool = False  # whether what answers for a client is more than one model
     by_steps: str = ""  # of an algorithm whose clients send gradients, the one whose clients take the step
     # Whether the models that it is for are the clients' own. They are measured at the clients.
     personal: bool = False

@@ -114,6 +114,7 @@ PERSONAL = (
         # A batch of members would hold the data M times.
         variants=(Variant("ensemble.of", "site", {"pooled": "each", "batched": False}),),
         solver="ensemble",
+        composite=True,
         down=(),
         up=(_EACH_MODEL_UP,),
         keeps=(_WHOLE,),
@@ -185,6 +186,7 @@ PERSONAL = (
         about="Each client's model is a mixture, with its own weights, of a few models that all train.",
         classes="the components of FedEM vote with probabilities of classes",
         solver="fedem",
+        composite=True,
         models="fedem.components",
         down=several(_COMPONENT, 3),
         up=several(replace(_COMPONENT, meaning="theta_m after local training", base="model-0"), 3),
@@ -244,6 +246,7 @@ PERSONAL = (
         about="Clients share class prototypes (mean features) and keep their models, which may differ.",
         classes="FedProto averages features by class",
         solver="fedproto",
+        composite=True,
         features=True,
         down=(_PROTOTYPES_DOWN,),
         up=(
@@ -337,6 +340,7 @@ PERSONAL = (
         about="FedAvg's model votes together with the client's nearest training examples in feature space.",
         classes="the neighbours of kNN-Per vote for classes",
         solver="knn-per",
+        composite=True,
         features=True,
         newcomer="the global model, with the client's own training examples; nothing is kept",
         no_neutral="training is always FedAvg's; with knn-per.lambda = 0 its models are, too",

@@ -26,7 +26,7 @@ KEY = "algorithm"
 _PARTS: dict[str, type] = {
     "down": Record, "up": Record, "keeps": Record, "down_scalars": Scalar, "up_scalars": Scalar
 }  # fmt: skip
-_TAKEN = ("adapt", "candidates", "columns", "evaluate", "train")  # names of phases of ours
+_TAKEN = ("adapt", "candidates", "columns", "cross", "evaluate", "own", "train")  # names of phases of ours
 _LOSSES = {"loss", "loss-rms"}  # what a phase with ``work="loss"`` sends up
 
 

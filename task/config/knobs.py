@@ -62,7 +62,8 @@ class RunKeys:
     )
     initial_model: str = knob(
         "",
-        'initial parameters: a .safetensors, .pt or .pth file, at a link inside its kit; "" = drawn by seed',
+        "initial parameters: a .safetensors, .pt or .pth file, or a result folder, at a link inside its kit; "
+        '"" = drawn by seed',
     )
     initial_model_strict: bool = knob(
         True,
@@ -177,7 +178,7 @@ class Config(PersonalKeys, AlgorithmKeys, LevelKeys, RunKeys):
         if self.dp.central:
             return 0.0  # the metrics of single clients are not protected
         at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
-        return 1.0 if at_clients else 0.0
+        return 1.0 if at_clients or not self.server.num_server_rounds else 0.0
 
 
 @cache

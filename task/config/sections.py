@@ -282,18 +282,21 @@ _SLOW = (
 class ServerConfig(Section):
     """Rounds: the server's loop."""
 
-    num_server_rounds: int = knob(10, "rounds", low=1)
+    num_server_rounds: int = knob(10, "rounds; 0 = clients only evaluate initial-model", low=0)
     fraction_train: float = knob(
         1.0, "C, share of the clients that train in a round; 0 = one client", low=0, high=1, when=AVERAGED
     )
     fraction_evaluate: float = knob(
         -1.0,
-        "share of the clients that evaluate; -1 = all if they have personal models, else 0",
+        "share of the clients that evaluate; -1 = all if models are personal or nothing is trained, else 0",
         low=-1,
         high=1,
     )
     heldout_clients: float = knob(
         0.0, "share of the clients that never train and are evaluated at the end; 0 = none", low=0, below=1
+    )
+    cross_evaluation: bool = knob(
+        False, "after the last round, test each client's own model at every client; changes no model"
     )
     evaluate_every: int = knob(
         1, "rounds between central evaluations; 0 = never", low=0, when=When("he", (False,))

@@ -12,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from task.flower.names import HELD, PACKED, fits
-from task.flower.parts import batches, pack, unpack
+from task.flower.services import runtime_message
+from task.wire.parts import batches, pack, unpack
 
 __all__ = [
-    "ErrorCode",
     "answered",
     "ends_the_run",
     "in_parts",
@@ -31,6 +30,7 @@ __all__ = [
 # Served by our link only; see server_app.deploy.flower.runtime_api.
 ANSWERED = "/v1/runtime/bouquet-answered"
 PARTS = "/v1/runtime/bouquet-parts"
+MESSAGE_IDS = runtime_message("PullAppMessagesRequest")
 AT_ONCE = 2  # calls with objects
 _pushing = threading.local()
 
@@ -54,10 +54,8 @@ def answered(grid: Grid, message_ids: Iterable[str], hold_s: float) -> set[str] 
         message_ids: Ids of the messages.
         hold_s: How long the SuperLink may wait for the first, if there is none.
     """
-    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-
     # The answer has the same field as the request.
-    found = _ask(grid, f"{ANSWERED}?hold={hold_s:g}", message_ids, PullAppMessagesRequest)
+    found = _ask(grid, f"{ANSWERED}?hold={hold_s:g}", message_ids, MESSAGE_IDS)
     return None if found is None else set(found.message_ids)
 
 
@@ -123,9 +121,7 @@ def _ask(grid: Grid, path: str, ids: Iterable[str], kind: Any) -> Any:
     client: Any = getattr(grid, "_runtime_client", None)
     if client is None or not fits(HELD):
         return None
-    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-
-    request = PullAppMessagesRequest(message_ids=ids)
+    request = MESSAGE_IDS(message_ids=ids)
     try:
         return client._unary_unary(path=path, rpc_method="", request=request, response_type=kind)
     except Exception as err:  # of a SuperLink without that call; any other is raised

@@ -177,9 +177,6 @@ ERRORS = Use(
     "sending an order again that was lost, and no other; calling a SuperLink in trouble again.",
     "a lost order is not sent again, or a run goes on without its SuperLink.",
     """
-        flwr.common.constant
-            ErrorCode: UNKNOWN MESSAGE_UNAVAILABLE REPLY_MESSAGE_UNAVAILABLE NODE_UNAVAILABLE
-                CLIENT_APP_CRASHED
         flwr.supercore.run
             RunNotRunningException
     """,
@@ -189,10 +186,21 @@ NODES = Use(
     "seeing that a node left and came back, from when it was registered and activated.",
     "an order to a node that was restarted is not sent again.",
     """
-        flwr.serverapp.Grid
-            get_nodes(self)
         flwr.proto.node_pb2
             NodeInfo: node_id name registered_at last_activated_at
+    """,
+)
+
+SERVICES = Use(
+    "the protobufs that go between machines, by the name of their call.",
+    "nothing can be sent to a SuperLink or a node.",
+    """
+        flwr.proto.control_pb2
+            DESCRIPTOR
+        flwr.proto.fleet_pb2
+            DESCRIPTOR
+        flwr.proto.runtime_pb2
+            DESCRIPTOR
     """,
 )
 
@@ -237,8 +245,6 @@ HELD = Use(
             _runtime_client
         flwr.supercore.runtime.RuntimeHttpClient
             _unary_unary(self, *, path, rpc_method, request, response_type)
-        flwr.proto.runtime_pb2
-            PullAppMessagesRequest: message_ids
     """,
 )
 
@@ -266,5 +272,5 @@ SIMULATION = Use(
     """,
 )
 
-USES = (ERRORS, NODES, FETCHING, ARRAYS, HELD, PACKED, APP, SIMULATION)
+USES = (ERRORS, NODES, SERVICES, FETCHING, ARRAYS, HELD, PACKED, APP, SIMULATION)
 DEGRADES = (FETCHING, ARRAYS, HELD, PACKED)  # where one does not fit, a run does as Flower does

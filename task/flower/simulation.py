@@ -16,8 +16,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from task import timing
-from task.flower.grid import ErrorCode
 from task.text import logger
+from task.wire.error_codes import ErrorCode
 
 SERVER = 1  # the ServerApp's node id; no virtual node has it
 Answer = Callable[[Message, Context], tuple[Message, Context]]

@@ -15,6 +15,7 @@ benchmark              ratio                                                    
                        the link's memory and database likewise                             1.2
 ``population-link``    three nodes that share 1,000,000 clients, a round with 10 : 10 of   1.1
                        100; round 1 with the registration, memory likewise                 1.2
+``idle-node-memory``   memory of one command's nodes, for each further node                60 MB
 ``population``         a round with 10 of 1,000,000 clients : 10 of 100                    1.1
 ``population-1000``    a round with 1,000 of 1,000,000 clients : 1,000 of 1,000            1.1
 ``population-memory``  peak of all processes with 1,000,000 clients - with few             100 MB

@@ -52,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "population-link": Benchmark(
         scale.population, ("population-link", "population-link-first", "population-link-memory")
     ),
+    "idle-node-memory": Benchmark(scale.idle, ("idle-node-memory",)),
     "population": Benchmark(rounds.population, ("population-10",)),
     "population-1000": Benchmark(rounds.population_1000, ("population-1000",)),
     "population-memory": Benchmark(

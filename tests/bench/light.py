@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
 
-from server_app.deploy.flower.fleet_client import FleetClient
+from server_app.deploy.calls.fleet_client import FleetClient
 from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.host import place_of
 from server_app.deploy.host.processes import Child, Supervisor

@@ -31,7 +31,7 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.message_pb2 import PullObjectRequest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from server_app.deploy.flower.limits import Limits
+from server_app.deploy.calls.limits import Limits
 from tests.faults.rawnode import Signer
 from tests.support.fleet import Peer, Served, arrays, served
 

@@ -229,6 +229,21 @@ def population(bench: Bench) -> Iterator[Row]:
     yield growth("population-link-memory", held, sides["memory"], sides["memory few"], 100.0)
 
 
+def idle(bench: Bench) -> Iterator[Row]:
+    """Compare the memory of ten idle nodes on one machine with that of two."""
+    few, many = 2, 4 if bench.quick else 10
+    sides = {few: list[float](), many: list[float]()}
+    for count in [few, many] * (1 if bench.quick else min(bench.repetitions, 3)):
+        shares = {f"node-{i}": ["--partition", f"{i}/{count}"] for i in range(count)}
+        with federation(shares, bench.folder(f"idle-{count}")) as fed:
+            await_online(fed, count)
+            every = psutil.Process(fed.processes["nodes"].pid)
+            held = sum(proportional_bytes(p.pid) for p in (every, *every.children(recursive=True)))
+            sides[count].append(held / 1e6 / (many - few))
+    what = f"a further node: ({many} idle nodes of one command - {few}) : {many - few}"
+    yield growth("idle-node-memory", what, sides[many], sides[few], 60.0)
+
+
 def _held(family: Sequence[psutil.Process]) -> float:
     """Return the memory of a link and its nodes, MB, without the tasks that nodes happen to have."""
     link, parent = family

@@ -34,11 +34,10 @@ from tests.support.stock import GRPC, stock
 TESTS = (
     "tests/test_flower_names.py", "tests/test_grid.py", "tests/test_interoperation.py",
     "tests/deploy/test_connection.py", "tests/deploy/test_fleet_relay.py", "tests/deploy/test_gate.py",
-    "tests/deploy/test_held_calls.py",
-    "tests/deploy/test_limits.py", "tests/deploy/test_monitor.py", "tests/deploy/test_objects.py",
-    "tests/deploy/test_parts.py", "tests/deploy/test_runtime_calls.py", "tests/deploy/test_submit_port.py",
-    "tests/deploy/test_superlink.py",
-    "tests/deploy/test_uploads.py", "tests/system/test_mixed.py",
+    "tests/deploy/test_held_calls.py", "tests/deploy/test_limits.py", "tests/deploy/test_monitor.py",
+    "tests/deploy/test_objects.py", "tests/deploy/test_parts.py", "tests/deploy/test_runtime_calls.py",
+    "tests/deploy/test_submit_port.py", "tests/deploy/test_superlink.py", "tests/deploy/test_uploads.py",
+    "tests/system/test_mixed.py",
 )  # fmt: skip
 RUNS: dict[str, dict[str, Any]] = {
     "fedprox": {"algorithm": "fedprox", "fedprox.mu": 0.1, "stragglers": 0.5, "num-server-rounds": 3},

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from server_app.deploy.flower.limits import Limits
-from server_app.deploy.flower.replacing import replace
+from server_app.deploy.calls.limits import Limits
+from server_app.deploy.host.replacing import replace
 from tests.support.fleet import Served, answer_to, arrays, served
 
 # Flower's way to set up its database is deprecated by the library that does it.

@@ -21,9 +21,9 @@ import grpc
 import pytest
 import uvicorn
 
+from server_app.deploy.calls.fleet_transport import OPTIONS
+from server_app.deploy.calls.limits import OWN_FILES, Limits, connections, raise_files
 from server_app.deploy.flower import superlink
-from server_app.deploy.flower.fleet_transport import OPTIONS
-from server_app.deploy.flower.limits import OWN_FILES, Limits, connections, raise_files
 from server_app.deploy.flower.task_calls import TaskCalls
 from server_app.deploy.host.host import free_port
 from server_app.deploy.host.resource_limits import SlowLink
@@ -136,7 +136,7 @@ def test_a_message_takes_as_long_as_the_line_needs(up: int, down: int) -> None:
 
 def test_a_limit_of_the_files_is_raised_and_leaves_files_to_the_link() -> None:
     script = (
-        "import resource; from server_app.deploy.flower.limits import raise_files; "
+        "import resource; from server_app.deploy.calls.limits import raise_files; "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 900)); "
         "print(raise_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
     )

@@ -13,8 +13,8 @@ from flwr.common.constant import NOOP_FLWR_AID
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower.economy import Remembered, Traffic
-from server_app.deploy.flower.limits import Limits
 from task import timing
 from tests.support.fleet import Served, served
 

@@ -18,9 +18,9 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import sign_message
 
-from server_app.deploy.flower import fleet_relay as relaying
-from server_app.deploy.flower import inbox
-from server_app.deploy.flower.limits import FRAME_BYTES, SMALL_BYTES, Limits
+from server_app.deploy.calls import fleet_relay as relaying
+from server_app.deploy.calls import inbox
+from server_app.deploy.calls.limits import FRAME_BYTES, SMALL_BYTES, Limits
 from server_app.deploy.host.host import HOLD_HEADER
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision

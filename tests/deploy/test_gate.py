@@ -15,13 +15,15 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from server_app.deploy.flower import control as module
+from server_app.deploy.calls import control as module
+from server_app.deploy.calls.control import Control
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.flower import gate
-from server_app.deploy.flower.control import CONTROL, Control, LinkError, path_of
 from server_app.deploy.flower.gate import FLEET, LINK_CALLS, Gate
 from server_app.deploy.kits.kit import LinkKit, proof, read_link_kit
 from server_app.deploy.kits.provision import provision
 from task.errors import ConfigError
+from task.flower.services import CONTROL
 from tests.support.asgi import Caller
 
 # Flower's layers, the outermost first, and whether the Runtime API keeps them. A version with another is not
@@ -105,9 +107,9 @@ def test_with_the_proof_flower_answers(client: Caller) -> None:
 
 def test_the_proof_opens_a_links_calls_and_no_others(app: FastAPI, client: Caller) -> None:
     """A link never asks Flower to download an app, to log in elsewhere or to invite an account."""
-    named = {path_of(method.name) for method in CONTROL.methods}
+    named = {CONTROL.http_path(name) for name in CONTROL.calls}
     assert named <= set(routes(app))  # as Flower's own commands name them
-    allowed = {path_of(name) for name in LINK_CALLS}
+    allowed = {CONTROL.http_path(name) for name in LINK_CALLS}
     for path in sorted({*named, *routes(app), "/docs", "/openapi.json"} - allowed):
         if not path.startswith(("/health", "/v1/runtime/", FLEET)):
             assert client.post(path, headers=PROTOBUF | GOOD).status_code == 403, path

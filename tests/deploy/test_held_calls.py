@@ -19,9 +19,9 @@ from flwr.supercore import date
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from server_app.deploy.flower import inbox, protocol
-from server_app.deploy.flower import limits as limiting
-from server_app.deploy.flower.limits import Limits
+from server_app.deploy.calls import inbox, protocol
+from server_app.deploy.calls import limits as limiting
+from server_app.deploy.calls.limits import Limits
 from task import timing
 from tests.support.fleet import Peer, Served, arrays, served
 
@@ -350,7 +350,7 @@ def test_calls_that_must_wait_do_not_take_the_threads_of_others(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what sets the clock back, for Flower and our SuperLink in this process."""
+    """Return what sets the clock back, for the link and all of Flower in this process."""
     offset = [timedelta(0)]
 
     class Clock(datetime):

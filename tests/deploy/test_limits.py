@@ -21,10 +21,10 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.date import now
 
+from server_app.deploy.calls import limits as limiting
+from server_app.deploy.calls.limits import FRAME_BYTES, Limits
 from server_app.deploy.flower import delivery as delivering
 from server_app.deploy.flower import fleet as fleets
-from server_app.deploy.flower import limits as limiting
-from server_app.deploy.flower.limits import FRAME_BYTES, Limits
 from server_app.deploy.host.app_integrity import HEADER_LETTERS
 from task import timing
 from tests.support.fleet import Peer, Served, answer_to, arrays, over_http, served

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.deploy.flower.control import NodeState
+from server_app.deploy.calls.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.link.jobs import Jobs
 from server_app.deploy.link.status import Seen, write_status

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from server_app.deploy.flower.control import NodeState
+from server_app.deploy.calls.control import NodeState
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.kit import LinkKit
 from server_app.deploy.link.jobs import Jobs

@@ -25,14 +25,14 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, ActivateNodeResponse
 from flwr.proto.message_pb2 import Message
 from flwr.proto.run_pb2 import Run
 
-from server_app.deploy.flower.fleet_client import (
+from server_app.deploy.calls.fleet_client import (
     TRIES,
     FleetClient,
     NotLetInError,
     RefusedMessageError,
     _is_answer,
 )
-from server_app.deploy.flower.fleet_transport import CallError, S
+from server_app.deploy.calls.fleet_transport import CallError, S
 from server_app.deploy.host.host import APP_HEADER
 from server_app.deploy.host.policy import Site
 from server_app.deploy.host.processes import Supervisor
@@ -312,7 +312,9 @@ def test_only_a_node_that_runs_no_other_app_fetches_less_of_one(
 ) -> None:
     client = FleetClient(kit.link, kit.ca_certificate, kit.key, "here", app=app)
     said: list[Any] = []
-    monkeypatch.setattr(client, "_call", lambda *call: said.append(call[2]) or GetFabResponse())
+    monkeypatch.setattr(
+        client, "_call", lambda _, headers, **fields: said.append(headers) or GetFabResponse()
+    )
     client.bundle(Run(fab_hash="0"))
     assert said == [{APP_HEADER: app} if app else {}]
 
@@ -385,7 +387,7 @@ def test_the_same_calls_go_over_http(tmp_path: Path) -> None:
         with pytest.raises(RefusedMessageError, match=r"PERMISSION_DENIED: The run has ended\."):
             client.run(1)
         assert client.has_ended(1)
-        client._node.node_id = 0  # it is not there to be left
+        client._node["node_id"] = 0  # it is not there to be left
         client.close()
         server.shutdown()
     path, headers = Https.seen[-1]
@@ -401,7 +403,7 @@ def test_whether_a_run_has_ended_is_asked_as_briefly_as_a_heartbeat(
 ) -> None:
     client, waits = FleetClient(kit.link, kit.ca_certificate, kit.key, "here"), []
 
-    def fail(name: str, request: object, *, timeout_s: float | None = None) -> None:
+    def fail(name: str, *, timeout_s: float | None = None, **fields: object) -> None:
         waits.append(timeout_s)
         raise RefusedMessageError("the SuperLink says INTERNAL")
 

@@ -10,12 +10,12 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
-from server_app.deploy.flower.fleet_client import FleetClient
-from server_app.deploy.flower.limits import Limits
+from server_app.deploy.calls.fleet_client import FleetClient
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
-from task.flower import parts
-from task.flower.parts import HEAD, MAGIC, PARTS_HEADER, batches, pack, unpack
+from task.wire import parts
+from task.wire.parts import HEAD, MAGIC, PARTS_HEADER, batches, pack, unpack
 from tests.support.fleet import Peer, Served, answer_to, arrays, bare, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the library of Flower's database

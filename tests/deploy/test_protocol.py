@@ -10,7 +10,7 @@ from flwr.supercore import constant as more
 from flwr.supercore.primitives import asymmetric
 from flwr.supercore.utils import get_metadata_bytes, get_metadata_str, int64_to_uint64, uint64_to_int64
 
-from server_app.deploy.flower import protocol
+from server_app.deploy.calls import protocol
 
 OURS = {
     "PUBLIC_KEY_HEADER": constant.PUBLIC_KEY_HEADER,

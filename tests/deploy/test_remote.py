@@ -7,15 +7,17 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.deploy.flower.control import LinkError
-from server_app.deploy.flower.fleet_relay import serve
+from server_app.deploy.calls.control_calls import Calls, LinkError
+from server_app.deploy.calls.fleet_relay import serve
 from server_app.deploy.host.host import free_port
 from server_app.deploy.kits.kit import LinkKit, SubmitterKit, read_kit, read_link_kit
 from server_app.deploy.kits.provision import provision
@@ -24,6 +26,7 @@ from server_app.deploy.link.follow import submit
 from server_app.deploy.link.jobs import FAILED, FINISHED, Job, Jobs
 from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.link.submit_port import SubmitPort
+from task import timing
 from task.errors import BouquetError, ConfigError
 from tests.deploy.test_submit_port import SuperLink
 
@@ -145,6 +148,28 @@ def test_a_followed_run_is_printed_and_its_results_are_fetched(
         name: (link.runs / "a" / name).read_bytes()
         for name in ("config.json", "result.json", "model.safetensors")
     }
+
+
+def test_a_log_goes_on_after_the_link_was_away(
+    kits: Path, alice: SubmitterKit, jobs: Jobs, superlink: SuperLink, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ended(read_link_kit(kits / "link"), jobs, FINISHED)
+    superlink.logs = {11: [("one\n", 1.0), ("two\n", 2.0)]}
+    whole, cut = Calls.stream, [1, 0]  # lines before it breaks off
+
+    def stream(calls: Calls, name: str, **fields: Any) -> Iterator[Any]:
+        if not cut:
+            yield from whole(calls, name, **fields)
+            return
+        yield from islice(whole(calls, name, **fields), cut.pop(0))
+        raise LinkError("the network is away.")
+
+    monkeypatch.setattr(Calls, "stream", stream)
+    monkeypatch.setattr(timing, "RETRY_LONGEST_S", 0.001)
+    remote.follow(alice, remote.find(alice, "a", "--attach"))
+    away = "the network is away. The run goes on there; trying again\n"
+    assert capsys.readouterr().out.startswith(f"one\n{away}{away}two\njob a is finished\n")
 
 
 def test_a_failed_run_says_why(kits: Path, alice: SubmitterKit, jobs: Jobs) -> None:

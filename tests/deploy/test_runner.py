@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from server_app.deploy.flower.control import LinkError, NodeState, RunState
+from server_app.deploy.calls.control import NodeState, RunState
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.link import runner as module
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.deploy.link.runner import MOST_FRUITLESS, Runner

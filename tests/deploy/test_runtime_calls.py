@@ -21,9 +21,9 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesRespon
 from flwr.superlink.main import create_app
 from flwr.superlink.servicer.runtime import runtime_handlers
 
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower import runtime_api
 from server_app.deploy.flower.gate import Gate
-from server_app.deploy.flower.limits import Limits
 from server_app.deploy.flower.replies import confirm_reply, pull_replies
 from server_app.deploy.flower.runtime_api import CALLS, RuntimeCalls
 from task import timing

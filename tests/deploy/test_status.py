@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from server_app.deploy.flower.control import NodeState
+from server_app.deploy.calls.control import NodeState
 from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, App
 from server_app.deploy.host.processes import Child
 from server_app.deploy.kits.certificates import Finding

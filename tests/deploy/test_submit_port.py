@@ -9,21 +9,17 @@ import os
 import shutil
 import stat
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from server_app.deploy.flower.control import (
-    CONTROL,
+from server_app.deploy.calls.control_calls import (
     STREAM,
     Frames,
-    answer_of,
     framed,
-    path_of,
-    read_answer,
-    request_of,
     scalar,
 )
 from server_app.deploy.host.host import PROJECT
@@ -47,6 +43,7 @@ from server_app.results.folder import RunFolder
 from server_app.run.confined import KIT, submitter_of
 from task import timing
 from task.errors import ConfigError
+from task.flower.services import CONTROL
 from tests.support.asgi import Caller
 from tests.support.runtime import crashing_bundle
 
@@ -72,19 +69,33 @@ class SuperLink:
         self.called: list[str] = []
         self.logs: dict[int, list[tuple[str, float]]] = {}
         self.broken = 0  # calls that fail before one succeeds
+        self.cut = 0  # answers that break off after their first line
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.called.append(request.url.path)
-        if request.url.path == path_of("ListNodes"):
-            return httpx.Response(200, content=answer_of("ListNodes", nodes_info=NODES))
+        if request.url.path == CONTROL.http_path("ListNodes"):
+            return httpx.Response(
+                200, content=CONTROL.answer("ListNodes", nodes_info=NODES).SerializeToString()
+            )
         if self.broken:
             self.broken -= 1
             raise httpx.ConnectError("it restarts")
-        assert request.url.path == path_of("StreamLogs")
-        asked = request_of("StreamLogs").FromString(request.content)
+        assert request.url.path == CONTROL.http_path("StreamLogs")
+        asked = CONTROL.request("StreamLogs").FromString(request.content)
         lines = [line for line in self.logs.get(asked.run_id, []) if line[1] > asked.after_timestamp]
-        messages = (answer_of("StreamLogs", log_output=text, latest_timestamp=at) for text, at in lines)
-        return httpx.Response(200, content=b"".join(map(framed, messages)))
+        messages = [
+            CONTROL.answer("StreamLogs", log_output=text, latest_timestamp=at).SerializeToString()
+            for text, at in lines
+        ]
+        cut, self.cut = self.cut > 0, max(self.cut - 1, 0)
+
+        async def content() -> AsyncIterator[bytes]:
+            for message in messages:
+                yield framed(message)
+                if cut:
+                    raise httpx.ReadError("it is killed")
+
+        return httpx.Response(200, content=content())
 
 
 @pytest.fixture
@@ -101,12 +112,14 @@ class Person:
         self.headers = {"authorization": f"Bearer {token}"}
 
     def post(self, name: str, **fields: Any) -> httpx.Response:
-        return self._caller.post(path_of(name), self.headers, request_of(name, **fields).SerializeToString())
+        return self._caller.post(
+            CONTROL.http_path(name), self.headers, CONTROL.request(name, **fields).SerializeToString()
+        )
 
     def __call__(self, name: str, **fields: Any) -> Any:
         answer = self.post(name, **fields)
         assert answer.status_code == 200, answer.text
-        return read_answer(name, answer.content)
+        return CONTROL.answer_type(name).FromString(answer.content)
 
     def get(self, path: str) -> httpx.Response:
         return self._caller.call("GET", path, self.headers)
@@ -129,7 +142,7 @@ def job_of(kit: LinkKit, name: str, submitter: str, **changes: Any) -> Job:
 # ---------------------------------------------------------------- who calls
 
 
-def test_a_caller_without_a_valid_token_is_refused_whatever_it_calls_and_changes_nothing(
+def test_a_caller_without_a_valid_token_is_refused(
     kits: Path, kit: LinkKit, superlink: SuperLink, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As another account of the machine would, which reaches a port of loopback like everybody."""
@@ -150,7 +163,7 @@ def test_a_caller_without_a_valid_token_is_refused_whatever_it_calls_and_changes
         [("authorization", f"Bearer {alice.token}")] * 2,
     ]
     stranger = Person(kit, superlink, "")
-    paths = [*map(path_of, CALLS), path_of("RegisterNode"), "/health", "/docs", "/"]
+    paths = [*map(CONTROL.http_path, CALLS), CONTROL.http_path("RegisterNode"), "/health", "/docs", "/"]
     for headers in wrong:
         for path in paths:
             answer = stranger.raw("POST", path, headers, b"x" * 100)
@@ -166,13 +179,13 @@ def test_the_calls_that_are_open_are_listed_and_none_turns_nodes_out(
     kits: Path, superlink: SuperLink
 ) -> None:
     assert set(CALLS) == {"StartRun", "StopRun", "ListRuns", "ListNodes", "StreamLogs"}
-    others = {path_of(method.name) for method in CONTROL.methods} - {path_of(name) for name in CALLS}
-    assert path_of("UnregisterNode") in others
+    others = {CONTROL.http_path(name) for name in CONTROL.calls} - {CONTROL.http_path(name) for name in CALLS}
+    assert CONTROL.http_path("UnregisterNode") in others
     for name in ("link", "alice"):
         caller = person(kits, superlink, name)
         for path in [*others, "/v1/runtime/pull-messages", "/v1/fleet/pull-messages", "/docs"]:
             assert caller.raw("POST", path, caller.headers).status_code == 403, path
-        assert caller.get(path_of("ListNodes")).status_code == 403
+        assert caller.get(CONTROL.http_path("ListNodes")).status_code == 403
     assert not superlink.called
 
 
@@ -209,8 +222,8 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_read(kits: Path, sup
     for name, most in CALLS.items():
         for length in (str(most + 1), "-1"):
             headers = alice.headers | {"content-length": length}
-            assert alice.raw("POST", path_of(name), headers).status_code == 413, name
-    assert alice.raw("POST", path_of("StopRun"), alice.headers, b"\xff" * 9).status_code == 400
+            assert alice.raw("POST", CONTROL.http_path(name), headers).status_code == 413, name
+    assert alice.raw("POST", CONTROL.http_path("StopRun"), alice.headers, b"\xff" * 9).status_code == 400
 
 
 # ---------------------------------------------------------------- whose runs
@@ -306,7 +319,10 @@ def test_the_status_has_a_submitters_runs_alone(kits: Path, kit: LinkKit, superl
 def logged(caller: Person, number: int) -> str:
     answer = caller.post("StreamLogs", run_id=number)
     assert answer.headers["content-type"] == STREAM
-    return "".join(read_answer("StreamLogs", frame).log_output for frame in Frames().read(answer.content))
+    return "".join(
+        CONTROL.answer_type("StreamLogs").FromString(frame).log_output
+        for frame in Frames().read(answer.content)
+    )
 
 
 def test_a_log_has_all_attempts_of_a_job_and_ends_with_it(
@@ -317,10 +333,10 @@ def test_a_log_has_all_attempts_of_a_job_and_ends_with_it(
     monkeypatch.setattr(timing, "RETRY_LONGEST_S", 0.001)
     job = job_of(kit, "mine", "alice", state=FINISHED, runs=(11, 12))
     superlink.logs = {11: [("first\n", 1.0), ("killed\n", 2.0)], 12: [("second\n", 3.0)]}
-    superlink.broken = 2
+    superlink.broken, superlink.cut = 2, 1
     log = logged(person(kits, superlink, "alice"), job.number)
     assert log == "first\nkilled\nsecond\njob mine is finished\n"
-    assert superlink.called.count(path_of("StreamLogs")) == 4
+    assert superlink.called.count(CONTROL.http_path("StreamLogs")) == 5
 
 
 def test_the_log_of_a_queued_job_says_so_and_goes_on(
@@ -360,7 +376,7 @@ def started(fab: bytes, keys: dict[str, Any], **more: Any) -> bytes:
     """Return what `flwr run` sends."""
     config = {key: scalar(value) for key, value in keys.items()}
     fields = {"fab": {"content": fab}, "override_config": config} | more
-    return bytes(request_of("StartRun", **fields).SerializeToString())
+    return bytes(CONTROL.request("StartRun", **fields).SerializeToString())
 
 
 def edited(fab: bytes, name: str, old: str, new: str) -> bytes:
@@ -482,7 +498,7 @@ def test_what_a_link_would_ignore_is_refused(
         ({"nodes": "ward-9"}, "ward-9"),
     ],
 )
-def test_a_submitter_names_nothing_of_the_links_machine_and_no_run_of_others(
+def test_a_submitter_names_nothing_of_the_machine_nor_others_runs(
     kit: LinkKit, keys: dict[str, Any], says: str
 ) -> None:
     job_of(kit, "theirs", "bob", state=FINISHED)

@@ -16,10 +16,10 @@ from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_obje
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession
 from sqlalchemy import text, update
 
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower import objects
-from server_app.deploy.flower.limits import Limits
 from task import timing
-from task.flower.parts import pack
+from task.wire.parts import pack
 from tests.support.fleet import Served, answer_to, arrays, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the library of Flower's database

@@ -16,8 +16,8 @@ from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.run_pb2 import Run
 from flwr.supercore.fab import Fab
 
+from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower.client_task import _Received
-from server_app.deploy.flower.limits import Limits
 from server_app.deploy.flower.portable_run import keys_of_run
 from server_app.deploy.flower.warm import AcquiredTask
 from server_app.deploy.host import policy

@@ -38,7 +38,7 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from server_app.deploy.flower.limits import fingerprint, raise_files
+from server_app.deploy.calls.limits import fingerprint, raise_files
 from server_app.deploy.kits.parsing import read_address
 from tests.faults.hostile import hostile
 from tests.faults.rawnode import CALL_S, RawNode, new_keys, outcome, read_keys
@@ -277,7 +277,7 @@ def handshakes(address: str, certificates: str) -> dict[str, str]:
 
 def other_app(kit: str) -> dict[str, str]:
     """Submit another app with the link's kit; return how its run ended."""
-    from server_app.deploy.flower.control import Control
+    from server_app.deploy.calls.control import Control
     from server_app.deploy.kits.kit import read_link_kit
     from tests.support.runtime import crashing_bundle
 

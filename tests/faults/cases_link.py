@@ -30,6 +30,7 @@ IDLE = 1200
     "during a run",
     tests=(
         "tests/deploy/test_gate.py",
+        "tests/deploy/test_submit_port.py::test_a_caller_without_a_valid_token_is_refused",
         "tests/deploy/test_status.py::test_it_is_red_when_fewer_nodes_may_join_than_a_run_needs",
     ),
 )

@@ -140,6 +140,7 @@ def theft(rig: Rig) -> str:
     tests=(
         "tests/system/test_warm.py::test_another_app_is_refused_and_this_is_written_down",
         "tests/deploy/test_warm.py::test_a_bundle_differs_by_each_file_that_would_run",
+        "tests/deploy/test_submit_port.py::test_another_app_is_refused",
     ),
 )
 def other_app(rig: Rig) -> str:

@@ -39,6 +39,7 @@ def _failed(fed: Federation, name: str) -> Job:
         "tests/client_app/test_owner.py::test_a_run_names_no_data_of_a_node",
         "tests/client_app/test_owner.py::test_what_a_node_writes_is_its_owners_whatever_the_umask",
         "tests/deploy/test_confined.py::test_paths_outside_are_refused",
+        "tests/deploy/test_submit_port.py::test_a_submitter_names_nothing_of_the_machine_nor_others_runs",
     ),
 )
 def paths(rig: Rig) -> str:

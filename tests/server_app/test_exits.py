@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server_app.cli import exits
-from server_app.deploy.flower.control import LinkError
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.kits.templates import UNIT
 from task.errors import BouquetError, ConfigError, DataError, NodesError
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import psutil
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.common.constant import ErrorCode
 
 from server_app.engines.workers import Workers
 from strategies.engine.exchange import Exchange, Terms
 from strategies.membership.membership import Membership
 from task.flower.simulation import Answer, VirtualNodes
+from task.wire.error_codes import ErrorCode
 from tests.server_app.test_workers import make_app, pid_of, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

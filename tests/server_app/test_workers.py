@@ -16,10 +16,10 @@ import psutil
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.engines.workers import Workers
+from task.wire.error_codes import ErrorCode
 
 # The driver of a run forks before it has threads; the test's process may have some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

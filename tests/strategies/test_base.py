@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from strategies import FedAvg, FedProx, Strategy
@@ -42,6 +42,20 @@ def test_weights_are_example_counts_of_those_who_answered() -> None:
     result = FedAvg().start(grid, model(), num_rounds=2)
     assert wire.read_arrays(result.arrays)["w"] == pytest.approx([0.8, 1.8], rel=1e-6)
     assert result.train_metrics_clientapp[1]["train_loss"] == pytest.approx(0.4)
+
+
+def test_a_stock_client_is_known_by_the_end_of_a_long_reason() -> None:
+    """In Flower's simulation kilobytes of traceback come first; all nodes would be left out."""
+    app = stock_app(lambda c: (1.0, 1))
+
+    def raised(message: Message, context: Context) -> Message:
+        try:
+            return app(message, context)
+        except ValueError as err:
+            raise RuntimeError("\n".join(["ray::ClientAppActor.run() (pid=1)"] * 200 + [str(err)])) from err
+
+    result = FedAvg().start(LocalGrid(raised, [{}, {}]), model(), num_rounds=1)  # type: ignore[arg-type]
+    assert wire.read_arrays(result.arrays)["w"] == pytest.approx([1.0, 2.0])
 
 
 def test_flowers_argument_names_and_lr_are_understood() -> None:

@@ -11,7 +11,6 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from strategies.engine.registration_phase import RegistrationPhase
 from strategies.membership.client_registry import ClientRegistry
@@ -20,6 +19,7 @@ from task.errors import ConfigError, NodesError
 from task.population import ClientNames
 from task.resolve.read import read_config
 from task.wire import registration
+from task.wire.error_codes import ErrorCode
 from tests.support.faults import FaultyGrid
 from tests.support.grid import LocalGrid
 

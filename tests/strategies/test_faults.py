@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from strategies import FedAvg
 from strategies.engine.journal import Journal
@@ -21,6 +20,7 @@ from task import timing
 from task.errors import AbsentError, NodesError
 from task.wire import messages as wire
 from task.wire import registration
+from task.wire.error_codes import ErrorCode
 from tests.support.apps import adds, named_app
 from tests.support.faults import FaultyGrid
 from tests.support.federation import Keep

@@ -10,9 +10,9 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
+from task.wire.error_codes import ErrorCode
 from tests.support.grid import RUN_ID, LocalGrid
 
 SUPERLINK = 1

@@ -44,13 +44,13 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
+from server_app.deploy.calls.fleet_relay import Relay, serve
+from server_app.deploy.calls.fleet_transport import CallError, HttpTransport
+from server_app.deploy.calls.limits import Limits, NodeNotes, RateLimiter
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.economy import economise
 from server_app.deploy.flower.fleet import CheckedFleet
 from server_app.deploy.flower.fleet_delivery import Fleet
-from server_app.deploy.flower.fleet_relay import Relay, serve
-from server_app.deploy.flower.fleet_transport import CallError, HttpTransport
-from server_app.deploy.flower.limits import Limits, NodeNotes, RateLimiter
 from server_app.deploy.flower.objects import economise_trees
 from server_app.deploy.flower.records import Records
 from server_app.deploy.flower.replies import confirm_reply, pull_replies

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.flower.control import Control, public_key
+from server_app.deploy.calls.control import Control, public_key
 from server_app.deploy.host.host import free_port
 from server_app.deploy.host.processes import Child, Supervisor
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
@@ -99,7 +99,7 @@ def running_link(folder: Path, names: Sequence[str], *, http: bool = False) -> I
         supervisor.add(Child("superlink", superlink, env))
         supervisor.add(Child("warm", warm, env))
         if http:
-            relay = [sys.executable, "-m", "server_app.deploy.flower.fleet_relay", str(kit.path)]
+            relay = [sys.executable, "-m", "server_app.deploy.calls.fleet_relay", str(kit.path)]
             supervisor.add(Child("fleet-http", relay, env))
         link = Link(kit, kits, supervisor, env, control)
         deadline = time.monotonic() + STARTS_S

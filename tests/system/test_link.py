@@ -23,8 +23,9 @@ import httpx
 import psutil
 import pytest
 
+from server_app.deploy.calls.control import Control
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.flower.connection import connect
-from server_app.deploy.flower.control import Control, LinkError
 from server_app.deploy.host.host import APP_DIR, free_port
 from server_app.deploy.kits.kit import LinkKit, read_link_kit, read_submitting_kit
 from server_app.deploy.kits.provision import provision

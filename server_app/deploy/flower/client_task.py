@@ -20,34 +20,28 @@ from flwr.app.message import remove_content_from_message
 from flwr.cli.install import install_from_fab
 from flwr.clientapp import ClientApp
 from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common.constant import ErrorCode
 from flwr.common.serde import (
-    fab_from_proto,
     message_to_proto,
     recorddict_from_proto,
     recorddict_to_proto,
-    run_from_proto,
 )
-from flwr.proto.fab_pb2 import Fab as FabProto
-from flwr.proto.message_pb2 import Message as MessageProto
-from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
-from flwr.proto.run_pb2 import Run as RunProto
-from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from server_app.deploy.calls.protocol import read_keys
 from server_app.deploy.host.app_integrity import difference, forget, run_config
 from server_app.deploy.host.policy import Site, audit, may_train
 from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking, spell
 from server_app.deploy.host.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
+from task.flower.services import FLEET, Protobuf
+from task.wire.error_codes import ErrorCode
 
 TASK_ID = 1  # a process serves one message
 
@@ -57,8 +51,8 @@ class _Received:
     """What came through the socket; `kept` is the app's state for this series of runs."""
 
     settings: dict[str, Any]
-    run: Run
-    fab: Fab
+    run: Protobuf
+    fab: Protobuf
     kept: bytes
     message: Message
 
@@ -71,8 +65,8 @@ class _Received:
     def context(self) -> Context:
         """The context of the ClientApp."""
         keys = self.settings["keys"]
-        config = run_config(self.fab.content, self.run.override_config) if keys is None else keys
-        (state := RecordDictProto()).ParseFromString(self.kept)
+        config = run_config(self.fab.content, read_keys(self.run.override_config)) if keys is None else keys
+        (state := _message().content).ParseFromString(self.kept)
         return Context(
             self.run.run_id, self.settings["node"], self.settings["node-config"],
             recorddict_from_proto(state), config, self.run.series_id,
@@ -119,17 +113,21 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
 def _read(pipe: Connection) -> _Received:
     """Read an order: the settings, the run, its app, what the app kept, the message's head, its objects."""
     settings = json.loads(pipe.recv_bytes())
-    (run := RunProto()).ParseFromString(pipe.recv_bytes())
-    (fab := FabProto()).ParseFromString(pipe.recv_bytes())
+    (run := FLEET.answer("GetRun").run).ParseFromString(pipe.recv_bytes())
+    (fab := FLEET.answer("GetFab").fab).ParseFromString(pipe.recv_bytes())
     kept = pipe.recv_bytes()
-    (head := MessageProto()).ParseFromString(pipe.recv_bytes())
+    (head := _message()).ParseFromString(pipe.recv_bytes())
     objects = {}
     while (piece := pipe.recv_bytes()) != END:
         objects[piece[:ID_BYTES].decode("ascii")] = piece[ID_BYTES:]
     name = head.metadata.message_id
     message = cast(Message, inflate_object_from_contents(name, objects))
     message.metadata.__dict__["_message_id"] = name  # its hash excludes it
-    return _Received(settings, run_from_proto(run), fab_from_proto(fab), kept, message)
+    return _Received(settings, run, fab, kept, message)
+
+
+def _message() -> Protobuf:
+    return FLEET.answer("PullMessages").messages_list.add()
 
 
 def _write(pipe: Connection, reply: Message, kept: bytes) -> None:

@@ -6,21 +6,21 @@ a kit. The connection, in ``config.toml``, has the address and the certificate o
 """
 
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
 
-from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
 from flwr.cli.flower_config import init_flwr_config
 from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
-from flwr.supercore.utils import get_flwr_home
 
+from server_app.deploy.calls.protocol import ACCESS_TOKEN_KEY, LOGIN_KIND_KEY, REFRESH_TOKEN_KEY
 from server_app.deploy.kits.kit import CONFIG, LinkKit, SubmitterKit
 from task.errors import ConfigError
 from task.storage.files import FILE, write_text
 
 SUPERLINK, DEFAULT = "superlink", "default"  # the table of connections, and the key that chooses one
-LOGGED_IN = {AUTHN_TYPE_STORE_KEY: "oidc", REFRESH_TOKEN_STORE_KEY: "none"}  # and ACCESS_TOKEN_STORE_KEY
+LOGGED_IN = {LOGIN_KIND_KEY: "oidc", REFRESH_TOKEN_KEY: "none"}  # and ACCESS_TOKEN_KEY
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
@@ -37,7 +37,7 @@ def connect(kit: LinkKit | SubmitterKit, name: str) -> Path:
     if name == DEFAULT:
         raise ConfigError(f"--name: expected another name than {DEFAULT!r}, which Flower has a use for")
     address = _address(kit)
-    home = get_flwr_home()
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     init_flwr_config()  # its own connections, where there is no configuration yet
     config = (home / "config.toml").resolve()
     wanted = {"address": address, "root-certificates": str(kit.ca_certificate)}
@@ -71,7 +71,7 @@ def connect(kit: LinkKit | SubmitterKit, name: str) -> Path:
         )
     credentials = home / "credentials.yaml"
     store = FileCredentialStore(credentials)
-    for key, value in (LOGGED_IN | {ACCESS_TOKEN_STORE_KEY: kit.token}).items():
+    for key, value in (LOGGED_IN | {ACCESS_TOKEN_KEY: kit.token}).items():
         store.set(key % address, value.encode("ascii"))
     credentials.chmod(FILE)
     return config

@@ -25,31 +25,33 @@ from typing import Any
 
 from flwr.app import Error, Metadata
 from flwr.app.message import make_message
-from flwr.common.constant import ErrorCode
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.constant import NodeStatus
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
 from sqlalchemy import select, update
 
-from server_app.deploy.flower import objects
-from server_app.deploy.flower.inbox import Arrivals
-from server_app.deploy.flower.protocol import (
+from server_app.deploy.calls.inbox import Arrivals
+from server_app.deploy.calls.protocol import (
     HEARTBEAT_PATIENCE,
+    NODE_ONLINE,
+    NODE_UNREGISTERED,
     PUSH_SESSION_S,
     SUPERLINK_NODE_ID,
     now,
     signed,
     unsigned,
 )
+from server_app.deploy.flower import objects
 from server_app.deploy.flower.records import Records
-from server_app.deploy.flower.replacing import replace
+from server_app.deploy.host.replacing import replace
 from task import timing
-from task.flower.parts import unpack
+from task.wire.error_codes import ErrorCode
+from task.wire.parts import unpack
 
 logger = logging.getLogger("flwr")
 
 MAX_ORDERS = 3
+ORDERS, REPLIES = MessageIns.__tablename__, MessageRes.__tablename__
 
 
 class Delivery(Records):
@@ -61,7 +63,8 @@ class Delivery(Records):
 
     def __init__(self, state: SqlLinkState) -> None:
         super().__init__(state)
-        self.arrivals = Arrivals(state)
+        self.arrivals = Arrivals()
+        _watch(state, self.arrivals)
         self._orders: Counter[str] = Counter()  # how often each was redelivered
         self._done: set[str] = set()  # replies that the ServerApp has received, to be deleted
         self._lock = threading.Lock()
@@ -73,7 +76,7 @@ class Delivery(Records):
         with self.state.session() as session:
             session.execute(
                 update(Node)
-                .where(Node.status == NodeStatus.ONLINE, Node.online_until < later.timestamp())
+                .where(Node.status == NODE_ONLINE, Node.online_until < later.timestamp())
                 .values(online_until=later.timestamp())
             )
             session.execute(
@@ -236,7 +239,7 @@ class Delivery(Records):
                     order.message_id.in_(orders),
                     order.run_id == signed(run),
                     order.created_at + order.ttl > now().timestamp(),
-                    Node.status != NodeStatus.UNREGISTERED,
+                    Node.status != NODE_UNREGISTERED,
                     Node.online_until >= now().timestamp(),
                     MessageRes.message_id.is_(None)
                     | ((upload.pending_count > 0) & (upload.expires_at > now())),
@@ -249,10 +252,8 @@ class Delivery(Records):
         given = f"reply_to_message_id IN {objects.THESE} AND delivered_at != ''"
         with objects.sql(self.state) as run:
             these = objects.these(orders)
-            if run(
-                f"SELECT 1 FROM message_res WHERE {given} LIMIT 1", these
-            ).all():  # else nothing is written
-                run(f"UPDATE message_res SET delivered_at = '' WHERE {given}", these)
+            if run(f"SELECT 1 FROM {REPLIES} WHERE {given} LIMIT 1", these).all():  # else nothing is written
+                run(f"UPDATE {REPLIES} SET delivered_at = '' WHERE {given}", these)
 
     def forget(self, orders: set[str]) -> None:
         """Delete orders and their objects, and the replies to them."""
@@ -283,7 +284,7 @@ class Delivery(Records):
         if not done:
             return
         try:
-            found = f"SELECT reply_to_message_id FROM message_res WHERE message_id IN {objects.THESE}"
+            found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE message_id IN {objects.THESE}"
             with objects.sql(self.state) as run:
                 orders = {order for (order,) in run(found, objects.these(done))}
             self._delete(orders, orders | done)
@@ -293,7 +294,7 @@ class Delivery(Records):
     def addressee(self, order: str) -> tuple[int | None, bool]:
         """As `Records.addressee`, in plain SQL, as each reply asks it."""
         found = (
-            "SELECT i.dst_node_id, r.message_id FROM message_ins i LEFT JOIN message_res r "
+            f"SELECT i.dst_node_id, r.message_id FROM {ORDERS} i LEFT JOIN {REPLIES} r "
             "ON r.reply_to_message_id = i.message_id WHERE i.message_id = ?"
         )
         with objects.sql(self.state) as run:
@@ -308,7 +309,7 @@ class Delivery(Records):
 
     def answered(self, orders: set[str]) -> set[str]:
         """Return those orders to which a reply is stored."""
-        found = f"SELECT reply_to_message_id FROM message_res WHERE reply_to_message_id IN {objects.THESE}"
+        found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE reply_to_message_id IN {objects.THESE}"
         with objects.sql(self.state) as run:
             return {order for (order,) in run(found, objects.these(orders))}
 
@@ -342,3 +343,34 @@ class Delivery(Records):
             session.execute(update(Node).where(Node.online_until > online + 1).values(online_until=online))
             late = upload.expires_at > latest + timedelta(seconds=1)
             session.execute(update(upload).where(late).values(expires_at=latest))
+
+
+def _watch(state: SqlLinkState, arrivals: Arrivals) -> None:
+    """Let a state's methods that store messages and end nodes report what they did."""
+    store, delete, deactivate = (
+        state.store_message_and_object_tree,
+        state.delete_node,
+        state.deactivate_node,
+    )
+
+    def store_message(message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
+        stored, missing = store(message, object_tree, session_id)
+        if stored:
+            arrivals.stored(message.metadata, missing, session_id)
+        return stored, missing
+
+    def delete_node(owner_aid: str, node_id: int) -> None:
+        delete(owner_aid, node_id)
+        arrivals.inbox(node_id).close()  # for good: ids are not used again
+
+    def deactivate_node(node_id: int) -> bool:
+        done = deactivate(node_id)
+        arrivals.inbox(node_id).enter()
+        return done
+
+    replace(
+        state,
+        store_message_and_object_tree=store_message,
+        delete_node=delete_node,
+        deactivate_node=deactivate_node,
+    )

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
-from server_app.deploy.flower.replacing import replace
+from server_app.deploy.host.replacing import replace
 from task import timing
 
 logger = logging.getLogger("flwr")

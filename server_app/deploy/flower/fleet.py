@@ -8,31 +8,17 @@ from typing import Any
 from zipfile import BadZipFile
 
 import grpc
-from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest, SendNodeHeartbeatResponse
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ConfirmMessageReceivedResponse,
-    ObjectTree,
-    PullObjectRequest,
-    PullObjectResponse,
-    PushObjectRequest,
-    PushObjectResponse,
-)
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from flwr.supercore.error import ApiErrorCode, FlowerError
 
-from server_app.deploy.flower.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
-from server_app.deploy.flower.protocol import PUBLIC_KEY_HEADER, header
+from server_app.deploy.calls.limits import MAX_OBJECTS, NodeNotes, RateLimiter, RefusedCallError
+from server_app.deploy.calls.protocol import PUBLIC_KEY_HEADER, header
 from server_app.deploy.flower.records import Records
 from server_app.deploy.host.app_integrity import HEADER_LETTERS, differs, listing, read_app
 from server_app.deploy.host.host import APP_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import RefusedError
+from task.flower.services import FLEET, Protobuf
 
 logger = logging.getLogger("flwr")
 
@@ -63,7 +49,7 @@ class CheckedFleet(FleetServicer):
         self._fetched: dict[int, frozenset[str]] = {}  # ids of the objects of a node's orders
         self._uploads: dict[int, str] = {}  # each node's last session of uploads
 
-    def ActivateNode(self, request: ActivateNodeRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ActivateNode(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Activate the node whose key signed the call.
 
         Flower activates any node whose public key is named, and refuses one that it still believes to be
@@ -87,7 +73,7 @@ class CheckedFleet(FleetServicer):
         return response
 
     def SendNodeHeartbeat(  # noqa: N802
-        self, request: SendNodeHeartbeatRequest, context: grpc.ServicerContext
+        self, request: Protobuf, context: grpc.ServicerContext
     ) -> Any:
         """Take a heartbeat, but refuse one of a node that runs another app.
 
@@ -95,7 +81,7 @@ class CheckedFleet(FleetServicer):
         activates itself again, and the answer to that says why it is refused.
         """
         if differs(self._apps.of(str(request.node.node_id)), self._code):
-            return SendNodeHeartbeatResponse(success=False)
+            return FLEET.answer("SendNodeHeartbeat", success=False)
         return super().SendNodeHeartbeat(request, context)
 
     def _check_app(self, node: int, said: str) -> None:
@@ -115,7 +101,7 @@ class CheckedFleet(FleetServicer):
                 grpc.StatusCode.PERMISSION_DENIED,
             )
 
-    def GetFab(self, request: GetFabRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def GetFab(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Give a node a run's app: no more than its list of files if it runs the installed app only."""
         response = super().GetFab(request, context)
         if header(context.invocation_metadata(), APP_HEADER, str):
@@ -123,7 +109,7 @@ class CheckedFleet(FleetServicer):
                 response.fab.content = listing(response.fab.content)
         return response
 
-    def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PushMessages(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive the head of a node's reply in its own name."""
         node = request.node.node_id
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
@@ -161,19 +147,19 @@ class CheckedFleet(FleetServicer):
             self._limiter.begin_reply(node)
         return response
 
-    def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PushObject(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Receive a part of this node's reply."""
         node, session = request.node.node_id, request.session_id
         # In Flower's own delivery the records of a reply end when a ServerApp fetches its head.
         if self._uploads.get(node) != session and not self._records.owns(node, session):
             # It may be complete: the answer was lost, and the node sends the last part again.
-            return PushObjectResponse(stored=self._records.has(request.object_id))
+            return FLEET.answer("PushObject", stored=self._records.has(request.object_id))
         try:
             return super().PushObject(request, context)
         except ValueError as err:  # of several that cannot be taken apart
             raise RefusedCallError(f"PushObject: {err}", grpc.StatusCode.INVALID_ARGUMENT) from None
 
-    def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PullObject(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Send a node a part of a message that it must answer; any other part counts as missing.
 
         Flower tells a node that fetches a message of a run that has just ended that the run does not run. Its
@@ -183,13 +169,13 @@ class CheckedFleet(FleetServicer):
         node = request.node.node_id
         if not self.may_fetch(node, request.object_id):
             self._limiter.say(node, "PullObject refused: the object is not part of a message to this node")
-            return PullObjectResponse(object_found=False, object_available=False)
+            return FLEET.answer("PullObject", object_found=False, object_available=False)
         try:
             return super().PullObject(request, context)
         except FlowerError as err:
             if err.code != ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
                 raise
-            return PullObjectResponse(object_found=False, object_available=False)
+            return FLEET.answer("PullObject", object_found=False, object_available=False)
 
     def may_fetch(self, node: int, object_id: str) -> bool:
         """Return whether an object belongs to a message that the node has fetched but not answered."""
@@ -198,11 +184,11 @@ class CheckedFleet(FleetServicer):
         return object_id in self._fetched[node]
 
     def ConfirmMessageReceived(  # noqa: N802
-        self, request: ConfirmMessageReceivedRequest, context: grpc.ServicerContext
+        self, request: Protobuf, context: grpc.ServicerContext
     ) -> Any:
         """Take a node's confirmation that it has a message to it: Flower then deletes the objects of that."""
         if not self.may_fetch(request.node.node_id, request.message_object_id):
-            return ConfirmMessageReceivedResponse()
+            return FLEET.answer("ConfirmMessageReceived")
         try:
             return super().ConfirmMessageReceived(request, context)
         except FlowerError as err:
@@ -211,7 +197,7 @@ class CheckedFleet(FleetServicer):
             raise RefusedCallError(str(err), grpc.StatusCode.FAILED_PRECONDITION) from err  # see PullObject
 
 
-def _more_than(most: int, trees: Iterable[ObjectTree]) -> bool:
+def _more_than(most: int, trees: Iterable[Protobuf]) -> bool:
     """Return whether trees hold more objects; reads no more than that many."""
     seen, waiting = 0, list(trees)
     while waiting:

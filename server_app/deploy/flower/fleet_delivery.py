@@ -4,18 +4,16 @@ import time
 from typing import Any
 
 import grpc
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import PullObjectRequest
 
+from server_app.deploy.calls.inbox import Inbox
+from server_app.deploy.calls.protocol import header
 from server_app.deploy.flower.delivery import Delivery
 from server_app.deploy.flower.fleet import CheckedFleet
-from server_app.deploy.flower.inbox import Inbox
-from server_app.deploy.flower.protocol import header
 from server_app.deploy.flower.replies import KeepingStore
 from server_app.deploy.host.host import HOLD_HEADER
 from task import timing
-from task.flower.parts import MOST, PARTS_HEADER, pack
+from task.flower.services import FLEET, Protobuf
+from task.wire.parts import MOST, PARTS_HEADER, pack
 
 
 class Fleet(CheckedFleet):
@@ -26,7 +24,7 @@ class Fleet(CheckedFleet):
         self._delivery = records
 
     def SendNodeHeartbeat(  # noqa: N802
-        self, request: SendNodeHeartbeatRequest, context: grpc.ServicerContext
+        self, request: Protobuf, context: grpc.ServicerContext
     ) -> Any:
         """Take a heartbeat; the node's uploads stay alive with it."""
         response = super().SendNodeHeartbeat(request, context)
@@ -34,7 +32,7 @@ class Fleet(CheckedFleet):
             self._delivery.keep_uploads(request.node.node_id)
         return response
 
-    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PullMessages(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Send a node its orders, including those that it fetched before but has not answered.
 
         Not before the message is complete: the node would poll for the rest only once a second. A long poll
@@ -54,21 +52,19 @@ class Fleet(CheckedFleet):
                     response = self._look(request, context, inbox, turn)
         return response
 
-    def _look(
-        self, request: PullMessagesRequest, context: grpc.ServicerContext, inbox: Inbox, turn: int
-    ) -> PullMessagesResponse:
+    def _look(self, request: Protobuf, context: grpc.ServicerContext, inbox: Inbox, turn: int) -> Protobuf:
         """Ask the database for a message, if there may be one."""
         node = request.node.node_id
         with inbox.looking:
             if not inbox.worth_a_look(turn):
-                return PullMessagesResponse()
+                return FLEET.answer("PullMessages")
             before, sure = inbox.whole(), inbox.known
             if not sure or inbox.unanswered:
                 self._delivery.reopen_orders(node)
             if not sure and self._delivery.comes(node):
                 inbox.incomplete(before)
-                return PullMessagesResponse()
-            response: PullMessagesResponse = super().PullMessages(request, context)
+                return FLEET.answer("PullMessages")
+            response = super().PullMessages(request, context)
             inbox.looked(before, response)
             return response
 
@@ -79,7 +75,7 @@ class Fleet(CheckedFleet):
             self._delivery.recall(node)
         return inbox.has(object_id)
 
-    def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def PullObject(self, request: Protobuf, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Send a node a part of a message that it must answer, and whatever fits after it."""
         response = super().PullObject(request, context)
         inbox = self._delivery.arrivals.inbox(request.node.node_id)

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server_app.deploy.flower.control import path_of
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.kits.kit import proof
 from task.errors import ConfigError
+from task.flower.services import CONTROL
 
 RUNTIME, FLEET, HEALTH = "/v1/runtime/", "/v1/fleet/", "/health"
 REFUSED = (
@@ -52,7 +52,7 @@ class Gate:
         if not isinstance(secret, bytes) or not secret:
             raise ConfigError("expected --isolation process and --superexec-auth-secret-file FILE; got none")
         self._app, self._runtime, self._calls = app, runtime_stack(app), calls
-        self._link_calls = frozenset(map(path_of, LINK_CALLS))
+        self._link_calls = frozenset(map(CONTROL.http_path, LINK_CALLS))
         self._header = f"Bearer {proof(secret)}".encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -43,8 +43,6 @@ RECORDS = Use(
             NoObjectInStoreError
         flwr.supercore.object_store.ObjectStore
             get_object_tree(self, object_id)
-        flwr.supercore.inflatable.inflatable_object
-            iterate_object_tree(tree)
         flwr.supercore.state.schema.corestate_models
             ObjectPushSessionRoot: session_id root_object_id
         flwr.supercore.state.schema.linkstate_models
@@ -79,18 +77,12 @@ DELIVERY = Use(
             MessageIns: run_id group_id message_type
             MessageRes: delivered_at
             Node: node_id status online_until heartbeat_interval
-            "message_ins"
-            "message_res"
-        flwr.supercore.constant
-            NodeStatus: ONLINE UNREGISTERED
         flwr.app.message
             make_message(metadata, *, error)
         flwr.app.message.Message
             object_id
         flwr.app.metadata.Metadata
             _message_id
-        flwr.common.constant
-            ErrorCode: UNKNOWN
     """,
 )
 
@@ -136,20 +128,10 @@ OBJECTS = Use(
             ObjectChild(parent_id, child_id)
             RunObject(run_id, object_id)
             ObjectStoreLock: lock_value
-            "objects"
-            "object_children"
-            "run_objects"
-            "objectstore_locks"
         flwr.supercore.state.schema.corestate_models
             ObjectPushSession: session_id run_id expires_at pending_count
             ObjectPushSessionRoot(session_id, root_object_id)
             ObjectPushSessionPending(session_id, object_id)
-            "object_push_sessions"
-            "object_push_session_roots"
-            "object_push_session_pending"
-        flwr.supercore.inflatable.inflatable_object
-            get_object_id(object_content)
-            iterate_object_tree(tree)
         flwr.supercore.inflatable.inflatable_utils
             validate_object_content(content)
     """,
@@ -166,10 +148,6 @@ RUNTIME = Use(
             pull_object(request, state, task)
             confirm_message_received(request, state, task)
             get_nodes(request, state, task)
-        flwr.proto.runtime_pb2
-            PullAppMessagesRequest: message_ids
-            PushAppMessagesRequest
-            GetNodesRequest
         flwr.supercore.dependencies.task
             authenticate_task(request, token, state)
         flwr.supercore.error
@@ -185,15 +163,6 @@ FLEET = Use(
     """
         flwr.server.superlink.fleet.grpc_rere.fleet_servicer
             FleetServicer
-        flwr.server.superlink.fleet.grpc_rere.fleet_servicer.FleetServicer
-            ActivateNode(self, request, context)
-            SendNodeHeartbeat(self, request, context)
-            GetFab(self, request, context)
-            PullMessages(self, request, context)
-            PushMessages(self, request, context)
-            PullObject(self, request, context)
-            PushObject(self, request, context)
-            ConfirmMessageReceived(self, request, context)
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor
             "request_deserializer"
         flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor.NodeAuthServerInterceptor
@@ -204,22 +173,6 @@ FLEET = Use(
             FLEET_RUN_STATUS_NOT_ALLOWED
         flwr.supercore.error.FlowerError
             code
-        flwr.proto.fleet_pb2
-            ActivateNodeRequest: public_key heartbeat_interval
-            PullMessagesRequest: node
-            PullMessagesResponse: messages_list message_object_trees
-            PushMessagesRequest: node messages_list message_object_trees clientapp_runtime_list
-            PushMessagesResponse: session_id objects_to_push
-        flwr.proto.heartbeat_pb2
-            SendNodeHeartbeatResponse: success
-        flwr.proto.message_pb2
-            ConfirmMessageReceivedRequest: node run_id message_object_id
-            ConfirmMessageReceivedResponse
-            ObjectTree: object_id children
-            PullObjectRequest: node run_id object_id
-            PullObjectResponse: object_found object_available object_content
-            PushObjectRequest: node run_id object_id object_content session_id
-            PushObjectResponse: stored
     """,
 )
 
@@ -243,29 +196,14 @@ ROUTINE = Use(
     """,
 )
 
-CONTROL = Use(
-    "the Control API's calls: a link's questions about its nodes and runs, and Flower's own commands.",
-    "`bouquet link` knows neither its nodes nor its runs.",
-    """
-        flwr.proto.control_pb2
-            DESCRIPTOR
-    """,
-)
-
 CONNECTION = Use(
     "giving Flower's own commands a link's address and the token that it asks for.",
     "`bouquet connect` fails.",
     """
-        flwr.cli.constant
-            ACCESS_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-access-token'
-            AUTHN_TYPE_STORE_KEY = 'flower.account-auth.%s.authn-type'
-            REFRESH_TOKEN_STORE_KEY = 'flower.account-auth.%s.oidc-refresh-token'
         flwr.cli.flower_config
             init_flwr_config()
         flwr.supercore.credential_store.file_credential_store
             FileCredentialStore(file_path)
-        flwr.supercore.utils
-            get_flwr_home()
     """,
 )
 
@@ -283,12 +221,6 @@ SERVER_APPS = Use(
         flwr.supercore.runtime.RuntimeHttpClient
             PushTaskOutput(self, request)
             PullTaskInput(self, request)
-        flwr.proto.runtime_pb2
-            AcquireTaskRequest: supported_task_types
-            AcquireTaskResponse: task token
-            PullTaskInputRequest
-            PullTaskInputResponse: run fab
-            PushTaskOutputRequest: sub_status details
         flwr.supercore.logger
             mirror_output_to_queue(log_queue)
         flwr.superlink.runtime.run_serverapp
@@ -313,20 +245,6 @@ FLEET_CALLS = Use(
     "a node's calls to the Fleet API.",
     "a node reaches no SuperLink.",
     """
-        flwr.proto.fab_pb2
-            GetFabRequest: node hash_str run_id
-        flwr.proto.fleet_pb2
-            DESCRIPTOR
-            DeactivateNodeRequest: node_id
-        flwr.proto.heartbeat_pb2
-            SendNodeHeartbeatRequest: node heartbeat_interval
-        flwr.proto.message_pb2
-            Message: metadata content error
-        flwr.proto.node_pb2
-            Node: node_id
-        flwr.proto.run_pb2
-            GetRunRequest: node run_id
-            Run: run_id fab_hash override_config
         flwr.common.serde
             message_from_proto(message_proto)
             message_to_proto(message)
@@ -337,15 +255,9 @@ CLIENT_APPS = Use(
     "running a ClientApp with a message of the Fleet API, and taking its reply apart.",
     "a node answers every message with an error.",
     """
-        flwr.proto.fab_pb2
-            Fab: hash_str content verifications
-        flwr.proto.recorddict_pb2
-            RecordDict: items
         flwr.common.serde
-            fab_from_proto(fab)
             recorddict_from_proto(recorddict_proto)
             recorddict_to_proto(recorddict)
-            run_from_proto(run_proto)
         flwr.supercore.inflatable.inflatable_object
             get_all_nested_objects(obj)
             get_object_tree(obj)
@@ -358,10 +270,6 @@ CLIENT_APPS = Use(
             install_from_fab(fab_file, *, skip_prompt)
         flwr.app.message
             remove_content_from_message(message)
-        flwr.supercore.fab
-            Fab(hash_str, content, verifications)
-        flwr.supercore.run
-            Run
     """,
 )
 
@@ -375,6 +283,6 @@ ENVIRONMENT = Use(
 )
 
 USES = (
-    SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE, CONTROL,
+    SUPERLINK, RECORDS, FLEET, GATE, DELIVERY, ECONOMY, TREES, OBJECTS, RUNTIME, ROUTINE,
     CONNECTION, SERVER_APPS, RETRIES, FLEET_CALLS, CLIENT_APPS, ENVIRONMENT,
 )  # fmt: skip

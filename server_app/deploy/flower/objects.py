@@ -12,21 +12,34 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
-from flwr.supercore.state.schema.corestate_models import ObjectPushSession
+from flwr.supercore.state.schema.corestate_models import (
+    ObjectPushSession,
+    ObjectPushSessionPending,
+    ObjectPushSessionRoot,
+)
+from flwr.supercore.state.schema.objectstore_models import (
+    ObjectChild,
+    ObjectStoreLock,
+    RunObject,
+    StoredObject,
+)
 from sqlalchemy import select, update
 
-from server_app.deploy.flower.protocol import PUSH_SESSION_S, now, signed, unsigned
-from server_app.deploy.flower.replacing import replace
+from server_app.deploy.calls.protocol import PUSH_SESSION_S, now, object_id, objects_of, signed, unsigned
+from server_app.deploy.host.replacing import replace
+from task.flower.services import Protobuf
 
 MOST_OBJECTS = 10_000  # of a tree
 MOST_REMEMBERED = 200_000  # objects in the trees that are remembered
 NAME = re.compile("[0-9a-f]{64}")
 THESE = "(SELECT value FROM json_each(?))"
+OBJECTS, CHILDREN = StoredObject.__tablename__, ObjectChild.__tablename__
+RUN_OBJECTS, LOCKS = RunObject.__tablename__, ObjectStoreLock.__tablename__
+SESSIONS, ROOTS = ObjectPushSession.__tablename__, ObjectPushSessionRoot.__tablename__
+PENDING = ObjectPushSessionPending.__tablename__
 Run = Callable[..., Any]
 
 
@@ -41,7 +54,7 @@ def sql(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
 def _changing(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
     """Yield what executes SQL in one transaction, during which nothing else writes."""
     with sql(database) as run:
-        run("UPDATE objectstore_locks SET lock_value = lock_value")  # from here on SQLite's own lock is held
+        run(f"UPDATE {LOCKS} SET lock_value = lock_value")  # from here on SQLite's own lock is held
         yield run
 
 
@@ -49,12 +62,12 @@ class _Trees:
     """The most recently registered trees of objects."""
 
     def __init__(self) -> None:
-        self._trees: OrderedDict[str, tuple[ObjectTree, int]] = OrderedDict()
+        self._trees: OrderedDict[str, tuple[Protobuf, int]] = OrderedDict()
         self._objects = 0
         self._lock = threading.Lock()
 
-    def keep(self, tree: ObjectTree) -> None:
-        size = sum(1 for _ in iterate_object_tree(tree))
+    def keep(self, tree: Protobuf) -> None:
+        size = sum(1 for _ in objects_of(tree))
         with self._lock:
             self._drop(tree.object_id)
             self._trees[tree.object_id] = tree, size
@@ -62,7 +75,7 @@ class _Trees:
             while self._objects > MOST_REMEMBERED:
                 self._drop(next(iter(self._trees)))
 
-    def get(self, root: str) -> ObjectTree | None:
+    def get(self, root: str) -> Protobuf | None:
         found = self._trees.get(root)
         return found[0] if found else None
 
@@ -82,18 +95,18 @@ def economise_trees(state: SqlLinkState) -> None:
     preregister, find_tree = store.preregister, store.get_object_tree
     preregister_missing = state.preregister_object_tree
 
-    def register_tree(run_id: int, object_tree: ObjectTree) -> list[str]:
+    def register_tree(run_id: int, object_tree: Protobuf) -> list[str]:
         missing = register(store, run_id, object_tree)
         if missing is None:
             missing = preregister(run_id, object_tree)
         trees.keep(object_tree)
         return missing
 
-    def register_missing(object_tree: ObjectTree, session_id: str) -> list[str]:
+    def register_missing(object_tree: Protobuf, session_id: str) -> list[str]:
         missing = expect(state, object_tree, session_id)
         return preregister_missing(object_tree, session_id) if missing is None else missing
 
-    def get_object_tree(object_id: str) -> ObjectTree:
+    def get_object_tree(object_id: str) -> Protobuf:
         return trees.get(object_id) or find_tree(object_id)
 
     def forget_objects(*object_ids: str) -> None:
@@ -104,22 +117,22 @@ def economise_trees(state: SqlLinkState) -> None:
     replace(store, preregister=register_tree, get_object_tree=get_object_tree, delete=forget_objects)
 
 
-def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] | None:
+def register(store: SqlObjectStore, run_id: int, tree: Protobuf) -> list[str] | None:
     """Register a tree as `SqlObjectStore.preregister` does; return what is missing.
 
     None: nothing was done, as the tree is large or not as it must be. Flower's own says what is wrong.
     """
-    children = {node.object_id: [c.object_id for c in node.children] for node in iterate_object_tree(tree)}
+    children = {node.object_id: [c.object_id for c in node.children] for node in objects_of(tree)}
     if len(children) > MOST_OBJECTS or not all(map(NAME.fullmatch, children)):
         return None
     if any(len(set(names)) < len(names) for names in children.values()):
         return None
     with _changing(store) as run:
-        known = f"SELECT object_id, is_available FROM objects WHERE object_id IN {THESE}"
+        known = f"SELECT object_id, is_available FROM {OBJECTS} WHERE object_id IN {THESE}"
         here: dict[str, int] = dict(map(tuple, run(known, these(children))))
         if here:
             listed = defaultdict[str, set[str]](set)
-            pairs = f"SELECT parent_id, child_id FROM object_children WHERE parent_id IN {THESE}"
+            pairs = f"SELECT parent_id, child_id FROM {CHILDREN} WHERE parent_id IN {THESE}"
             for parent, child in run(pairs, these(here)):
                 listed[parent].add(child)
             if any(listed[i] != set(children[i]) for i in here):
@@ -128,38 +141,34 @@ def register(store: SqlObjectStore, run_id: int, tree: ObjectTree) -> list[str] 
         links = [(i, child) for (i,) in new for child in children[i]]
         _each(
             run,
-            "INSERT INTO objects (object_id, content, is_available, ref_count) VALUES (?, x'', 0, 0)",
+            f"INSERT INTO {OBJECTS} (object_id, content, is_available, ref_count) VALUES (?, x'', 0, 0)",
             new,
         )
-        _each(run, "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)", links)
+        _each(run, f"INSERT INTO {CHILDREN} (parent_id, child_id) VALUES (?, ?)", links)
         _refer(run, Counter(child for _, child in links), 1)
         rows = [(signed(run_id), i) for i in children]
-        _each(run, "INSERT OR IGNORE INTO run_objects (run_id, object_id) VALUES (?, ?)", rows)
+        _each(run, f"INSERT OR IGNORE INTO {RUN_OBJECTS} (run_id, object_id) VALUES (?, ?)", rows)
     return [i for i in children if not here.get(i)]
 
 
-def expect(state: SqlLinkState, tree: ObjectTree, session_id: str) -> list[str] | None:
+def expect(state: SqlLinkState, tree: Protobuf, session_id: str) -> list[str] | None:
     """Register a tree and note what is missing, as `SqlLinkState.preregister_object_tree` does; return that.
 
     None: nothing was done, as the upload is unknown or the tree is part of an older one.
     """
     with _changing(state) as run:
-        upload = run(
-            "SELECT run_id FROM object_push_sessions WHERE session_id = ?", (session_id,)
-        ).one_or_none()
-        older = run(
-            "SELECT 1 FROM object_push_session_roots WHERE root_object_id = ?", (tree.object_id,)
-        ).all()
+        upload = run(f"SELECT run_id FROM {SESSIONS} WHERE session_id = ?", (session_id,)).one_or_none()
+        older = run(f"SELECT 1 FROM {ROOTS} WHERE root_object_id = ?", (tree.object_id,)).all()
         if upload is None or older:
             return None
         missing: list[str] = state.object_store.preregister(unsigned(upload[0]), tree)
         rows = [(session_id, i) for i in missing]
-        root = "INSERT INTO object_push_session_roots (session_id, root_object_id) VALUES (?, ?)"
+        root = f"INSERT INTO {ROOTS} (session_id, root_object_id) VALUES (?, ?)"
         run(root, (session_id, tree.object_id))
-        pending = "INSERT OR IGNORE INTO object_push_session_pending (session_id, object_id) VALUES (?, ?)"
+        pending = f"INSERT OR IGNORE INTO {PENDING} (session_id, object_id) VALUES (?, ?)"
         _each(run, pending, rows)
-        count = "(SELECT COUNT(*) FROM object_push_session_pending WHERE session_id = ?)"
-        left = f"UPDATE object_push_sessions SET pending_count = {count} WHERE session_id = ?"
+        count = f"(SELECT COUNT(*) FROM {PENDING} WHERE session_id = ?)"
+        left = f"UPDATE {SESSIONS} SET pending_count = {count} WHERE session_id = ?"
         run(left, (session_id, session_id))
     return missing
 
@@ -171,19 +180,19 @@ def put(state: SqlLinkState, run_id: int, session_id: str, contents: Mapping[str
     """
     try:
         for name, content in contents.items():
-            if get_object_id(content) != name:
+            if object_id(content) != name:
                 return False
             validate_object_content(content)
         with state.session() as session:
             run = session.connection().exec_driver_sql
-            awaited = f"DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id IN {THESE}"
+            awaited = f"DELETE FROM {PENDING} WHERE session_id = ? AND object_id IN {THESE}"
             _expect(run(awaited, (session_id, *these(contents))).rowcount == len(contents))
             columns = ObjectPushSession.run_id, ObjectPushSession.expires_at, ObjectPushSession.pending_count
             mine = ObjectPushSession.session_id == session_id
             upload = session.execute(select(*columns).where(mine)).one_or_none()
             assert upload is not None  # or nothing of it were pending
             _expect(upload.run_id == signed(run_id) and upload.expires_at > now())
-            store = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ?"
+            store = f"UPDATE {OBJECTS} SET content = ?, is_available = 1 WHERE object_id = ?"
             stored = run(store, [(content, name) for name, content in contents.items()])
             _expect(stored.rowcount == len(contents))
             if left := upload.pending_count - len(contents):
@@ -192,7 +201,7 @@ def put(state: SqlLinkState, run_id: int, session_id: str, contents: Mapping[str
                     update(ObjectPushSession).where(mine).values(pending_count=left, expires_at=later)
                 )
             else:
-                run("DELETE FROM object_push_sessions WHERE session_id = ?", (session_id,))
+                run(f"DELETE FROM {SESSIONS} WHERE session_id = ?", (session_id,))
     except ValueError:
         return False
     return True
@@ -203,13 +212,13 @@ def read(store: SqlObjectStore, names: Iterable[str], most_bytes: int) -> dict[s
     chosen, left = [], most_bytes
     names = list(names)
     with sql(store) as run:
-        size_of = f"SELECT object_id, length(content) FROM objects WHERE object_id IN {THESE}"
+        size_of = f"SELECT object_id, length(content) FROM {OBJECTS} WHERE object_id IN {THESE}"
         sizes: dict[str, int] = dict(map(tuple, run(size_of, these(names))))
         for name in names:
             if 0 < (size := sizes.get(name, 0)) <= left:
                 chosen.append(name)
                 left -= size
-        found = f"SELECT object_id, content FROM objects WHERE object_id IN {THESE}"
+        found = f"SELECT object_id, content FROM {OBJECTS} WHERE object_id IN {THESE}"
         contents: dict[str, bytes] = dict(map(tuple, run(found, these(chosen))))
     return {name: contents[name] for name in chosen}
 
@@ -220,11 +229,11 @@ def remove(store: SqlObjectStore, roots: Iterable[str]) -> list[str]:
     with _changing(store) as run:
         level = list(roots)
         while level:
-            free = f"SELECT object_id FROM objects WHERE ref_count = 0 AND object_id IN {THESE}"
+            free = f"SELECT object_id FROM {OBJECTS} WHERE ref_count = 0 AND object_id IN {THESE}"
             gone = [name for (name,) in run(free, these(level))]
-            links = f"SELECT child_id FROM object_children WHERE parent_id IN {THESE}"
+            links = f"SELECT child_id FROM {CHILDREN} WHERE parent_id IN {THESE}"
             children = Counter(name for (name,) in run(links, these(gone)))
-            run(f"DELETE FROM objects WHERE object_id IN {THESE}", these(gone))
+            run(f"DELETE FROM {OBJECTS} WHERE object_id IN {THESE}", these(gone))
             _refer(run, children, -1)
             level = list(children)
             deleted += gone
@@ -244,7 +253,7 @@ def _each(run: Run, statement: str, rows: list[Any]) -> None:
 def _refer(run: Run, references: Counter[str], sign: int) -> None:
     """Add references to objects, or take them away."""
     rows = [(sign * number, name) for name, number in references.items()]
-    _each(run, "UPDATE objects SET ref_count = ref_count + ? WHERE object_id = ?", rows)
+    _each(run, f"UPDATE {OBJECTS} SET ref_count = ref_count + ? WHERE object_id = ?", rows)
 
 
 def _expect(holds: bool) -> None:

@@ -11,27 +11,26 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr.common.serde import run_from_proto
-from flwr.proto.fab_pb2 import Fab
-from flwr.proto.run_pb2 import Run
-from flwr.proto.runtime_pb2 import PullTaskInputRequest, PullTaskInputResponse
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from server_app.deploy.calls.protocol import read_keys
 from server_app.deploy.host.app_integrity import run_config
 from task import portable
 from task.config.sections import Value
 from task.errors import ConfigError
+from task.flower.services import FLEET, Protobuf, runtime_message
 
 Task = tuple[str, str, bytes | None]  # address of the Runtime API, token, root certificates
 
 
-def keys_of_run(run: Run, bundle: bytes) -> dict[str, Value] | None:
+def keys_of_run(run: Protobuf, bundle: bytes) -> dict[str, Value] | None:
     """Return the keys of a run, by its description and its app as Flower sends them; None = unreadable.
 
     Where the run is served, the error says why.
     """
     try:
-        return run_config(Fab.FromString(bundle).content, run_from_proto(run).override_config)
+        (fab := FLEET.answer("GetFab").fab).ParseFromString(bundle)
+        return run_config(fab.content, read_keys(run.override_config))
     except Exception:  # whatever the bundle is, it is refused later
         return None
 
@@ -52,7 +51,7 @@ def replace_if_portable(task: Task, turn: Path, *program: str) -> None:
     """
     pull = RuntimeHttpClient.PullTaskInput
 
-    def pulled(self: RuntimeHttpClient, request: PullTaskInputRequest) -> PullTaskInputResponse:
+    def pulled(self: RuntimeHttpClient, request: Protobuf) -> Protobuf:
         response = pull(self, request)
         if wants_fixed_kernels(keys_of_run(response.run, response.fab.SerializeToString())):
             _hand_over(pickle.dumps((task, turn, response.SerializeToString())), program)
@@ -74,6 +73,6 @@ def _hand_over(order: bytes, program: tuple[str, ...]) -> None:
 def read_task() -> tuple[Task, Path]:
     """Return what the former program of this process had, and give Flower's answer again when asked."""
     task, turn, answer = pickle.loads(sys.stdin.buffer.read())
-    response = PullTaskInputResponse.FromString(answer)
+    response = runtime_message("PullTaskInputResponse").FromString(answer)
     RuntimeHttpClient.PullTaskInput = lambda self, request: response  # type: ignore[method-assign]
     return task, turn

@@ -2,21 +2,14 @@
 
 import contextlib
 
-from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.state.schema.corestate_models import ObjectPushSessionRoot
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes
 from flwr.supercore.state.schema.objectstore_models import StoredObject
 from sqlalchemy import select
 
-from server_app.deploy.flower.protocol import now, signed, unsigned
-
-
-def object_ids(tree: ObjectTree) -> frozenset[str]:
-    """Return the ids of a message and of all its parts."""
-    return frozenset(node.object_id for node in iterate_object_tree(tree))
+from server_app.deploy.calls.protocol import now, object_ids, signed, unsigned
 
 
 class Records:
@@ -62,7 +55,7 @@ class Records:
         found = {}
         for order in self.unanswered_orders(node):
             with contextlib.suppress(NoObjectInStoreError):
-                found[order] = object_ids(self.state.object_store.get_object_tree(order))
+                found[order] = frozenset(object_ids(self.state.object_store.get_object_tree(order)))
         return found
 
     def unanswered_orders(self, node: int) -> list[str]:

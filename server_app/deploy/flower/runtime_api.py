@@ -16,18 +16,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
-from flwr.proto.runtime_pb2 import GetNodesRequest, PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.flower.inbox import Question
-from server_app.deploy.flower.protocol import TASK_TOKEN_HEADER
+from server_app.deploy.calls.inbox import Question
+from server_app.deploy.calls.protocol import TASK_TOKEN_HEADER
 from task import timing
 from task.flower.grid import ANSWERED, PARTS
-from task.flower.parts import pack
+from task.flower.services import FLEET, Protobuf, runtime_message
+from task.wire.parts import pack
 
 if TYPE_CHECKING:
     from server_app.deploy.flower.delivery import Delivery
@@ -35,13 +34,15 @@ if TYPE_CHECKING:
 THREADS = 32
 PARTS_BYTES = 8 * 1024**2  # given at once
 HELD_QUESTIONS = 64  # at a time; further ones are answered at once
+MESSAGE_IDS = runtime_message("PullAppMessagesRequest")
+CONFIRM = "confirm_message_received", FLEET.request_type("ConfirmMessageReceived")
 CALLS: dict[str, tuple[str, Any]] = {
-    "/v1/runtime/push-messages": ("push_messages", PushAppMessagesRequest),
-    "/v1/runtime/push-object": ("push_object", PushObjectRequest),
-    "/v1/runtime/pull-messages": ("pull_messages", PullAppMessagesRequest),
-    "/v1/runtime/pull-object": ("pull_object", PullObjectRequest),
-    "/v1/runtime/confirm-message-received": ("confirm_message_received", ConfirmMessageReceivedRequest),
-    "/v1/runtime/get-nodes": ("get_nodes", GetNodesRequest),
+    "/v1/runtime/push-messages": ("push_messages", runtime_message("PushAppMessagesRequest")),
+    "/v1/runtime/push-object": ("push_object", FLEET.request_type("PushObject")),
+    "/v1/runtime/pull-messages": ("pull_messages", MESSAGE_IDS),
+    "/v1/runtime/pull-object": ("pull_object", FLEET.request_type("PullObject")),
+    "/v1/runtime/confirm-message-received": CONFIRM,
+    "/v1/runtime/get-nodes": ("get_nodes", runtime_message("GetNodesRequest")),
 }
 
 
@@ -94,18 +95,18 @@ class RuntimeCalls:
 
     def _parts(self, request: Request, body: bytes) -> bytes:
         self._task(request)
-        names = _parse(PullAppMessagesRequest, body).message_ids
+        names = _parse(MESSAGE_IDS, body).message_ids
         return pack(self._delivery().contents(names, PARTS_BYTES).items())
 
-    async def _which(self, request: Request, body: bytes) -> PullAppMessagesRequest:
+    async def _which(self, request: Request, body: bytes) -> Protobuf:
         task = await self._in_thread(self._task, request)
-        asked = _parse(PullAppMessagesRequest, body)
+        asked = _parse(MESSAGE_IDS, body)
         try:
             hold_s = float(request.query_params.get("hold", "0"))
         except ValueError:
             hold_s = 0.0
         found = await self.which(frozenset(asked.message_ids), task.run_id, min(hold_s, timing.ANSWERED_S))
-        return PullAppMessagesRequest(message_ids=sorted(found))
+        return MESSAGE_IDS(message_ids=sorted(found))
 
     async def which(self, wanted: frozenset[str], run: int, hold_s: float) -> set[str]:
         """Return which messages are answered; if none is, once one is or after the time."""

@@ -1,7 +1,7 @@
 """Flower's SuperLink in a process of ours: ``python -m server_app.deploy.flower.superlink --max-reply N``.
 
 It is `flower_superlink`, with the same options and these differences: the Fleet API has limits
-(server_app/deploy/flower/limits.py) and checks (fleet.py), the Control API asks for the kit's secret
+(server_app/deploy/calls/limits.py) and checks (fleet.py), the Control API asks for the kit's secret
 (gate.py), messages survive the death of the process that has them (delivery.py), an open log stream does not
 hold up its end, and it ends with the process that started it. Limits, checks and the secret guard: on a
 Flower where they do not fit, nothing is started. Any other change that does not fit is left out.
@@ -34,10 +34,8 @@ from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from uvicorn.main import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from server_app.deploy.flower.fleet import CheckedFleet
-from server_app.deploy.flower.fleet_relay import FirstRequest
-from server_app.deploy.flower.gate import Gate
-from server_app.deploy.flower.limits import (
+from server_app.deploy.calls.fleet_relay import FirstRequest
+from server_app.deploy.calls.limits import (
     FRAME_BYTES,
     Limits,
     NodeNotes,
@@ -45,6 +43,8 @@ from server_app.deploy.flower.limits import (
     connections,
     raise_files,
 )
+from server_app.deploy.flower.fleet import CheckedFleet
+from server_app.deploy.flower.gate import Gate
 from server_app.deploy.flower.names import (
     DELIVERY,
     ECONOMY,
@@ -59,10 +59,10 @@ from server_app.deploy.flower.names import (
     TREES,
 )
 from server_app.deploy.flower.records import Records
-from server_app.deploy.flower.replacing import replace
 from server_app.deploy.flower.runtime_api import RuntimeCalls
 from server_app.deploy.host.app_integrity import APPS, LEFT_OUT, differs
 from server_app.deploy.host.processes import end_with_parent
+from server_app.deploy.host.replacing import replace
 from task import timing
 from task.errors import ConfigError
 from task.flower import names as flower

@@ -6,19 +6,17 @@ They are protobufs over HTTP on a connection that is kept: a TLS handshake is mo
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import httpx
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, PushTaskOutputRequest
 from flwr.supercore.auth import create_superexec_auth_metadata, derive_auth_secret
 from google.protobuf.message import DecodeError
 
-from server_app.deploy.flower.fleet_transport import TYPE
-from server_app.deploy.flower.protocol import TASK_TOKEN_HEADER
+from server_app.deploy.calls.fleet_transport import TYPE
+from server_app.deploy.calls.protocol import TASK_FAILED, TASK_TOKEN_HEADER
 from task import timing
+from task.flower.services import Protobuf, runtime_message
 
 SERVER_APP = "flwr-serverapp"
-FAILED = "failed"  # how a task ended, as the protocol spells it
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # what the SuperExec secret signs
 
 
@@ -55,12 +53,13 @@ class TaskCalls:
             httpx.HTTPError: The API does not answer, or refuses.
             ValueError: The answer cannot be read.
         """
-        request = AcquireTaskRequest(supported_task_types=[SERVER_APP])
+        request = runtime_message("AcquireTaskRequest")(supported_task_types=[SERVER_APP])
         signed = create_superexec_auth_metadata(
             auth_secret=derive_auth_secret(secret), method=ACQUIRE, request=request
         )
         try:
-            answer = AcquireTaskResponse.FromString(self._post("acquire-task", request, signed))
+            content = self._post("acquire-task", request, signed)
+            answer = runtime_message("AcquireTaskResponse").FromString(content)
         except DecodeError as err:
             raise ValueError(f"expected a task or none; got {err}") from None
         return answer.token if answer.HasField("task") else ""
@@ -71,7 +70,7 @@ class TaskCalls:
         Raises:
             httpx.HTTPStatusError: The API refuses: the task has ended otherwise.
         """
-        request = PushTaskOutputRequest(sub_status=FAILED, details=why)
+        request = runtime_message("PushTaskOutputRequest")(sub_status=TASK_FAILED, details=why)
         while True:
             try:
                 self._post("push-task-output", request, {TASK_TOKEN_HEADER: token})
@@ -82,7 +81,7 @@ class TaskCalls:
             else:
                 return
 
-    def _post(self, path: str, request: Any, headers: Mapping[str, str]) -> bytes:
+    def _post(self, path: str, request: Protobuf, headers: Mapping[str, str]) -> bytes:
         answer = self._client.post(path, content=request.SerializeToString(), headers=headers)
         answer.raise_for_status()
         return answer.content

@@ -22,7 +22,6 @@ from pathlib import Path
 from queue import Queue
 
 import httpx
-from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 from flwr.supercore.logger import mirror_output_to_queue
 from flwr.supercore.runtime import RuntimeHttpClient
 
@@ -34,6 +33,7 @@ from server_app.deploy.host.forks import Forks
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from task import portable, timing
 from task.errors import RefusedError
+from task.flower.services import Protobuf
 from task.storage.files import make_folder, private
 from task.storage.locks import locked
 
@@ -160,7 +160,7 @@ def server_task(task: AcquiredTask, here: Mapping[str, str], turn: Path) -> None
         with locked(turn, wait_s=timing.UNPACK_S):
             return Path(install(content, **options))
 
-    def pushed(self: RuntimeHttpClient, request: PushTaskOutputRequest) -> object:
+    def pushed(self: RuntimeHttpClient, request: Protobuf) -> object:
         response = push(self, request)
         reported.append(request)
         return response

@@ -153,6 +153,7 @@ class Policy:
     names: bool = (
         False  # whether names of columns, categories and classes go to the server and the model's file
     )
+    own_model: bool = False  # whether the site's own model goes to the link and the other sites
 
 
 @dataclass(frozen=True)

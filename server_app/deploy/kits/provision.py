@@ -161,8 +161,8 @@ class _Folder:
         for name in gone:
             if name not in members:
                 raise ConfigError(choose_from("--revoke: unknown node or submitter", name, members))
-        for name in {*names, *self.record.nodes} & {*people, *self.record.submitters}:
-            raise ConfigError(f"--submitter: expected a name that no node has; got {name!r} for both")
+        if both := sorted({*names, *self.record.nodes} & {*people, *self.record.submitters}):
+            raise ConfigError(f"--submitter: expected a name that no node has; got {both[0]!r} for both")
         known = {n.lower(): n for n in (*names, *people, *members)}
         for name in (*names, *people, *members):
             if (other := known[name.lower()]) != name:
@@ -246,7 +246,8 @@ class _Folder:
         """Return where nodes or submitters reach the link, whose Fleet API has the address `link`."""
         if node:
             return link
-        return f"{link.rpartition(':')[0]}:{self._kit().submit.rpartition(':')[2]}"
+        port = self._kit().submit.rpartition(":")[2] or templates.SUBMIT_PORT
+        return f"{link.rpartition(':')[0]}:{port}"
 
     def _add(self, name: str, group: dict[str, dict[str, Any]]) -> None:
         entry = group.get(name)

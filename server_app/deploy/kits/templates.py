@@ -39,6 +39,7 @@ max-epsilon = 0.0  # largest epsilon of all runs together; needs dp.noise-by="no
 delta = 1e-5  # delta of max-epsilon
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 names = false  # true = send names of columns, categories and classes to the link and into the model's file
+own-model = false  # true = send this site's own model to the link and the other sites (cross-evaluation)
 """
 
 LINK_README = """\

@@ -5,12 +5,13 @@ All calls go to the link's port for submitters (server_app/deploy/link/submit_po
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from server_app.deploy.flower.control import Calls, LinkError, start
+from server_app.deploy.calls.control_calls import Calls, LinkError, start
 from server_app.deploy.kits.kit import SubmitterKit
 from server_app.deploy.link.runner import bundle
 from server_app.deploy.link.submit_port import FILES, RESULTS, STATUS
@@ -106,13 +107,13 @@ def follow(kit: SubmitterKit, run: Submitted) -> None:
 
     Raises:
         BouquetError: It ended without a result; with the reason.
-        LinkError: The link does not answer.
+        LinkError: The link refuses the call, or does not answer once the run has ended.
         KeyboardInterrupt: The user stopped following; the run goes on.
     """
     terminal = Terminal()
     with _calls(kit) as calls:
-        for answer in calls.stream("StreamLogs", run_id=run.number):
-            terminal.print(COLOURS.sub("", answer.log_output), end="", soft_wrap=True)
+        for text in _log(calls, run):
+            terminal.print(COLOURS.sub("", text), end="", soft_wrap=True)
         (run,) = _runs(calls, run_id=run.number)
         folder = kit.runs / run.name
         for name in FILES:
@@ -132,6 +133,22 @@ def status(kit: SubmitterKit) -> Row:
     with _calls(kit) as calls:
         found: Row = json.loads(b"".join(calls.fetch(STATUS)))
     return found
+
+
+def _log(calls: Calls, run: Submitted) -> Iterator[str]:
+    """Yield a run's log until the run ends; a link that restarts or cannot be reached is waited for."""
+    after = 0.0
+    while True:
+        try:
+            for answer in calls.stream("StreamLogs", run_id=run.number, after_timestamp=after):
+                after = max(after, answer.latest_timestamp)
+                yield answer.log_output
+            return
+        except LinkError as err:
+            if err.answered:
+                raise
+            yield f"{err} The run goes on there; trying again\n"
+            time.sleep(timing.RETRY_LONGEST_S)
 
 
 class _NoFileError(Exception):

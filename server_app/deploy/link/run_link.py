@@ -20,7 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from server_app.deploy.flower.control import Control, LinkError, NodeState, public_key
+from server_app.deploy.calls.control import Control, NodeState, public_key
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.host.app_integrity import App, own_app
 from server_app.deploy.host.host import marked
 from server_app.deploy.host.modules import module_command
@@ -163,7 +164,7 @@ def run_link(kit: LinkKit) -> None:
             supervisor.add(superlink)
             supervisor.add(warm)
             if kit.fleet_http:
-                relay = module_command("server_app.deploy.flower.fleet_relay", str(kit.path))
+                relay = module_command("server_app.deploy.calls.fleet_relay", str(kit.path))
                 supervisor.add(Child(FLEET_HTTP, relay, env))
             if kit.submit:
                 port = module_command("server_app.deploy.link.submit_port", str(kit.path))

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server_app.deploy.flower.control import Control, LinkError, NodeState, RunState
+from server_app.deploy.calls.control import Control, NodeState, RunState
+from server_app.deploy.calls.control_calls import LinkError
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs, waiting
 from server_app.deploy.link.stopped import finish_stopped
 from server_app.results.folder import CHECKPOINT, RunFolder

@@ -28,7 +28,7 @@ from task.population import some
 from task.storage.files import write_json
 
 if TYPE_CHECKING:  # a health check reads a status every few seconds, and needs none of these
-    from server_app.deploy.flower.control import NodeState
+    from server_app.deploy.calls.control import NodeState
     from server_app.deploy.host.processes import Child
     from server_app.deploy.kits.certificates import Finding
 

@@ -15,7 +15,7 @@ import tomllib
 import zipfile
 from typing import Any
 
-from server_app.deploy.flower.control import read_start
+from server_app.deploy.calls.control_calls import read_start
 from server_app.deploy.host.app_integrity import difference, installed, own_app
 from server_app.deploy.host.host import PROJECT, app_folder
 from server_app.deploy.kits.kit import OWNER, LinkKit, read_link_kit

@@ -10,7 +10,7 @@ Only `CALLS` are served, of Flower's Control API, and two of our own, `STATUS` a
 Flower's API with the caller's words but the times of a log. A run that is started is a job as others are
 (server_app/deploy/link/submission.py), and its number is the job's, whatever Flower's runs of it are. A
 submitter sees, follows and stops its own runs alone. What comes is bounded before it is kept: headers and
-connections as in server_app/deploy/flower/fleet_relay.py, a body as `CALLS` says; and of a body nothing is
+connections as in server_app/deploy/calls/fleet_relay.py, a body as `CALLS` says; and of a body nothing is
 read before the token is checked.
 """
 
@@ -31,17 +31,13 @@ import httpx
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server_app.deploy.flower.control import (
+from server_app.deploy.calls.control_calls import (
     STREAM,
     Frames,
-    answer_of,
     framed,
-    path_of,
-    read_answer,
     read_request,
-    request_of,
 )
-from server_app.deploy.flower.fleet_relay import (
+from server_app.deploy.calls.fleet_relay import (
     CONNECTIONS,
     OWN_FILES,
     Address,
@@ -49,7 +45,7 @@ from server_app.deploy.flower.fleet_relay import (
     read_body,
     serve,
 )
-from server_app.deploy.flower.fleet_transport import TYPE
+from server_app.deploy.calls.fleet_transport import TYPE
 from server_app.deploy.host.app_integrity import own_app
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
@@ -62,6 +58,7 @@ from server_app.deploy.link.submitters import caller_of, may_see
 from server_app.results.folder import RunFolder
 from task import timing
 from task.errors import BouquetError
+from task.flower.services import CONTROL
 
 SMALL = 16 * 1024  # bytes of a request
 CALLS = {  # of the Control API, and the bytes that each may have
@@ -104,13 +101,13 @@ class SubmitPort:
         self._refused, self._said = 0, -timing.SAME_LINE_S
         self.serving: set[Address] = set()
         self._calls = {
-            path_of("StartRun"): self._start,
-            path_of("StopRun"): self._stop,
-            path_of("ListRuns"): self._list,
-            path_of("ListNodes"): self._nodes,
-            path_of("StreamLogs"): self._logs,
+            CONTROL.http_path("StartRun"): self._start,
+            CONTROL.http_path("StopRun"): self._stop,
+            CONTROL.http_path("ListRuns"): self._list,
+            CONTROL.http_path("ListNodes"): self._nodes,
+            CONTROL.http_path("StreamLogs"): self._logs,
         }
-        self._most = {path_of(name): most for name, most in CALLS.items()}
+        self._most = {CONTROL.http_path(name): most for name, most in CALLS.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one call."""
@@ -146,7 +143,7 @@ class SubmitPort:
         """Log calls without a valid token: one line for many, so that they do not push others out."""
         self._refused += 1
         if time.monotonic() - self._said >= timing.SAME_LINE_S:
-            say(f"refused {self._refused} calls without a valid token, the last from {address}")
+            say(f"refused, for want of a valid token: {self._refused} calls, the last from {address}")
             self._said, self._refused = time.monotonic(), 0
 
     async def _serve(self, caller: str, scope: Scope, receive: Receive) -> Response:
@@ -212,13 +209,13 @@ class SubmitPort:
     async def _nodes(self, caller: str, receive: Receive, size: int) -> Response:
         read_request("ListNodes", await read_body(receive, size))
         try:
-            got = await self._superlink.post(path_of("ListNodes"), content=b"")
+            got = await self._superlink.post(CONTROL.http_path("ListNodes"), content=b"")
             got.raise_for_status()
         except httpx.HTTPError as err:
             raise AnswerError(
                 503, f"the SuperLink does not answer: {type(err).__name__}. Try again"
             ) from None
-        nodes = read_answer("ListNodes", got.content)
+        nodes = CONTROL.answer_type("ListNodes").FromString(got.content)
         for node in nodes.nodes_info:
             node.owner_name = node.name  # what `flwr supernode list` shows; all are of one account
         return Response(nodes.SerializeToString(), media_type=TYPE)
@@ -249,7 +246,8 @@ class SubmitPort:
                 text = f"job {now.name} is {now.state}" + (f": {now.reason}" if now.reason else "")
                 if text != said and (now.ended or not now.runs):
                     said = text
-                    yield framed(answer_of("StreamLogs", log_output=f"{text}\n", latest_timestamp=after))
+                    line = CONTROL.answer("StreamLogs", log_output=f"{text}\n", latest_timestamp=after)
+                    yield framed(line.SerializeToString())
                 if now.ended and shown == len(now.runs):
                     return
                 await asyncio.sleep(timing.FOLLOW_S)
@@ -259,18 +257,18 @@ class SubmitPort:
     async def _log(self, run: int, after: float) -> AsyncIterator[Any]:
         """Yield the log of one of Flower's runs until it has ended; wait for a SuperLink that restarts."""
         while True:
-            content = request_of("StreamLogs", run_id=run, after_timestamp=after).SerializeToString()
+            content = CONTROL.request("StreamLogs", run_id=run, after_timestamp=after).SerializeToString()
             frames = Frames()
             try:
                 async with self._superlink.stream(
-                    "POST", path_of("StreamLogs"), content=content, headers={"accept": STREAM}
+                    "POST", CONTROL.http_path("StreamLogs"), content=content, headers={"accept": STREAM}
                 ) as got:
                     if got.is_client_error:
                         return  # it does not know the run
                     got.raise_for_status()
                     async for chunk in got.aiter_bytes():
                         for frame in frames.read(chunk):
-                            answer = read_answer("StreamLogs", frame)
+                            answer = CONTROL.answer_type("StreamLogs").FromString(frame)
                             after = max(after, answer.latest_timestamp)
                             yield answer
                 return
@@ -324,7 +322,7 @@ class SubmitPort:
 
 
 def _answer(name: str, **fields: Any) -> Response:
-    return Response(answer_of(name, **fields), media_type=TYPE)
+    return Response(CONTROL.answer(name, **fields).SerializeToString(), media_type=TYPE)
 
 
 def _federation(submitter: str, name: str) -> str:

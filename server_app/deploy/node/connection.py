@@ -1,6 +1,6 @@
 """How a node reaches its SuperLink: by which transport, how fast, and through which proxy."""
 
-from server_app.deploy.flower.fleet_client import FleetClient
+from server_app.deploy.calls.fleet_client import FleetClient
 from server_app.deploy.host.app_integrity import own_app
 from server_app.deploy.host.host import place_of
 from server_app.deploy.host.processes import say

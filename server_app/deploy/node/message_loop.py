@@ -14,21 +14,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.deploy.flower.fleet_client import (
+from server_app.deploy.calls.fleet_client import (
     FleetClient,
-    Message,
     NotLetInError,
-    ObjectTree,
     RefusedMessageError,
-    error_reply,
     read_reply,
 )
+from server_app.deploy.flower.error_reply import error_reply
 from server_app.deploy.flower.portable_run import keys_of_run, wants_fixed_kernels
 from server_app.deploy.host.policy import Site, trains
 from server_app.deploy.host.processes import say
 from server_app.deploy.host.resource_limits import MEMORY
 from server_app.deploy.host.tasks import TaskFailedError, Tasks
 from task import timing
+from task.flower.services import Protobuf
 from task.storage.files import write_json
 from task.wire.registration import REGISTER
 
@@ -162,7 +161,7 @@ class MessageLoop:
                 pause_s = SHARE * (now - silent_since)
                 self._over.wait(min(max(pause_s, timing.PULL_FIRST_S), timing.PULL_LATER_S))
 
-    def _answer(self, message: Message, tree: ObjectTree) -> None:
+    def _answer(self, message: Protobuf, tree: Protobuf) -> None:
         """Serve a message and send the result; an answer that is no longer needed is dropped."""
         about = message.metadata
         try:
@@ -174,7 +173,7 @@ class MessageLoop:
         except RefusedMessageError as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
 
-    def _order(self, message: Message, tree: ObjectTree) -> list[bytes]:
+    def _order(self, message: Protobuf, tree: Protobuf) -> list[bytes]:
         about = message.metadata
         run = self._run(about.run_id)
         objects = self.client.objects(about.run_id, tree)
@@ -209,7 +208,7 @@ class MessageLoop:
         self._runs.move_to_end(run)
         return self._runs[run]
 
-    def _note_memory(self, answer: Message, message_type: str) -> None:
+    def _note_memory(self, answer: Protobuf, message_type: str) -> None:
         """Say that a message needed more memory than the node may use; a node that cannot register ends."""
         if (at := answer.error.reason.find(MEMORY)) >= 0:
             why = answer.error.reason[at:]
@@ -225,8 +224,8 @@ class MessageLoop:
             self._kept.popitem(last=False)
 
     def _serve_one(
-        self, message: Message, order: list[bytes]
-    ) -> tuple[Message, Mapping[str, bytes], ObjectTree]:
+        self, message: Protobuf, order: list[bytes]
+    ) -> tuple[Protobuf, Mapping[str, bytes], Protobuf]:
         """Return head, objects and tree of the answer to a message; it has one however its task ends."""
         about = message.metadata
         self._serving = about.run_id
@@ -236,7 +235,6 @@ class MessageLoop:
             head, tree = read_reply(answer.head, answer.tree, answer.objects, message)
         except (TaskFailedError, ValueError) as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
-            head, objects = error_reply(message, str(err))
-            return head, objects, ObjectTree(object_id=head.metadata.message_id)
+            return error_reply(message, str(err))
         self._keep(self._runs[about.run_id].series, answer.state)
         return head, answer.objects, tree

@@ -113,7 +113,7 @@ def node_config(
         "min-examples": policy.min_examples, "min-steps": policy.min_steps, "run-paths": policy.run_paths,
         "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
         "keep-models": str(models) if policy.keep_models and models else "",
-        "names": policy.names,
+        "names": policy.names, "own-model": policy.own_model,
         MAX_EPSILON: policy.max_epsilon, DELTA: policy.delta if policy.max_epsilon else 0,
         ckks.REQUIRED: policy.he, ckks.NODE_KEY: str(key) if key else "",
     }  # fmt: skip

@@ -1,6 +1,5 @@
 """The Fleet API's calls over gRPC, or over HTTP as Flower 1.40 and later have them: the same protobufs."""
 
-import re
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -8,13 +7,11 @@ from typing import Any, Protocol
 
 import grpc
 import httpx
-from flwr.proto.fleet_pb2 import DESCRIPTOR
 from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
 
 from task import timing
+from task.flower.services import FLEET
 
-FLEET = DESCRIPTOR.services_by_name["Fleet"]
 LARGEST = 2**31 - 1  # bytes of a frame
 TYPE = "application/protobuf"
 S = grpc.StatusCode
@@ -33,16 +30,6 @@ OPTIONS: list[tuple[str, Any]] = [
 NAME = "grpc.ssl_target_name_override"
 
 Headers = Mapping[str, str | bytes]
-
-
-def in_grpc(name: str) -> str:
-    """Return the path of a call, ``PullMessages``, over gRPC."""
-    return f"/{FLEET.full_name}/{name}"
-
-
-def in_http(name: str) -> str:
-    """Return its path over HTTP, ``/v1/fleet/pull-messages``."""
-    return "/v1/fleet/" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 class CallError(Exception):
@@ -87,12 +74,12 @@ class GrpcTransport:
         credentials = grpc.ssl_channel_credentials(authority)
         self._channel = grpc.secure_channel(address, credentials, options=options)
         self._calls = {
-            method.name: self._channel.unary_unary(
-                in_grpc(method.name),
-                GetMessageClass(method.input_type).SerializeToString,
-                GetMessageClass(method.output_type).FromString,
+            name: self._channel.unary_unary(
+                FLEET.grpc_path(name),
+                FLEET.request_type(name).SerializeToString,
+                FLEET.answer_type(name).FromString,
             )
-            for method in FLEET.methods
+            for name in FLEET.calls
         }
 
     def call(self, name: str, request: Any, headers: Headers, timeout_s: float | None) -> Any:
@@ -123,10 +110,10 @@ class HttpTransport:
             key.removesuffix("-bin"): b64encode(value).decode("ascii") if isinstance(value, bytes) else value
             for key, value in headers.items()
         }
-        answer = GetMessageClass(FLEET.methods_by_name[name].output_type)()
+        answer = FLEET.answer(name)
         try:
             got = self._client.post(
-                in_http(name),
+                FLEET.http_path(name),
                 content=request.SerializeToString(),
                 headers=given | {"content-type": TYPE, "accept": TYPE},
                 timeout=timeout_s,

@@ -4,7 +4,8 @@ A header, a tolerance or how a number is stored is the same on both ends of a co
 version, so that the code needs no name of Flower for it.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
+from task.flower.services import Protobuf
 
 # Headers of a call of the Fleet API: gRPC's names; those with bytes end with "-bin".
 PUBLIC_KEY_HEADER = "flwr-public-key-bin"
@@ -25,7 +28,33 @@ HEARTBEAT_PATIENCE = 2  # intervals without a heartbeat after which a node count
 PUSH_SESSION_S = 180  # for which an upload may stand still
 SUPERLINK_NODE_ID = 1  # the sender of all orders
 
+NODE_ONLINE, NODE_UNREGISTERED = "online", "unregistered"  # states of a node
+TASK_FAILED = "failed"  # how a task ended
+# Keys of the tokens in Flower's credentials, with the address of the server that takes the token.
+ACCESS_TOKEN_KEY = "flower.account-auth.%s.oidc-access-token"  # the name of a key
+REFRESH_TOKEN_KEY = "flower.account-auth.%s.oidc-refresh-token"  # the name of a key
+LOGIN_KIND_KEY = "flower.account-auth.%s.authn-type"
+
 V = TypeVar("V", str, bytes)
+
+
+def objects_of(tree: Protobuf) -> Iterator[Protobuf]:
+    """Yield the nodes of a tree of objects, each after those below it."""
+    waiting, found = [tree], []
+    while waiting:
+        found.append(node := waiting.pop())
+        waiting.extend(node.children)
+    return reversed(found)
+
+
+def object_ids(tree: Protobuf) -> list[str]:
+    """Return the ids of a message and of all its parts, each once and after those of its own parts."""
+    return list(dict.fromkeys(node.object_id for node in objects_of(tree)))
+
+
+def object_id(content: bytes) -> str:
+    """Return the id of an object: that of its content."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def header(metadata: Sequence[tuple[str, str | bytes]] | None, name: str, kind: type[V]) -> V | None:
@@ -61,6 +90,21 @@ def is_signed(key: EllipticCurvePublicKey, message: bytes, signature: bytes) -> 
     except InvalidSignature:
         return False
     return True
+
+
+def read_keys(fields: Mapping[str, Protobuf]) -> dict[str, bool | int | float | str]:
+    """Return the run-config keys that a protobuf has.
+
+    Raises:
+        ValueError: The value of one is of another kind than those of run-config keys.
+    """
+    keys = {}
+    for key, value in fields.items():
+        kind = value.WhichOneof("scalar")
+        if kind not in ("bool", "sint64", "double", "string"):
+            raise ValueError(f'run-config key "{key}": expected a bool, number or text; got {kind}')
+        keys[key] = getattr(value, kind)
+    return keys
 
 
 def signed(number: int) -> int:

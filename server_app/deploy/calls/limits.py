@@ -33,7 +33,7 @@ from typing import Any
 import grpc
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from server_app.deploy.flower.protocol import (
+from server_app.deploy.calls.protocol import (
     PUBLIC_KEY_HEADER,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,

@@ -8,53 +8,34 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import flwr.app
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
-from flwr.app import Error
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.message_pb2 import Message as Message
-from flwr.proto.message_pb2 import ObjectTree as ObjectTree
-from flwr.proto.node_pb2 import Node
-from flwr.proto.run_pb2 import GetRunRequest, Run
 from google.protobuf.message import DecodeError
 
-from server_app.deploy.flower.fleet_transport import TRANSPORTS, CallError, S, Transport
-from server_app.deploy.flower.protocol import (
+from server_app.deploy.calls.fleet_transport import TRANSPORTS, CallError, S, Transport
+from server_app.deploy.calls.protocol import (
     PUBLIC_KEY_HEADER,
     SIGNATURE_HEADER,
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
+    object_ids,
     write_public_key,
 )
 from server_app.deploy.host.host import APP_HEADER, HOLD_HEADER, PLACE_HEADER
 from task import timing
 from task.errors import ConfigError
-from task.flower.parts import PARTS_HEADER, batches, pack, unpack
+from task.flower.services import FLEET, Protobuf
+from task.wire.parts import PARTS_HEADER, batches, pack, unpack
 
 WRONG_TIME = "Invalid timestamp"  # how a SuperLink refuses a time that a node signed
 BEAT = "SendNodeHeartbeat"
@@ -107,7 +88,7 @@ class FleetClient:
         self._dial = partial(TRANSPORTS[transport], address, authority.read_bytes(), name)
         self._key = _read_key(key)
         self._public = write_public_key(self._key.public_key())
-        self._node = Node()
+        self._node = {"node_id": 0}
         self._lock = threading.Lock()
         self._stamped = datetime.datetime.min.replace(tzinfo=datetime.UTC)
         self._has_parts = False  # whether the SuperLink takes and gives several objects in one call
@@ -126,9 +107,9 @@ class FleetClient:
     def close(self) -> None:
         """Deactivate this node at the SuperLink, and end all calls."""
         self._closed.set()
-        if self._node.node_id:
+        if self._node["node_id"]:
             try:
-                request = DeactivateNodeRequest(node_id=self._node.node_id)
+                request = FLEET.request("DeactivateNode", node_id=self._node["node_id"])
                 self._transport.call("DeactivateNode", request, self._signed(), timing.RECONNECT_S)
             except CallError:
                 pass  # it is unavailable, and will notice that this node is silent
@@ -141,12 +122,15 @@ class FleetClient:
         Raises:
             NotLetInError: It is refused.
         """
-        request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=timing.BEAT_INTERVAL_S)
+        interval, key = timing.BEAT_INTERVAL_S, self._public
         try:
-            self._node = Node(node_id=self._call("ActivateNode", request, self._app).node_id)
+            answer = self._call(
+                "ActivateNode", headers=self._app, public_key=key, heartbeat_interval=interval
+            )
+            self._node = {"node_id": answer.node_id}
         except RefusedMessageError as err:
             raise NotLetInError(str(err), held=S.FAILED_PRECONDITION.name in str(err)) from err
-        return self._node.node_id
+        return self._node["node_id"]
 
     def beat(self) -> None:
         """Send a heartbeat.
@@ -157,11 +141,13 @@ class FleetClient:
         Raises:
             NotLetInError: The SuperLink no longer knows this node.
         """
-        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=timing.BEAT_INTERVAL_S)
-        if not self._call(BEAT, request, timeout_s=timing.BEAT_ANSWER_S).success:
+        node, interval = self._node, timing.BEAT_INTERVAL_S
+        if not self._call(
+            BEAT, timeout_s=timing.BEAT_ANSWER_S, node=node, heartbeat_interval=interval
+        ).success:
             raise NotLetInError("the SuperLink no longer knows this node")
 
-    def pull(self) -> tuple[Message, ObjectTree] | None:
+    def pull(self) -> tuple[Protobuf, Protobuf] | None:
         """Return a message without its content; None if there is none, at once or after a long poll.
 
         At a Bouquet link this is a long poll of at most `timing.HOLD_S`.
@@ -170,17 +156,14 @@ class FleetClient:
             NotLetInError: See `beat`.
         """
         hold = {HOLD_HEADER: f"{timing.HOLD_S:g}"}
-        request = PullMessagesRequest(node=self._node)
-        answer = self._call("PullMessages", request, hold, timeout_s=timing.HELD_ANSWER_S)
+        answer = self._call("PullMessages", headers=hold, timeout_s=timing.HELD_ANSWER_S, node=self._node)
         if not answer.messages_list:
             return None
         return answer.messages_list[0], answer.message_object_trees[0]
 
-    def run(self, run: int, timeout_s: float | None = None) -> Run:
+    def run(self, run: int, timeout_s: float | None = None) -> Protobuf:
         """Return the description of a run."""
-        request = GetRunRequest(node=self._node, run_id=run)
-        found: Run = self._call("GetRun", request, timeout_s=timeout_s).run
-        return found
+        return self._call("GetRun", timeout_s=timeout_s, node=self._node, run_id=run).run
 
     def has_ended(self, run: int) -> bool:
         """Return whether a run has ended, so that its messages need no answer.
@@ -193,18 +176,19 @@ class FleetClient:
             return S.PERMISSION_DENIED.name in str(err)
         return False
 
-    def bundle(self, run: Run) -> bytes:
+    def bundle(self, run: Protobuf) -> bytes:
         """Return the app of a run as protobuf `Fab`, or only the part that a node with its own app needs."""
-        request = GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run.run_id)
-        return bytes(self._call("GetFab", request, self._app).fab.SerializeToString())
+        which = {"hash_str": run.fab_hash, "run_id": run.run_id}
+        answer = self._call("GetFab", headers=self._app, node=self._node, **which)
+        return bytes(answer.fab.SerializeToString())
 
-    def objects(self, run: int, tree: ObjectTree) -> list[tuple[str, bytes]]:
+    def objects(self, run: int, tree: Protobuf) -> list[tuple[str, bytes]]:
         """Return the content of a message: ids and contents.
 
         Raises:
             RefusedMessageError: One is not there.
         """
-        names = list(dict.fromkeys(_names(tree)))
+        names = object_ids(tree)
         first = self._object(run, tree.object_id, {PARTS_HEADER: "1"})
         found = unpack(first)
         self._has_parts = found is not None
@@ -213,11 +197,10 @@ class FleetClient:
         found |= zip(left, self._each(lambda name: self._object(run, name), left), strict=True)
         return [(name, found[name]) for name in names]
 
-    def _object(self, run: int, name: str, more: Mapping[str, str] | None = None) -> bytes:
-        request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+    def _object(self, run: int, name: str, headers: Mapping[str, str] | None = None) -> bytes:
         until = time.monotonic() + timing.PARTS_S
         while True:
-            answer = self._call("PullObject", request, more)
+            answer = self._call("PullObject", headers=headers, node=self._node, run_id=run, object_id=name)
             if answer.object_found and answer.object_available:
                 return bytes(answer.object_content)
             if not answer.object_found or time.monotonic() > until:
@@ -228,36 +211,32 @@ class FleetClient:
         """Confirm that a message has arrived completely; a Bouquet link keeps it until it is answered."""
         if self._has_parts:
             return
-        request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=name)
-        self._call("ConfirmMessageReceived", request)
+        self._call("ConfirmMessageReceived", node=self._node, run_id=run, message_object_id=name)
 
-    def push(self, head: Message, tree: ObjectTree, contents: Callable[[str], bytes], took_s: float) -> None:
+    def push(self, head: Protobuf, tree: Protobuf, contents: Callable[[str], bytes], took_s: float) -> None:
         """Send a reply, with the seconds that the app took.
 
         Raises:
             RefusedMessageError: The SuperLink does not want it.
         """
         answer = self._call(
-            "PushMessages",
-            PushMessagesRequest(
-                node=self._node, messages_list=[head], message_object_trees=[tree],
-                clientapp_runtime_list=[took_s],
-            ),
+            "PushMessages", node=self._node, messages_list=[head], message_object_trees=[tree],
+            clientapp_runtime_list=[took_s],
         )  # fmt: skip
 
         def send(batch: list[tuple[str, bytes]]) -> None:
-            (name, content), more = batch[0], {}
+            (name, content), headers = batch[0], {}
             if len(batch) > 1:
-                content, more = pack(batch), {PARTS_HEADER: "1"}
-            part = PushObjectRequest(
-                node=self._node, run_id=head.metadata.run_id, object_id=name,
+                content, headers = pack(batch), {PARTS_HEADER: "1"}
+            stored = self._call(
+                "PushObject", headers=headers, node=self._node, run_id=head.metadata.run_id, object_id=name,
                 object_content=content, session_id=answer.session_id,
-            )  # fmt: skip
-            if not self._call("PushObject", part, more).stored:
+            ).stored  # fmt: skip
+            if not stored:
                 raise RefusedMessageError("the SuperLink did not store a part of the reply")
 
         wanted = set(answer.objects_to_push)
-        parts = ((name, contents(name)) for name in dict.fromkeys(_names(tree)) if name in wanted)
+        parts = ((name, contents(name)) for name in object_ids(tree) if name in wanted)
         self._each(send, list(batches(parts)) if self._has_parts else [[part] for part in parts])
 
     def _each(self, call: Callable[[K], T], items: list[K]) -> list[T]:
@@ -283,16 +262,23 @@ class FleetClient:
         }  # fmt: skip
 
     def _call(
-        self, name: str, request: Any, more: Mapping[str, str] | None = None, timeout_s: float | None = None
-    ) -> Any:
-        """Call the SuperLink; retry while it is unavailable."""
+        self,
+        name: str,
+        /,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> Protobuf:
+        """Call the SuperLink with these fields of the request; retry while it is unavailable."""
+        request = FLEET.request(name, **fields)
         tries, pause_s = 0, float(timing.RETRY_FIRST_S)
         while True:
             transport = (self._beats if name == BEAT and self._large else None) or self._transport
             if timeout_s is None:
                 self._large.append(name)
             try:
-                answer = transport.call(name, request, self._signed(**(more or {})), timeout_s)
+                answer = transport.call(name, request, self._signed(**(headers or {})), timeout_s)
             except CallError as err:
                 if self._closed.is_set():
                     raise RefusedMessageError("this node ends") from err
@@ -346,16 +332,9 @@ def _reason(details: str) -> str:
     )
 
 
-def error_reply(order: Message, why: str) -> tuple[Message, dict[str, bytes]]:
-    """Return head and single object of an answer that reports an error."""
-    reply = flwr.app.Message(Error(ErrorCode.CLIENT_APP_CRASHED, why), reply_to=message_from_proto(order))
-    reply.metadata.__dict__["_message_id"] = reply.object_id
-    return message_to_proto(reply), {reply.object_id: reply.deflate()}
-
-
 def read_reply(
-    head: bytes, tree: bytes, objects: Collection[str], order: Message
-) -> tuple[Message, ObjectTree]:
+    head: bytes, tree: bytes, objects: Collection[str], order: Protobuf
+) -> tuple[Protobuf, Protobuf]:
     """Return head and tree of a reply, as the process of a task wrote them.
 
     Raises:
@@ -363,8 +342,9 @@ def read_reply(
     """
     what = "the ClientApp's process wrote something that is not a reply"
     try:
-        (reply := Message()).ParseFromString(head)
-        (parts := ObjectTree()).ParseFromString(tree)
+        read = FLEET.request("PushMessages")
+        (reply := read.messages_list.add()).ParseFromString(head)
+        (parts := read.message_object_trees.add()).ParseFromString(tree)
     except DecodeError as err:
         raise ValueError(f"{what}: {err}") from None
     asked, given = order.metadata, reply.metadata
@@ -372,20 +352,9 @@ def read_reply(
     got = (given.run_id, given.src_node_id, given.dst_node_id, given.reply_to_message_id, given.message_id)
     if got != expected:
         raise ValueError(f"{what}: expected run, from, to, message and object {expected}; got {got}")
-    if missing := set(_names(parts)).difference(objects):
+    if missing := set(object_ids(parts)).difference(objects):
         raise ValueError(f"{what}: {len(missing)} parts of it are missing")
     return reply, parts
-
-
-def _names(tree: ObjectTree) -> Iterable[str]:
-    """Yield the ids of a tree's objects, children first."""
-    waiting = [tree]
-    found = []
-    while waiting:
-        node = waiting.pop()
-        found.append(node.object_id)
-        waiting.extend(node.children)
-    return reversed(found)
 
 
 def _read_key(path: Path) -> EllipticCurvePrivateKey:

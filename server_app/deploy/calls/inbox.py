@@ -9,18 +9,15 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from flwr.app import Metadata
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
-from server_app.deploy.flower.records import object_ids
-from server_app.deploy.flower.replacing import replace
+from server_app.deploy.calls.protocol import object_ids
 from task import timing
+from task.flower.services import Protobuf
 
 HELD_CALLS = 500  # at a time, of the thousand threads of Flower's gRPC server
 UNKNOWN = ""  # instead of a message's id: one that was in transit when this process began
@@ -136,14 +133,14 @@ class Inbox:
             if self._whole <= before:
                 self._coming[UNKNOWN] = time.monotonic()
 
-    def looked(self, before: frozenset[str], found: PullMessagesResponse) -> None:
+    def looked(self, before: frozenset[str], found: Protobuf) -> None:
         """Note what a poll found; `before` is what `whole` returned before it."""
         with self._change:
             self._looked_at = time.monotonic()
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 order = message.metadata.message_id
                 self._whole.discard(order)
-                self._out[order] = object_ids(tree)
+                self._out[order] = frozenset(object_ids(tree))
             if not found.messages_list:
                 self._whole -= before
                 self._out.clear()
@@ -190,24 +187,14 @@ class Question:
 
 
 class Arrivals:
-    """Watches a SuperLink's state for what arrives.
+    """What has arrived at a SuperLink, for those who wait for it."""
 
-    Args:
-        state: Its methods that store messages and end nodes also report here.
-    """
-
-    def __init__(self, state: SqlLinkState) -> None:
+    def __init__(self) -> None:
         self._inboxes: dict[int, Inbox] = {}
         self._uploads: dict[str, _Upload] = {}  # by session
         self._questions: set[Question] = set()
         self._lock = threading.Lock()
         self._free = HELD_CALLS
-        replace(
-            state,
-            store_message_and_object_tree=self._store(state.store_message_and_object_tree),
-            delete_node=self._delete(state.delete_node),
-            deactivate_node=self._deactivate(state.deactivate_node),
-        )
 
     def inbox(self, node: int) -> Inbox:
         """Return what is known of the messages to a node."""
@@ -280,20 +267,14 @@ class Arrivals:
             for session in [session for session, upload in self._uploads.items() if upload.heard < old]:
                 del self._uploads[session]
 
-    def _store(self, theirs: Callable[..., tuple[bool, list[str]]]) -> Callable[..., tuple[bool, list[str]]]:
-        def store(message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
-            stored, missing = theirs(message, object_tree, session_id)
-            if stored:
-                data = message.metadata
-                if missing:
-                    with self._lock:
-                        upload = self._uploads.setdefault(session_id, _Upload())
-                        upload.missing[data.message_id] = set(missing)
-                        upload.metadata[data.message_id] = data
-                self._note(data, whole=not missing)
-            return stored, missing
-
-        return store
+    def stored(self, data: Metadata, missing: list[str], session_id: str) -> None:
+        """Note a message that was stored in a session, with the objects of it that are missing."""
+        if missing:
+            with self._lock:
+                upload = self._uploads.setdefault(session_id, _Upload())
+                upload.missing[data.message_id] = set(missing)
+                upload.metadata[data.message_id] = data
+        self._note(data, whole=not missing)
 
     def took(self, session: str, object_ids: Iterable[str]) -> None:
         """Note objects that were stored in a session."""
@@ -324,18 +305,3 @@ class Arrivals:
             self.inbox(data.dst_node_id).stored(data.message_id, whole=whole)
         elif whole:
             self.answered(data.reply_to_message_id, data.src_node_id)
-
-    def _delete(self, theirs: Callable[..., None]) -> Callable[..., None]:
-        def delete_node(owner_aid: str, node_id: int) -> None:
-            theirs(owner_aid, node_id)
-            self.inbox(node_id).close()  # for good: ids are not used again
-
-        return delete_node
-
-    def _deactivate(self, theirs: Callable[..., bool]) -> Callable[..., bool]:
-        def deactivate_node(node_id: int) -> bool:
-            done = theirs(node_id)
-            self.inbox(node_id).enter()
-            return done
-
-        return deactivate_node

@@ -1,4 +1,4 @@
-"""The link's Fleet API over HTTP: ``python -m server_app.deploy.flower.fleet_relay KIT``.
+"""The link's Fleet API over HTTP: ``python -m server_app.deploy.calls.fleet_relay KIT``.
 
 Stock SuperNodes speak HTTP only from Flower 1.40 on. This process makes each of their calls one of the link's
 gRPC Fleet API, with the key, the time stamp and the signature of the node: so all checks, limits and long
@@ -32,9 +32,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from server_app.deploy.flower.fleet_transport import FLEET, NAME, OPTIONS, STATUSES, TYPE, S, in_grpc, in_http
-from server_app.deploy.flower.limits import CONCURRENT, FRAME_BYTES, SMALL_BYTES
-from server_app.deploy.flower.protocol import (
+from server_app.deploy.calls.fleet_transport import NAME, OPTIONS, STATUSES, TYPE, S
+from server_app.deploy.calls.limits import CONCURRENT, FRAME_BYTES, SMALL_BYTES
+from server_app.deploy.calls.protocol import (
     PUBLIC_KEY_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
@@ -45,6 +45,7 @@ from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.kits.kit import LinkKit, read_link_kit
 from server_app.deploy.kits.parsing import read_address
 from task import timing
+from task.flower.services import FLEET
 from task.text import plain
 
 HEADER_BYTES = 16 * 1024
@@ -120,7 +121,7 @@ class Relay:
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._calls = {in_http(one.name): channel.unary_unary(in_grpc(one.name)) for one in FLEET.methods}
+        self._calls = {FLEET.http_path(n): channel.unary_unary(FLEET.grpc_path(n)) for n in FLEET.calls}
         self._accepted: set[object] = set()  # keys
         self._large: Counter[object] = Counter()  # bodies that are here, by key
         self.serving: set[Address] = set()  # connections on which a call is being served

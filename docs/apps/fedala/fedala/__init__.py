@@ -1,0 +1,1 @@
+"""FedALA with Bouquet's FedAvg."""

@@ -1,0 +1,1 @@
+"""FedProx with Bouquet's strategy."""

@@ -1,0 +1,1 @@
+"""Robust aggregation with Bouquet's strategies."""
