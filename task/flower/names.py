@@ -19,6 +19,7 @@ from textwrap import dedent
 from typing import Any
 
 NEWEST_TESTED = (1, 42)  # version of Flower; `make compat` tests every one from the oldest on
+INSTALL = 'pip install "flwr[simulation]=={}.{}.*"'.format(*NEWEST_TESTED)
 MISSING = object()
 
 
@@ -87,7 +88,15 @@ def untested(flower: str = "") -> str:
         return ""
     return (
         f"Flower {flower} is newer than {newest}, the newest version that was tested with this app. "
-        f'If something fails, install that: pip install "flwr[simulation]=={newest}.*"'
+        f"If something fails, install that: {INSTALL}"
+    )
+
+
+def cannot_serve(why: str) -> str:
+    """Return the error of a link on a version of Flower that cannot be limited or checked."""
+    return (
+        f"Flower {version('flwr')} cannot serve a federation with limits and checks: {why}. Install the "
+        f"newest version that was tested: {INSTALL}"
     )
 
 

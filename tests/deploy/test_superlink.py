@@ -45,6 +45,10 @@ def test_what_a_superlink_cannot_start_with_ends_the_link_and_is_said() -> None:
     log = "Traceback\nalembic.util.CommandError: x\n\ntask.errors.ConfigError: expected an older database\n"
     with pytest.raises(ConfigError, match=r"^the SuperLink cannot start: expected an older database$"):
         why_it_ended(1, log)
+    gone = "ModuleNotFoundError: No module named 'flwr.server.superlink.fleet'"
+    newest = r'No module named .*\. Install .*: pip install "flwr\[simulation\]==1\.\d+\.\*"$'
+    with pytest.raises(ConfigError, match=newest):
+        why_it_ended(1, f"Traceback\n{gone}\n")
     assert why_it_ended(1, "Traceback ...\nOSError: full\n") == "ended with exit code 1"
     assert why_it_ended(-9, log) == "was killed by SIGKILL"
 

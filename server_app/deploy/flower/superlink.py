@@ -178,11 +178,7 @@ def patch(limits: Limits, code: str = "") -> None:
         ConfigError: This version of Flower cannot be limited or checked.
     """
     if changed := changes(*GUARDS):
-        newest = ".".join(map(str, flower.NEWEST_TESTED))
-        raise ConfigError(
-            f"this version of flwr cannot serve a federation: {' '.join(changed)} "
-            f"Install a version that was tested: pip install 'flwr[simulation]=={newest}.*'"
-        )
+        raise ConfigError(flower.cannot_serve(" ".join(changed).rstrip(".")))
     assembled: list[Assembly] = []  # one, once the SuperLink has started
 
     class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]

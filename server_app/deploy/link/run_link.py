@@ -7,6 +7,7 @@ both is written to ``state/status.json`` every `timing.STATUS_S`.
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -35,6 +36,7 @@ from server_app.deploy.link.status import Seen, flower_lines, node_apps, write_s
 from server_app.run.confined import KIT
 from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
+from task.flower.names import cannot_serve
 from task.storage.files import make_folder
 
 SUPERLINK, WARM, FLEET_HTTP, SUBMIT = "superlink", "warm", "fleet-http", "submit"
@@ -252,6 +254,8 @@ def why_it_ended(code: int, log: str) -> str:
     last = log.strip().rpartition("\n")[2]
     if code > 0 and (text := last.removeprefix(f"{ConfigError.__module__}.{ConfigError.__name__}: ")) != last:
         raise ConfigError(f"the SuperLink cannot start: {text}")
+    if code > 0 and re.match(r"(ModuleNotFound|Import)Error: .*\bflwr\b", last):
+        raise ConfigError(f"the SuperLink cannot start: {cannot_serve(last)}")
     return how_it_ended(code)
 
 
