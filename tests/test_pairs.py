@@ -223,7 +223,8 @@ REFUSED["models.levels"] |= {
 }
 for key in (
     "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
-    "dp.noise", "dp.unit", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients",
+    "cross-evaluation", "dp.noise", "dp.unit", "drift.kind", "enough-replies", "gradient-dissimilarity", "he",
+    "heldout-clients",
     "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
     "target-accuracy", "transcript", *PARTS,
 ):  # fmt: skip

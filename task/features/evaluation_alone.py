@@ -13,8 +13,9 @@ from task.features.settings import DP_CENTRAL, DP_LOCAL, PARTS
 _ALONE = Setting("num-server-rounds", lambda c: c.server.num_server_rounds == 0)
 _ROUNDS = (
     "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
-    "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients", "max-update-norm",
-    "norms", "plateau-rounds", "selection", "stragglers", "structured.kind", "target-accuracy", "transcript",
+    "cross-evaluation", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients",
+    "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
+    "target-accuracy", "transcript",
 )  # fmt: skip
 
 
