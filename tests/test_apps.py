@@ -110,5 +110,5 @@ def test_an_app_is_small_and_flower_bundles_it(
 def test_flower_runs_the_apps(tmp_path: Path) -> None:
     with local_superlink(tmp_path) as env:
         for path in APPS.values():
-            shown = flwr_run(env, path, "num-server-rounds=2")
+            shown = flwr_run(env, path, "num-server-rounds=2", NODES)
             assert "round 2: " in shown, shown[-4000:]

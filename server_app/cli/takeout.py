@@ -27,8 +27,8 @@ Data = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="A csv or npz file or pictures (a folder, a zip file, one file), labels optional; none = the "
-        "run's test set.",
+        help="A csv or npz file, pictures (a folder, a zip file, one file), labels optional, or a folder of "
+        "save_to_disk; none = the run's test set.",
     ),
 ]
 

@@ -4,8 +4,8 @@ They are scaled as the examples that the model was trained on. csv: columns are 
 the model knows them; else there must be as many as the model reads, perhaps with a label in ``label`` or in
 the last column. ``client`` and ``split`` are no features, and a column ``id`` names the examples. npz:
 ``x``, perhaps ``y``, ``x_test`` and ``y_test``, and ``columns`` and ``classes``, by whose names columns and
-labels are found. Pictures: a folder or zip file, as a data set's or without
-class folders, or one picture.
+labels are found. A Hugging Face data set on disk: its columns and classes are found by name, too. Pictures: a
+folder or zip file, as a data set's or without class folders, or one picture.
 """
 
 import math
@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from task.datasets import Dataset
+from task.datasets.arrow import is_saved
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
 from task.datasets.csv_rows import rows_of
 from task.datasets.description import Description
 from task.datasets.encode import LARGEST, CellError, Encoder, number
 from task.datasets.header import TypedColumn, read_column, typed_columns
+from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
 from task.datasets.layout import channels_first
 from task.datasets.npz_names import class_names, column_names
@@ -61,7 +63,8 @@ def read_examples(path: Path, card: ModelCard) -> Input:
     """
     if not path.exists():
         raise DataError(
-            f"--data: expected a csv, npz or picture file, or a folder of pictures; there is no {path}"
+            "--data: expected a csv, npz or picture file, or a folder of pictures or of save_to_disk; there "
+            f"is no {path}"
         )
     if is_conditional(card.config):
         raise DataError(
@@ -72,8 +75,10 @@ def read_examples(path: Path, card: ModelCard) -> Input:
         raise DataError(f"--data: the model reads text, which no such file has; got {path}")
     if path.suffix.lower() == ".csv":
         return _csv(path, card)
+    if is_saved(path):
+        return _arrays(path, saved_arrays(path), card)
     if path.suffix.lower() == ".npz":
-        return _npz(path, card)
+        return _arrays(path, read_arrays(path, "x"), card)
     return _pictures(path, card)
 
 
@@ -174,8 +179,7 @@ def target_names(card: ModelCard) -> tuple[str, ...]:
     return names if len(names) == card.num_classes else ()
 
 
-def _npz(path: Path, card: ModelCard) -> Input:
-    arrays = read_arrays(path, "x")
+def _arrays(path: Path, arrays: dict[str, npt.NDArray[np.generic]], card: ModelCard) -> Input:
     parts: list[str] = []
     if "x_test" in arrays:
         parts = ["train"] * len(arrays["x"]) + ["test"] * len(arrays["x_test"])

@@ -94,6 +94,9 @@ class DataConfig(Section):
     )
     num_clients: int = knob(10, "population K; 0 = the number of the data set's owners", low=0)
     partition: str = knob("iid", "how examples are split among clients (see `bouquet data --list`)")
+    partition_arguments: str = knob(
+        "", 'arguments of a partition of your own or of flwr-datasets, as TOML: "alpha=0.5, shuffle=false"'
+    )
     dirichlet_alpha: float = knob(
         0.5, "concentration of the Dirichlet partitions; smaller = more skewed", above=0
     )

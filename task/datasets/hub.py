@@ -144,10 +144,35 @@ def _joined(key: str, sets: dict[str, Splits]) -> tuple[Splits, list[str]]:
     return joined, [owner for owner, splits in sets.items() for _ in range(len(splits.get("train", ())))]
 
 
+def saved_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the set of a folder as the arrays that an npz file has.
+
+    Raises:
+        DataError: It cannot be loaded, or it is not clear what its columns are.
+    """
+    return _arrays(local(folder), saved_splits(folder))[0]
+
+
 def _decoded(
     request: Request, key: str, splits: Splits, where: str, owners: Sequence[str] = (), *, paths: bool = False
 ) -> Decoded:
-    """Find the columns of a set and check their values.
+    """Find the columns of a set and check their values; the arguments are those of `_arrays`."""
+    arrays, roles, notes = _arrays(key, splits, owners, paths=paths)
+    made = from_arrays(request, key, arrays)
+    inputs = ", ".join(roles.inputs if len(roles.inputs) < 5 else [*roles.inputs[:3], "..."])
+    return replace(
+        made,
+        columns=(*made.columns[:-1], roles.label) if made.columns else (),
+        description=f"{made.description}; inputs {inputs}; label {roles.label}",
+        source=where,
+        notes=(*notes, *made.notes),
+    )
+
+
+def _arrays(
+    key: str, splits: Splits, owners: Sequence[str] = (), *, paths: bool = False
+) -> tuple[dict[str, npt.NDArray[Any]], _Roles, list[str]]:
+    """Return a set's arrays as of an npz file, the roles of its columns, and notes on what is not read.
 
     `owners` are of its training examples; `paths` says whether its pictures may be files that it names.
     """
@@ -163,43 +188,26 @@ def _decoded(
     used = {"train": splits["train"]} | ({"test": splits[by_part[tests]]} if tests else {})
     columns = splits["train"].features
     roles = _roles(key, columns)
-    for split in used.values():
-        if split.features != columns:
-            raise DataError(f"{key}: expected the same columns in train and test; they differ. {_TODO}")
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, split in used.items():
-        end = "" if name == "train" else "_test"
+        if split.features != columns:
+            raise DataError(f"{key}: expected the same columns in train and test; they differ. {_TODO}")
         if empty := split.data.column(roles.label).null_count:
             raise DataError(f"{key}: expected a label in each example of {name}; {empty} have none")
-        x = (
-            _pictures(key, split, roles.inputs[0], paths)
-            if roles.picture
-            else _numbers(key, split, roles.inputs)
-        )
+        end = "" if name == "train" else "_test"
+        picture = roles.inputs[0] if roles.picture else ""
+        x = _pictures(key, split, picture, paths) if picture else _numbers(key, split, roles.inputs)
         arrays[f"x{end}"] = x[:, None] if x.ndim == 1 else x
         arrays[f"y{end}"] = _numbers(key, split, (roles.label,))
     if owners or "client" in columns:
         arrays["client"] = np.array(list(owners) or [str(name) for name in splits["train"]["client"]])
     if not roles.picture and all(isinstance(columns[n], datasets.Value) for n in roles.inputs):
         arrays["columns"] = np.array(roles.inputs)
-    names = tuple(getattr(columns[roles.label], "names", None) or ())
-    if names and request.num_classes not in (0, len(names)):
-        raise DataError(
-            f'{key}: run-config key "num-classes": expected {len(names)}, the classes of column '
-            f'"{local(roles.label)}", or 0; got {request.num_classes}'
-        )
-    made = from_arrays(replace(request, num_classes=request.num_classes or len(names)), key, arrays)
-    inputs = ", ".join(roles.inputs if len(roles.inputs) < 5 else [*roles.inputs[:3], "..."])
+    if names := getattr(columns[roles.label], "names", None):
+        arrays["classes"] = np.array(names)
     rest = [name for name in columns if name not in (*roles.inputs, roles.label, "client")]
     notes = [note, f"{len(rest)} columns are not read: {listed(rest)}" if rest else ""]
-    return replace(
-        made,
-        classes=names or made.classes,
-        columns=(*made.columns[:-1], roles.label) if made.columns else (),
-        description=f"{made.description}; inputs {inputs}; label {roles.label}",
-        source=where,
-        notes=(*filter(None, notes), *made.notes),
-    )
+    return arrays, roles, list(filter(None, notes))
 
 
 def _folder(name: str) -> Path | None:

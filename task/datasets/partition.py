@@ -215,9 +215,9 @@ def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition
 
 
 def _spec(name: str) -> PartitionSpec:
-    """Return the entry of a partition; one of the user's own code reads no keys of ours."""
+    """Return the entry of a partition; one of the user's own code reads only its arguments."""
     if is_reference(name):
-        return PartitionSpec("your own code", deals.brought)
+        return PartitionSpec("your own code", deals.brought, ("partition_arguments",))
     if name not in PARTITIONS:
         raise ConfigError(choose_from('run-config key "partition"', name, PARTITIONS))
     return PARTITIONS[name]

@@ -7,7 +7,9 @@ a seed (its IID and size partitioners; the latter also gives all that rounding l
 drops the rows that do not fill a shard (its shard partitioner).
 """
 
+import inspect
 import math
+import tomllib
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ from task.references import load_reference, place
 
 Floats = npt.NDArray[np.float64]
 
+LABEL = "label"  # column of the classes in the table that a partitioner of flwr-datasets gets
 BASE = 5  # power-law: examples of a digit that each of its holders gets first
 
 
@@ -208,25 +211,36 @@ def classes_unbalanced(deal: Deal) -> list[Rows]:
 
 
 def _by_library(deal: Deal, kind: str, advice: str, **more: Any) -> list[Rows]:
-    """Run one of flwr-datasets' partitioners over a table in memory: no file, no network."""
-    import datasets
+    """Run one of flwr-datasets' partitioners."""
     from flwr_datasets import partitioner as library
 
-    no_progress_thread()
     clients, seed = deal.config.num_clients, seeds.seed_for(deal.seed, seeds.PARTITION)
-    partitioner = getattr(library, kind)(
-        num_partitions=clients, partition_by="label", shuffle=False, seed=seed, **more
+    made = getattr(library, kind)(
+        num_partitions=clients, partition_by=LABEL, shuffle=False, seed=seed, **more
     )
-    partitioner.dataset = datasets.Dataset.from_dict({"label": deal.classes(), "row": np.arange(deal.size)})
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns at each repeated draw
-            parts = [partitioner.load_partition(k) for k in range(clients)]
+        return _parts_of(deal, made)
     except ValueError as err:
         raise DataError(
             f'partition "{deal.config.partition}" of {deal.size} examples among {clients} clients '
             f"cannot be made: {' '.join(str(err).split())} {advice}"
         ) from err
+
+
+def _parts_of(deal: Deal, partitioner: Any) -> list[Rows]:
+    """Return the rows of each part that a partitioner makes of a table in memory: no file, no network."""
+    import datasets
+
+    no_progress_thread()
+    partitioner.dataset = datasets.Dataset.from_dict({LABEL: deal.classes(), "row": np.arange(deal.size)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns at each repeated draw
+        parts = [partitioner.load_partition(k) for k in range(partitioner.num_partitions)]
+    if any("row" not in part.column_names for part in parts):
+        raise ConfigError(
+            f'run-config key "partition": "{deal.config.partition}": expected a partitioner of examples; '
+            "got one of columns"
+        )
     return [np.asarray(part.with_format("numpy")[:]["row"], dtype=np.int64) for part in parts]
 
 
@@ -312,11 +326,67 @@ def apportion(shares: Floats, total: int) -> Rows:
     return parts
 
 
+_ARGUMENTS = 'run-config key "partition-arguments"'
+
+
+def arguments_in(text: str) -> dict[str, Any]:
+    """Return what the run-config key ``partition-arguments`` says; lists of lists become arrays.
+
+    Raises:
+        ConfigError: It is not TOML, or sets what other keys say.
+    """
+    try:
+        found = tomllib.loads(f"given = {{{text}}}")
+    except tomllib.TOMLDecodeError as err:
+        raise ConfigError(
+            f"{_ARGUMENTS}: expected TOML, \"alpha=0.5, mode='strict'\"; got {text!r}: {err}"
+        ) from None
+    if len(found) > 1:
+        raise ConfigError(f"{_ARGUMENTS}: expected one line of TOML; got {text!r}")
+    given: dict[str, Any] = found["given"]
+    for name, ours in (("num_partitions", "num-clients"), ("seed", "data-seed")):
+        if name in given:
+            raise ConfigError(
+                f'{_ARGUMENTS}: expected no {name}, which the run-config key "{ours}" says; got {text!r}'
+            )
+    nested = {name: np.array(v) for name, v in given.items() if isinstance(v, list) and np.ndim(v[:1]) > 1}
+    return given | nested
+
+
+def _own_parts(deal: Deal, own: Any) -> list[Any]:
+    """Return what a callable deals, or a class of flwr-datasets' partitioners.
+
+    A class gets ``num_partitions``, ``partition_by`` and ``seed`` where its constructor takes them.
+
+    Raises:
+        ConfigError: It does not take the arguments.
+    """
+    from flwr_datasets.partitioner import Partitioner
+
+    given, clients = arguments_in(deal.config.partition_arguments), deal.config.num_clients
+    library = isinstance(own, type) and issubclass(own, Partitioner)
+    known = inspect.signature(own)
+    seed = seeds.seed_for(deal.seed, seeds.PARTITION)
+    ours = {"num_partitions": clients, "partition_by": LABEL, "seed": seed}
+    first = () if library else (np.array(deal.classes()), clients, deal.rng())
+    named = {name: value for name, value in ours.items() if library and name in known.parameters} | given
+    try:
+        known.bind(*first, **named)
+    except TypeError as err:
+        raise ConfigError(
+            f"{_ARGUMENTS}: expected the arguments of {deal.config.partition}{known}; got "
+            f"{deal.config.partition_arguments!r}: {err}"
+        ) from None
+    return list(_parts_of(deal, own(**named)) if library else own(*first, **named))
+
+
 def brought(deal: Deal) -> list[Rows]:
     """Deal by a user's own callable ``(labels, num_clients, rng) -> list of arrays of row numbers``.
 
+    Or by a partitioner of flwr-datasets, or one derived from its base class.
+
     Raises:
-        ConfigError: It is no callable.
+        ConfigError: It is neither.
         DataError: It fails, or its lists are not one for each client, disjoint and of existing rows.
     """
     name, clients = deal.config.partition, deal.config.num_clients
@@ -326,10 +396,7 @@ def brought(deal: Deal) -> list[Rows]:
         raise ConfigError(f"{key}: expected a callable (labels, num_clients, rng); got {type(own).__name__}")
     try:
         # Twice, as each node computes the partition for itself.
-        parts, again = (
-            [np.asarray(part) for part in own(np.array(deal.classes()), clients, deal.rng())]
-            for _ in range(2)
-        )
+        parts, again = ([np.asarray(part) for part in _own_parts(deal, own)] for _ in range(2))
     except ConfigError:
         raise
     except Exception as err:  # whatever the user's code raises

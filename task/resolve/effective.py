@@ -34,6 +34,7 @@ OWNERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 _NO_IMAGES = (*(name for name, spec in DATASETS.items() if spec.text), "breast-cancer", "csv", "synthetic")
 _IMAGES = When("dataset", tuple(sorted(_NO_IMAGES)), but=True)
+_BROUGHT = When("partition", tuple(sorted(PARTITIONS)), but=True)
 
 
 @cache
@@ -44,8 +45,8 @@ def conditions(key: str) -> tuple[When, ...]:
         return ()
     section, dot, _ = key.partition(".")
     whole = knob.section_when or (_owned(f"{section}.") if dot else ())
-    images = (_IMAGES,) if key == "pixels" else ()
-    return (*whole, *_owned(key), *knob.when, *images)
+    of_kinds = {"pixels": (_IMAGES,), "partition-arguments": (_BROUGHT,)}.get(key, ())
+    return (*whole, *_owned(key), *knob.when, *of_kinds)
 
 
 def _owned(key: str) -> tuple[When, ...]:

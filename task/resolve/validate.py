@@ -11,6 +11,7 @@ from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, spec_of
 from task.datasets.partition import PARTITIONS
+from task.datasets.partitioners import arguments_in
 from task.errors import ConfigError, choose_from
 from task.features import check_features
 from task.features.refusals import OWN
@@ -45,6 +46,7 @@ def check_names(config: Config) -> None:
             check_reference(key, got)
         elif got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
+    arguments_in(config.data.partition_arguments)
     if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
         got = config.train.optimizer
         raise ConfigError(choose_from('run-config key "optimizer"', got, (*OPTIMIZERS, OWN)))

@@ -41,6 +41,31 @@ def trained(tmp_path: Path, name: str = "trial", **more: Any) -> Path:
     return run(grid, read_config(keys))
 
 
+def test_a_set_on_disk_is_predicted_by_its_names(tmp_path: Path) -> None:
+    """Columns and classes that another site has in another order, taken by their places."""
+    import datasets
+
+    def save(name: str, columns: str, classes: list[str]) -> Path:
+        rng = np.random.default_rng(0)
+        numbers = {c: rng.normal(size=60).astype(np.float32) for c in "ab"}
+        labels = [classes.index("ill" if a > 0 else "well") for a in numbers["a"]]
+        features = {c: datasets.Value("float32") for c in columns} | {
+            "label": datasets.ClassLabel(names=classes)
+        }
+        made = {c: numbers[c] for c in columns} | {"label": labels}
+        whole = datasets.Dataset.from_dict(made, features=datasets.Features(features))
+        whole.save_to_disk(str(tmp_path / name))
+        return tmp_path / name
+
+    here, there = save("here", "ab", ["well", "ill"]), save("there", "ba", ["ill", "well"])
+    keys = {"dataset": "arrow", "data_path": str(here), "model": "logistic", "num_server_rounds": 9}
+    taken = take(trained(tmp_path, **keys), None)
+    found = [
+        predict(taken, read_examples(path, taken.card)).scores["all"]["accuracy"] for path in (here, there)
+    ]
+    assert found[0] == found[1] > 0.9
+
+
 def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 

@@ -44,8 +44,9 @@ def local_superlink(folder: Path) -> Iterator[dict[str, str]]:
     psutil.wait_procs(left, timeout=10)
 
 
-def flwr_run(env: dict[str, str], app: Path, keys: str) -> str:
-    """Run an app's folder to its end; return what was printed."""
-    line = [str(Path(sys.executable).with_name("flwr")), "run", str(app), "--stream", "-c", keys]
+def flwr_run(env: dict[str, str], app: Path, keys: str, nodes: int = 2) -> str:
+    """Run an app's folder to its end, on virtual SuperNodes; return what was printed."""
+    flwr, federation = Path(sys.executable).with_name("flwr"), f"num-supernodes={nodes}"
+    line = [str(flwr), "run", str(app), "--stream", "-c", keys, "--federation-config", federation]
     done = subprocess.run(line, env=env, cwd=app, capture_output=True, text=True, timeout=300)
     return done.stdout + done.stderr
