@@ -29,7 +29,7 @@ from server_app.deploy.flower.portable_run import read_task, replace_if_portable
 from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.flower.task_calls import TaskCalls
 from server_app.deploy.host.app_integrity import difference, installed
-from server_app.deploy.host.forks import Forks
+from server_app.deploy.host.forks import Forks, freeze
 from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
 from task import portable, timing
 from task.errors import RefusedError
@@ -197,8 +197,7 @@ def main() -> None:
     certificates = Path(args.root_certificates).read_bytes() if args.root_certificates else None
     gc.disable()
     importlib.import_module(APP)
-    gc.collect()
-    gc.freeze()
+    freeze()
     warm = PreforkExecutor(args.runtime, args.tasks, secret, certificates)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     say(f"warm: ready for ServerApps of {args.runtime}")
