@@ -13,8 +13,8 @@ from flwr.common.constant import NOOP_FLWR_AID
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 
+from server_app.deploy.calls.cache import CachedQuery, Traffic
 from server_app.deploy.calls.limits import Limits
-from server_app.deploy.flower.economy import Remembered, Traffic
 from task import timing
 from tests.support.fleet import Served, served
 
@@ -38,13 +38,13 @@ def test_an_answer_holds_for_its_time_and_none_is_no_answer() -> None:
         asked.append(key)
         return len(asked) if key != "nobody" else None
 
-    remembered = Remembered(ask, 1000.0)
+    remembered = CachedQuery(ask, 1000.0)
     assert [remembered("a"), remembered("a"), remembered("b")] == [1, 1, 2]
     assert [remembered("nobody"), remembered("nobody")] == [None, None]
     assert asked == ["a", "b", "nobody", "nobody"]
     remembered.forget()
     assert remembered("a") == 5
-    assert [Remembered(ask, 0.0)("a") for _ in range(2)] == [6, 7]
+    assert [CachedQuery(ask, 0.0)("a") for _ in range(2)] == [6, 7]
 
 
 def test_an_answer_that_was_asked_for_before_it_was_forgotten_is_not_remembered() -> None:
@@ -56,7 +56,7 @@ def test_an_answer_that_was_asked_for_before_it_was_forgotten_is_not_remembered(
         go.wait(10)
         return answers.pop(0)
 
-    remembered = Remembered(ask, 1000.0)
+    remembered = CachedQuery(ask, 1000.0)
     thread = threading.Thread(target=remembered, args=("key",))
     thread.start()
     began.wait(10)
@@ -75,7 +75,7 @@ def test_many_who_ask_at_once_ask_once() -> None:
         return 1
 
     go = threading.Event()
-    remembered = Remembered(ask, 1000.0)
+    remembered = CachedQuery(ask, 1000.0)
     threads = [threading.Thread(target=remembered, args=("key",)) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -5,112 +5,36 @@ up traffic: half of all transactions. Here such an answer is cached briefly, unl
 writer of the database, changes it; traffic is summed in memory and written once a second.
 """
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
+from server_app.deploy.calls.cache import CachedQuery, Traffic
 from server_app.deploy.host.replacing import replace
 from task import timing
 
-logger = logging.getLogger("flwr")
-
 RUNNING = "running"  # as the Control API spells it; a different word would only cost queries
-MOST_ANSWERS = 10_000
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class Remembered(Generic[K, V]):
-    """A query whose answers are cached briefly.
-
-    Args:
-        ask: The question; an answer of None is not remembered.
-        for_s: Seconds for which an answer holds.
-    """
-
-    def __init__(self, ask: Callable[[K], V | None], for_s: float) -> None:
-        self._ask, self._for_s = ask, for_s
-        self._answers: dict[K, tuple[V, float]] = {}
-        self._asking = threading.Lock()
-
-    def __call__(self, key: K) -> V | None:
-        """Return the answer."""
-        if (known := self._known(key)) is not None:
-            return known
-        with self._asking:  # one caller queries, the others wait for it
-            if (known := self._known(key)) is not None:
-                return known
-            answers, asked_at = self._answers, time.monotonic()
-            answer = self._ask(key)
-            if answer is None:
-                answers.pop(key, None)
-            else:
-                if len(answers) >= MOST_ANSWERS:
-                    answers.clear()
-                answers[key] = answer, asked_at + self._for_s  # `forget` may have replaced it by now
-            return answer
-
-    def _known(self, key: K) -> V | None:
-        found = self._answers.get(key)
-        return found[0] if found is not None and found[1] > time.monotonic() else None
-
-    def forget(self) -> None:
-        """Forget all cached answers."""
-        self._answers = {}
-
-
-class Traffic:
-    """Sums the traffic of runs and writes it once a second; a kill loses the last second."""
-
-    def __init__(self, write: Callable[..., None]) -> None:
-        self._write = write
-        self._sums: dict[int, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-        self._written_at = time.monotonic()
-
-    def __call__(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-        """Count."""
-        with self._lock:
-            sent, received = self._sums.get(run_id, (0, 0))
-            self._sums[run_id] = sent + bytes_sent, received + bytes_recv
-            due = time.monotonic() - self._written_at > timing.TRAFFIC_S
-        if due:
-            self.write()
-
-    def write(self) -> None:
-        """Write the sums."""
-        with self._lock:
-            sums, self._sums = self._sums, {}
-            self._written_at = time.monotonic()
-        for run_id, (sent, received) in sums.items():
-            try:
-                self._write(run_id, bytes_sent=sent, bytes_recv=received)
-            except Exception as err:  # such as a run that was deleted, or a locked database
-                logger.warning("traffic of run %d is not counted: %s", run_id, err)
 
 
 def economise(state: SqlLinkState) -> Traffic:
     """Reduce a state's database queries; return what must be written when the SuperLink ends."""
-    node_of = Remembered(state.get_node_id_by_public_key, timing.KEY_S)
-    task_of = Remembered(state.get_task_by_token, timing.RUN_STATE_S)
+    node_of = CachedQuery(state.get_node_id_by_public_key, timing.KEY_S)
+    task_of = CachedQuery(state.get_task_by_token, timing.RUN_STATE_S)
     statuses = state.get_run_status
 
     def running(run_id: int) -> Any:
         status = statuses({run_id}).get(run_id)
         return status if status is not None and status.status == RUNNING else None
 
-    status_of = Remembered(running, timing.RUN_STATE_S)
+    status_of = CachedQuery(running, timing.RUN_STATE_S)
 
     def get_run_status(run_ids: set[int]) -> dict[int, Any]:
         if len(run_ids) == 1 and (status := status_of(next(iter(run_ids)))) is not None:
             return {next(iter(run_ids)): status}
         return statuses(run_ids)
 
-    def changing(method: Callable[..., Any], *answers: Remembered[Any, Any]) -> Callable[..., Any]:
+    def changing(method: Callable[..., Any], *answers: CachedQuery[Any, Any]) -> Callable[..., Any]:
         def changed(*args: Any, **kwargs: Any) -> Any:
             try:
                 return method(*args, **kwargs)
