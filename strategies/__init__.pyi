@@ -13,9 +13,11 @@ class ServerArguments(TypedDict, total=False):
     fraction_train: float
     """C, share of the clients that train in a round; 0 = one client"""
     fraction_evaluate: float
-    """share of the clients that evaluate; -1 = all if they have personal models, else 0"""
+    """share of the clients that evaluate; -1 = all if models are personal or nothing is trained, else 0"""
     heldout_clients: float
     """share of the clients that never train and are evaluated at the end; 0 = none"""
+    cross_evaluation: bool
+    """after the last round, test each client's own model at every client; changes no model"""
     evaluate_every: int
     """rounds between central evaluations; 0 = never"""
     norms: bool
