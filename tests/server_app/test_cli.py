@@ -152,8 +152,8 @@ def test_a_wrong_key_names_the_meant_one_first_and_no_wall_of_keys(key: str, mea
     assert len(text) < 200
 
 
-def test_a_run_of_no_rounds_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r'"num-server-rounds": expected int >= 1 .*got 0'):
+def test_a_run_of_no_rounds_is_refused_without_a_model() -> None:
+    with pytest.raises(ConfigError, match=r'"num-server-rounds": 0 .* expected that key, too, or at least 1'):
         read_config({"num-server-rounds": 0})
 
 
