@@ -47,6 +47,7 @@ ONLINE_S = Timing(60, "for so long a SuperLink holds a silent node for online", 
 
 # Storage
 SUBMIT_S = Timing(10.0, "to wait for another submission to the same link")
+LOCK_PROBE_S = Timing(0.01, "between tries to take a lock that another process may only look at")
 LOCK_LOOK_S = Timing(0.2, "between checks whether a lock is free")
 LEDGER_LOCK_S = Timing(10.0, "another process of a node that writes to its ledger of noise", LOCK_LOOK_S)
 

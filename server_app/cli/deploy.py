@@ -256,7 +256,7 @@ def node(
     for each in options:
         check(each)
     given = [
-        {"name": kit.name, "words": [str(kit.path), *_words(context, i)], "log": ""}
+        {"name": kit.name, "words": [str(kit.path), *_words(context, i)], "log": "", "ended": ""}
         for i, kit in enumerate(found)
     ]
     command = module_command("server_app.cli.nodes", json.dumps(given))

@@ -34,7 +34,6 @@ from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError
 from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
-from task.storage.locks import is_locked
 
 
 @dataclass
@@ -59,7 +58,12 @@ class Federation:
     def start_nodes(self, nodes: Mapping[str, Sequence[str]]) -> None:
         """Start nodes, given by name with their options, as children of one process, see `node`."""
         given = [
-            {"name": name, "words": [str(self._kits / name), *options], "log": str(self._log(name))}
+            {
+                "name": name,
+                "words": [str(self._kits / name), *options],
+                "log": str(self._log(name)),
+                "ended": str(self._ended(name)),
+            }
             for name, options in nodes.items()
         ]
         self.start("nodes", json.dumps(given), module="server_app.cli.nodes")
@@ -97,8 +101,8 @@ class Federation:
             if process.poll() is not None:
                 raise BouquetError(f"{name} ended with exit code {process.returncode}:\n{self.logs(name)}")
         for name in self.nodes:
-            if self._lock(name).exists() and not is_locked(self._lock(name)):
-                raise BouquetError(f"{name} has ended:\n{self.logs(name)}")
+            if (ended := self._ended(name)).exists() and name not in self.processes:
+                raise BouquetError(f"{name} {ended.read_text()}:\n{self.logs(name)}")
 
     def logs(self, name: str = "") -> str:
         """Return the ends of the logs of one of `processes` or `nodes`, or of all."""
@@ -134,6 +138,9 @@ class Federation:
 
     def _log(self, name: str) -> Path:
         return self._kits / f"{name}.log"
+
+    def _ended(self, name: str) -> Path:
+        return self._kits / f"{name}.ended"
 
     def _lock(self, name: str) -> Path:
         return read_node_kit(self._kits / name).lock

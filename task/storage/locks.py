@@ -15,6 +15,7 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+PROBES = 5  # tries before a lock counts as held: `is_locked` holds it for a moment
 WORDS = 200  # length of a holder's text in bytes, padded with blanks
 
 
@@ -48,8 +49,12 @@ def locked(
         HeldError: Another process still holds it.
         OSError: The file cannot be made, or cannot be locked and `optional` is not set.
     """
+    for _ in range(PROBES):
+        if (taken := _try(path, optional)) is not None:
+            break
+        time.sleep(timing.LOCK_PROBE_S)
     deadline, said = time.monotonic() + wait_s, False
-    while (taken := _try(path, optional)) is None:
+    while taken is None and (taken := _try(path, optional)) is None:
         holder = _holder(path)
         if time.monotonic() >= deadline:
             raise HeldError(holder)

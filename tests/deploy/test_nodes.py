@@ -91,7 +91,7 @@ def test_each_node_gets_its_own_data_and_all_other_options(
     ((_, command, env),) = given
     assert command[-2:-1] == ["server_app.cli.nodes"]
     ada, bob = json.loads(command[-1])
-    assert ada == {"name": "ada", "words": [kits[0], *own[:2], *limits, "--http"], "log": ""}
+    assert ada == {"name": "ada", "words": [kits[0], *own[:2], *limits, "--http"], "log": "", "ended": ""}
     assert bob["words"] == [kits[1], *own[2:], *limits, "--http"]
     assert env.items() >= (os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}).items()
 

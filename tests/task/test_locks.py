@@ -45,6 +45,27 @@ def test_the_second_is_refused_with_the_words_of_the_first(tmp_path: Path) -> No
         assert refusal(path) == "b"
 
 
+def test_who_looks_whether_a_lock_is_held_keeps_nobody_from_it(tmp_path: Path) -> None:
+    """Two processes that looked and took it at the same moment: the second was refused by a look."""
+    path, over = tmp_path / "lock", threading.Event()
+    with locked(path):
+        pass
+
+    def look() -> None:
+        while not over.is_set():
+            is_locked(path)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            with locked(path):
+                pass
+    finally:
+        over.set()
+        looking.join()
+
+
 def test_a_folder_can_be_locked_and_stays_as_it_is(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert refusal(tmp_path) == ""
