@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
     EllipticCurvePrivateKey,
@@ -143,7 +143,13 @@ def _of_node(name: str) -> Iterator[None]:
     """Name the node whose proof is not valid in the block."""
     try:
         yield
-    except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound) as err:
+    except (
+        InvalidSignature,
+        UnsupportedAlgorithm,
+        ValueError,
+        TypeError,
+        x509.ExtensionNotFound,
+    ) as err:
         why = str(err) or "a signature that is not valid"
         raise SecureAggregationError(
             f"node {name}: expected keys that the node of that name has signed, with the certificate "

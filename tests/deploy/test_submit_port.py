@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server_app.deploy.calls.control import public_key
 from server_app.deploy.calls.control_calls import (
     STREAM,
     Frames,
@@ -584,6 +585,9 @@ def test_submitters_are_provisioned_moved_and_revoked_as_nodes_are(kits: Path) -
     made = provision(kits, revoke=["bob"])
     assert (kits / "revoked" / "bob" / "submitter.secret").exists()
     assert sorted(p.name for p in (kits / "link" / "revoked").iterdir()) == ["bob.pub"]
+    assert read_link_kit(kits / "link").revoked_nodes == ()  # a link that took it for a node's lost its nodes
+    with pytest.raises(ConfigError, match=r"bob\.pub: expected a node's public key.* Unsupported"):
+        public_key(kits / "link" / "revoked" / "bob.pub")
     assert sorted(p.name for p in (kits / "link" / "submitters").iterdir()) == ["alice.pub", "carol.pub"]
     assert made.lines[0].changed == ("revoked",)
 

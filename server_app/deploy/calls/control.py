@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from server_app.deploy.calls.control_calls import Calls, LinkError, start
@@ -173,7 +174,7 @@ def public_key(path: Path) -> bytes:
     try:
         key = load_ssh_public_key(path.read_bytes())
         return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    except (OSError, ValueError, AttributeError) as err:
+    except (OSError, ValueError, AttributeError, UnsupportedAlgorithm) as err:
         raise ConfigError(
             f"{path}: expected a node's public key, one line of OpenSSH; got {type(err).__name__}: {err}"
         ) from None

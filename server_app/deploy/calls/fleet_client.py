@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -360,7 +361,7 @@ def read_reply(
 def _read_key(path: Path) -> EllipticCurvePrivateKey:
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
-    except ValueError as err:
+    except (ValueError, UnsupportedAlgorithm) as err:
         raise ConfigError(f"{path}: expected a private key in OpenSSH's format: {err}") from None
     if not isinstance(key, EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: expected a key of an elliptic curve; got {type(key).__name__}")

@@ -35,6 +35,7 @@ MIN_EXAMPLES = 10
 LARGEST = 2 * 1024**3 - 1  # bytes of a gRPC message, a signed 32-bit number
 APPS = ("installed", "any")
 PROOF_OF = b"bouquet: Control API"  # for a link's own calls
+SUBMITTER = b"bouquet-submitter"  # the kind of key in the file of a submitter
 TOKEN_OF = b"bouquet: submitted runs"  # for the calls of people: Flower's own commands, `bouquet run --link`
 OWNER = "link"  # who submits with the link's own kit; no node or submitter has this name
 
@@ -129,6 +130,11 @@ class LinkKit(Kit):
         """Files of revoked public keys; the key itself counts, since its name may have got a new one."""
         return tuple(sorted(self.revoked.glob("[!.]*.pub")))
 
+    @property
+    def revoked_nodes(self) -> tuple[Path, ...]:
+        """Those of them that were nodes'."""
+        return tuple(path for path in self.revoked_keys if not _key_bytes(path).startswith(SUBMITTER))
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -193,7 +199,7 @@ class SubmitterKit(Kit):
     @property
     def public(self) -> bytes:
         """What the link checks the token with, a line as that of a public key: it does not reveal it."""
-        return f"bouquet-submitter {b64encode(digest_of(self.token)).decode()} {self.name}\n".encode()
+        return b" ".join([SUBMITTER, b64encode(digest_of(self.token)), f"{self.name}\n".encode()])
 
 
 def proof(secret: bytes, of: bytes = PROOF_OF) -> str:

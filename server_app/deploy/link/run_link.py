@@ -108,7 +108,7 @@ class Keeper:
                     f"{path}: expected a key that was never revoked; got a revoked one. Give the node a new "
                     f"key: bouquet provision --out DIR --revoke {name}, then --node {name}"
                 )
-        for path, key in self._keys(self.kit.revoked_keys):
+        for path, key in self._keys(self.kit.revoked_nodes):
             node = by_key.get(key)
             if node is not None and node.registered:
                 self.control.unregister(node.id)
