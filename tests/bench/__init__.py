@@ -29,6 +29,8 @@ benchmark              ratio                                                    
 ``coded``              a round with codec.up = stc : without; other codes likewise        1.1, -
 ``memory``             peak of all processes of a run : of the stock app's                 0.5
 ``server-update``      a rule's step on 50 clients of 1.66 M parameters : reading them     2, 6, 10
+``patches``            a round with secure aggregation on three nodes with a change to      -
+                       Flower : without it; one row for each change
 ``threads``            a round with actors x threads : 1 x 1                               -
 ``portable``           a step of SGD with portable kernels : with the processor's own           -
 ``stack``              a round with so many clients in one program : one at a time         -
