@@ -28,6 +28,7 @@ from server_app.deploy.link.status import Seen, write_status
 from server_app.deploy.link.submit_port import SubmitPort
 from task import timing
 from task.errors import BouquetError, ConfigError
+from task.flower.services import CONTROL
 from tests.deploy.test_submit_port import SuperLink
 
 KEYS = {"dataset": "digits", "num-clients": 4}
@@ -208,3 +209,10 @@ def test_a_revoked_submitter_is_told(kits: Path, alice: SubmitterKit) -> None:
     assert isinstance(moved, SubmitterKit)
     with pytest.raises(LinkError, match=r"answered 401: .*not valid \(any more\)"):
         remote.status(moved)
+
+
+@pytest.mark.parametrize("name", ["../../.ssh/x", "/etc/x", "..", "", "a/b"])
+def test_a_link_does_not_choose_where_results_are_written(name: str) -> None:
+    answer = CONTROL.answer("ListRuns", run_dict={7: {"run_id": 7, "federation": f"@alice/{name}"}})
+    with pytest.raises(BouquetError, match="expected runs named as folders from the link; got"):
+        remote._runs(lambda call, **which: answer, run_id=7)  # type: ignore[arg-type]

@@ -166,13 +166,17 @@ def _fetch(calls: Calls, source: str, path: Path) -> None:
 
 
 def _runs(calls: Calls, **which: int) -> list[Submitted]:
-    """Return runs at the link, the newest first."""
+    """Return runs at the link, the newest first.
+
+    Raises:
+        BouquetError: The name of one is not that of a folder: its results would be written elsewhere.
+    """
     found = calls("ListRuns", **which).run_dict
     runs = sorted(found.values(), key=lambda run: str(run.pending_at), reverse=True)
     return [
         Submitted(
             int(run.run_id),
-            run.federation.partition("/")[2],
+            _folder(run.federation.partition("/")[2]),
             run.status.status,
             run.status.sub_status,
             run.status.details,
@@ -187,3 +191,9 @@ def _detail(err: LinkError) -> str:
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(text)["detail"])
     return str(err)
+
+
+def _folder(name: str) -> str:
+    if Path(name).name != name or name in ("", ".."):
+        raise BouquetError(f"expected runs named as folders from the link; got {name!r}")
+    return name
