@@ -7,7 +7,6 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from task.flower.grid import in_parts, takes_parts
 from task.wire.messages import clients_of
 from task.wire.packing import packed, unpacked
 
@@ -17,7 +16,6 @@ class PackingGrid:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._takes_parts: bool | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -25,10 +23,7 @@ class PackingGrid:
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages; afterwards they are as they were, and have their ids."""
         given = list(messages)
-        if self._takes_parts is None:
-            self._takes_parts = takes_parts(self._grid)
-        packed = _in_packed_form([message for message in given if clients_of(message)])
-        with packed, in_parts(self._takes_parts):
+        with _in_packed_form([message for message in given if clients_of(message)]):
             return list(self._grid.push_messages(given))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -5,34 +5,26 @@ Errors are identified by name, as their classes depend on the grid.
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from task.flower.names import HELD, PACKED, fits
+from task.flower.names import HELD, fits
 from task.flower.services import runtime_message
-from task.wire.parts import batches, pack, unpack
+from task.wire.parts import unpack
 
 __all__ = [
     "answered",
     "ends_the_run",
-    "in_parts",
     "is_superlink_error",
     "parts",
-    "takes_parts",
 ]
 
 # Served by our link only; see server_app.deploy.flower.runtime_api.
 ANSWERED = "/v1/runtime/bouquet-answered"
 PARTS = "/v1/runtime/bouquet-parts"
 MESSAGE_IDS = runtime_message("PullAppMessagesRequest")
-AT_ONCE = 2  # calls with objects
-_pushing = threading.local()
 
 
 def is_superlink_error(err: Exception) -> bool:
@@ -63,47 +55,6 @@ def parts(grid: Grid, object_ids: Sequence[str]) -> dict[str, bytes]:
     """Return the contents of those objects that the SuperLink gives at once; it may be none."""
     found = _ask(grid, PARTS, object_ids, _Contents)
     return found.contents if found else {}
-
-
-def takes_parts(grid: Grid) -> bool:
-    """Return whether a grid's SuperLink takes several objects in one call."""
-    return _ask(grid, PARTS, (), _Contents) is not None
-
-
-@contextmanager
-def in_parts(packed: bool) -> Iterator[None]:
-    """Let Flower's grid send what this thread pushes several small objects a call."""
-    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
-    if packed and http_grid is not None and fits(PACKED) and not hasattr(http_grid.push_objects, "packs"):
-        vars(http_grid)["push_objects"] = _packing(http_grid.push_objects)
-    _pushing.packed = packed
-    try:
-        yield
-    finally:
-        _pushing.packed = False
-
-
-def _packing(theirs: Callable[..., None]) -> Any:
-    def push_objects(
-        objects: dict[str, Any],
-        push_object_fn: Callable[[str, bytes], None],
-        *,
-        object_ids_to_push: set[str],
-        **more: Any,
-    ) -> None:
-        if not getattr(_pushing, "packed", False):
-            theirs(objects, push_object_fn, object_ids_to_push=object_ids_to_push, **more)
-            return
-
-        def push(batch: list[tuple[str, bytes]]) -> None:
-            push_object_fn(batch[0][0], batch[0][1] if len(batch) == 1 else pack(batch))
-
-        contents = ((i, objects.pop(i).deflate()) for i in list(objects) if i in object_ids_to_push)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(push, batches(contents)))
-
-    push_objects.packs = True  # type: ignore[attr-defined]
-    return push_objects
 
 
 class _Contents:

@@ -239,21 +239,12 @@ APP = Use(
 
 HELD = Use(
     "asking our link, through the grid's own client, which replies are there.",
-    "a deployed run polls for replies: a round takes up to a quarter of a second more.",
+    "a deployed run polls for replies: rounds of small models take twice as long.",
     """
         flwr.superlink.grid.http_grid.HttpGrid
             _runtime_client
         flwr.supercore.runtime.RuntimeHttpClient
             _unary_unary(self, *, path, rpc_method, request, response_type)
-    """,
-)
-
-PACKED = Use(
-    "sending a node several small objects of a message per call.",
-    "each small object of a message is a call of its own.",
-    """
-        flwr.superlink.grid.http_grid
-            push_objects(objects, push_object_fn, *, object_ids_to_push)
     """,
 )
 
@@ -272,5 +263,5 @@ SIMULATION = Use(
     """,
 )
 
-USES = (ERRORS, NODES, SERVICES, FETCHING, ARRAYS, HELD, PACKED, APP, SIMULATION)
-DEGRADES = (FETCHING, ARRAYS, HELD, PACKED)  # where one does not fit, a run does as Flower does
+USES = (ERRORS, NODES, SERVICES, FETCHING, ARRAYS, HELD, APP, SIMULATION)
+DEGRADES = (FETCHING, ARRAYS, HELD)  # where one does not fit, a run does as Flower does

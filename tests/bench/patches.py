@@ -29,8 +29,8 @@ NODES, PAIRS = 3, 3
 SKIPPED = 2  # rounds that do not count: nodes load their data, connections are made
 PATCHES: dict[str, Use] = {
     "economy": deployed.ECONOMY, "trees": deployed.TREES, "delivery": deployed.DELIVERY,
-    "runtime": deployed.RUNTIME, "retries": deployed.RETRIES, "routine": deployed.ROUTINE,
-    "held": anywhere.HELD, "packed": anywhere.PACKED, "fetching": anywhere.FETCHING,
+    "runtime": deployed.RUNTIME, "retries": deployed.RETRIES, "held": anywhere.HELD,
+    "fetching": anywhere.FETCHING,
 }  # fmt: skip
 ROWS = tuple(f"patch-{name}" for name in PATCHES)
 LACKS = "BOUQUET_BENCH_LACKS"

@@ -53,7 +53,6 @@ from server_app.deploy.flower.names import (
     OBJECTS,
     RECORDS,
     RETRIES,
-    ROUTINE,
     RUNTIME,
     SUPERLINK,
     TREES,
@@ -157,7 +156,7 @@ PATCHES = (  # in this order
     Patch((DELIVERY, TREES, OBJECTS), _deliver),
 )
 CALLS = (RUNTIME, *PATCHES[-1].needs)  # what the Runtime API's calls need
-OTHERS = (ROUTINE, RETRIES, *flower.DEGRADES)  # that the link, or its ServerApps, can do without
+OTHERS = (RETRIES, *flower.DEGRADES)  # that the link, or its ServerApps, can do without
 
 
 def left_out() -> list[str]:
