@@ -21,7 +21,7 @@ import socket
 import sys
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -313,16 +313,24 @@ async def run(kit: LinkKit) -> None:
     options = [*OPTIONS, (NAME, read_address(kit.address, "address")[0])]
     credentials = grpc.ssl_channel_credentials(kit.ca_certificate.read_bytes())
     async with grpc.aio.secure_channel(f"{target}:{port}", credentials, options) as channel:
-        server, listener = serve(
-            Relay(channel), kit.fleet_http,
-            ssl_certfile=str(kit.server_certificate), ssl_keyfile=str(kit.server_key),
-        )  # fmt: skip
-        await server.serve([listener])
+        await serve_link(Relay(channel), kit, kit.fleet_http)
 
 
-if __name__ == "__main__":
+async def serve_link(served: Served, kit: LinkKit, address: str) -> None:
+    """Serve an application with a link's certificate until a signal ends it."""
+    certificate, key = str(kit.server_certificate), str(kit.server_key)
+    server, listener = serve(served, address, ssl_certfile=certificate, ssl_keyfile=key)
+    await server.serve([listener])
+
+
+def main(run: Callable[[LinkKit], Coroutine[Any, Any, None]]) -> None:
+    """Run a port of the link whose kit the command line names, with room for its connections."""
     end_with_parent()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = CONNECTIONS + OWN_FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (files if most < 0 else min(files, most), most))
     asyncio.run(run(read_link_kit(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main(run)

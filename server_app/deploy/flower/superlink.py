@@ -64,8 +64,7 @@ from server_app.deploy.host.processes import end_with_parent
 from server_app.deploy.host.replacing import replace
 from task import timing
 from task.errors import ConfigError
-from task.flower import names as flower
-from task.flower.names import Use, changes, fits
+from task.flower.names import DEGRADES, Use, cannot_serve, changes, fits
 from task.storage.files import write_json
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ PATCHES = (  # in this order
     Patch((DELIVERY, TREES, OBJECTS), _deliver),
 )
 CALLS = (RUNTIME, *PATCHES[-1].needs)  # what the Runtime API's calls need
-OTHERS = (RETRIES, *flower.DEGRADES)  # that the link, or its ServerApps, can do without
+OTHERS = (RETRIES, *DEGRADES)  # that the link, or its ServerApps, can do without
 
 
 def left_out() -> list[str]:
@@ -177,7 +176,7 @@ def patch(limits: Limits, code: str = "") -> None:
         ConfigError: This version of Flower cannot be limited or checked.
     """
     if changed := changes(*GUARDS):
-        raise ConfigError(flower.cannot_serve(" ".join(changed).rstrip(".")))
+        raise ConfigError(cannot_serve(" ".join(changed).rstrip(".")))
     assembled: list[Assembly] = []  # one, once the SuperLink has started
 
     class Lifespan(stock.SuperLinkLifespan):  # type: ignore[misc]

@@ -108,7 +108,7 @@ class ForkedProcess:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code once it has ended; 0 if somebody else has seen it.
+        """Return the exit code once the process has ended; 0 if another caller has collected it.
 
         Raises:
             psutil.TimeoutExpired: It has not, in time.

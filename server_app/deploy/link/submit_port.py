@@ -16,9 +16,7 @@ body is read before the token is checked.
 
 import asyncio
 import json
-import resource
 import ssl
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -38,18 +36,17 @@ from server_app.deploy.calls.control_calls import (
     read_request,
 )
 from server_app.deploy.calls.fleet_relay import (
-    CONNECTIONS,
-    OWN_FILES,
     Address,
     AnswerError,
+    main,
     read_body,
-    serve,
+    serve_link,
 )
 from server_app.deploy.calls.fleet_transport import TYPE
 from server_app.deploy.host.app_integrity import own_app
 from server_app.deploy.host.modules import module_command
-from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
-from server_app.deploy.kits.kit import OWNER, LinkKit, proof, read_link_kit
+from server_app.deploy.host.processes import how_it_ended, say
+from server_app.deploy.kits.kit import OWNER, LinkKit, proof
 from server_app.deploy.link.follow import stop
 from server_app.deploy.link.jobs import FAILED, FINISHED, QUEUED, RUNNING, STOPPED, Job, Jobs
 from server_app.deploy.link.status import read_status
@@ -344,16 +341,8 @@ async def run(kit: LinkKit) -> None:
         timeout=httpx.Timeout(timing.CONTROL_S, read=None, pool=None),
         trust_env=False,
     ) as superlink:
-        server, listener = serve(
-            SubmitPort(kit, superlink), kit.submit,
-            ssl_certfile=str(kit.server_certificate), ssl_keyfile=str(kit.server_key),
-        )  # fmt: skip
-        await server.serve([listener])
+        await serve_link(SubmitPort(kit, superlink), kit, kit.submit)
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = CONNECTIONS + OWN_FILES
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files if most < 0 else min(files, most), most))
-    asyncio.run(run(read_link_kit(sys.argv[1])))
+    main(run)
