@@ -98,7 +98,7 @@ CHECKS = tuple(
             for key, value in {
                 "learning-rate": 0.5, "local-epochs": 2, "batch-size": 5, "optimizer": "adam",
                 "lr-decay": 0.9, "augment": "crops-flips", "clip-norm": 1.0, "fraction-train": 0.5,
-                "client-evaluate-every": 2, "fedprox.mu": 0.5, "ala": True,
+                "client-evaluate-every": 2, "fedprox.mu": 0.5,
             }.items()
         ),
     ],
@@ -125,7 +125,7 @@ def test_a_key_that_nothing_reads_is_refused(keys: dict[str, Any], message: str)
         {"algorithm": "fedsgd", "batch-size": 0},
         {"algorithm": "signsgd", "batch-size": 50},
         {"devices.speed": 10.0},
-        {"num-server-rounds": 0, "initial-model": "m.pt", "threads": 2, "device": "cpu", "portable": True},
+        {"num-server-rounds": 0, "initial-model": "m.pt", "threads": 2, "device": "cpu", "stack": 1},
     ],
 )
 def test_a_key_that_something_reads_is_taken(keys: dict[str, Any]) -> None:
