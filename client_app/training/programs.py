@@ -23,7 +23,8 @@ from client_app.training.convolution import convolve
 from client_app.training.graphs import graphs_of
 from task.models.layer_split import last_linear, linear_calls, no_last_linear
 from task.models.layers import Conv2d
-from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
+from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
+from task.numerics.tensors import load_into
 from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 
@@ -181,10 +182,7 @@ class Single(Program):
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
-        state = {**received, **own[0]} if own else received
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                tensor.copy_(torch.from_numpy(state[name]))
+        load_into(self.model, {**received, **own[0]} if own else received)
         return list(self._own)
 
     def _holds(self, params: Tensors) -> bool:
@@ -225,8 +223,8 @@ class Single(Program):
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in _grad(loss, leaves)])
 
     def states(self, params: Tensors) -> list[Arrays]:
-        """Return the parameters and the model's buffers, copied."""
-        state = state_of(self.model)
+        """Return the parameters and the model's buffers, copied, without what is frozen."""
+        state = state_of(self.model, frozen_in(self.model))
         if not self._holds(params):
             values = zip(self.names, params, strict=True)
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
