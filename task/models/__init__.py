@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -241,13 +241,15 @@ def build_model(
     kind: str = "",
     twin: bool = False,
     features: int = 0,
+    trainable: Sequence[str] = (),
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
     torch's own generator is used to make the layers, and then restored. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
     are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
-    number of outputs, followed by a ReLU and a linear layer.
+    number of outputs, followed by a ReLU and a linear layer. Of parameters only those that a pattern of
+    `trainable` names are trained, if there is any; see `task.models.frozen` for what then does not travel.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
@@ -257,7 +259,12 @@ def build_model(
     if features:
         build = partial(_with_features, build, features, num_classes)
     make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
-    return drawn(make, seed)
+    made = drawn(make, seed)
+    if trainable or is_reference(name):
+        from task.models.frozen import settle
+
+        settle(name, made, trainable, shape, text=kind == "text")
+    return made
 
 
 def _with_features(build: Callable[[], nn.Module], features: int, num_classes: int) -> nn.Module:

@@ -122,19 +122,15 @@ def _arguments(
 def _check_tensors(reference: str, model: nn.Module) -> None:
     """Refuse a model whose tensors cannot be sent, averaged or trained."""
     names: dict[int, str] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
+    for name, p in model.named_parameters():  # each once: layers may share a whole parameter
         where = p.untyped_storage().data_ptr() if p.numel() else id(p)
         if first := names.get(where):
             raise _refused(
-                reference, "parameters of their own in every layer",
-                f"one tensor as {first!r} and {name!r} (tied weights). Keep one of these layers, and use its "
-                "tensor twice in forward, as in F.linear(x, self.embedding.weight)",
+                reference, "parameters with memory of their own",
+                f"two, {first!r} and {name!r}, in one memory. Tie them by giving one parameter to both "
+                "layers, as in self.head.weight = self.embedding.weight",
             )  # fmt: skip
         names[where] = name
-        if p.dtype != torch.float32:
-            raise _refused(reference, "float32 parameters", f"{str(p.dtype)[6:]} in {name!r}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise _refused(reference, "parameters to train", "none")
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise _refused(reference, "tensors only in the state dict", f"{type(value).__name__} as {name!r}")

@@ -23,8 +23,8 @@ A `Held` costs what its places cost: there, weight * (Q(value) - Q(base)) is add
 the grid; weight * Q(base) is added once for all clients of one base. So its sum is that of its dense form.
 
 Memory of `Mean` and `Sum`: an int64 per parameter, two where values exceed 1 or sums 2^12, whatever the
-number of clients. On the wire a partial sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so
-that a node's merged reply costs as much as two models, whatever the number of its clients.
+number of clients. On the wire a partial sum is two int32 per parameter (12 bytes where a sum exceeds 2^11),
+so that a node's merged reply costs as much as two models, whatever the number of its clients.
 """
 
 from collections.abc import Callable, Collection, Mapping
