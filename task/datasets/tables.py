@@ -36,6 +36,7 @@ from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
+from task.inputs import SEQUENCES, packed
 from task.storage.memory import available
 
 
@@ -159,7 +160,7 @@ class _Table:
 
 def decode_csv(request: Request, source: Source) -> Decoded:
     """Read all files; they must have the same columns, in any order."""
-    table = _Table(request)
+    table, where = _Table(request), str(source.files[0])
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
     if not table.rows:
@@ -175,19 +176,29 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     classes: tuple[str, ...] = ()
     if table.targets:
         y, classes = targets(rows, table.targets, request)
+    if request.task in SEQUENCES:
+        raise DataError(
+            f'{local(where)}: task = "{request.task}" has a target at each token, which rows of a csv file '
+            "have not; got csv. Save input_ids and labels [N, T] in an npz file, or use save_to_disk (arrow)"
+        )
+    codes, columns = [row.x for row in rows], table.encoder.known()
+    tokens = table.encoder.tokens(where, codes)
+    x, form = (table.encoder.encoded(codes), "") if tokens is None else packed(where, {"": tokens})
     return assemble(
         request,
-        x=table.encoder.encoded([row.x for row in rows]),
+        x=x,
         y=y,
         test=tests,
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
-        columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
+        # Tokens are a sequence, which nodes must not bring into an order by names.
+        columns=() if form else (*map(str, columns), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
         labelled=bool(table.targets),
         read={"other": table.others()},
         notes=(*notes, *_counting(table), *_alike(table)),
+        form=form,
     )
 
 
