@@ -150,6 +150,6 @@ def unpacked(x: torch.Tensor, form: str) -> dict[str, torch.Tensor]:
     inputs = read_form(form)
     parts = torch.split(x, [one.size for one in inputs], dim=1)
     return {
-        one.name: part.reshape(len(x), *one.shape).to(getattr(torch, one.dtype))
+        one.name: part.reshape(-1, *one.shape).to(getattr(torch, one.dtype))
         for one, part in zip(inputs, parts, strict=True)
     }

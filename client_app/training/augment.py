@@ -91,11 +91,10 @@ class Augmentation:
         for *example, word in zip(*(part.cpu() for part in parts), words.tolist(), strict=True):
             with generators.kept(word):
                 found = self.own(*(t.clone() for t in example))
-            both = (
-                [found] if len(example) == 1 else list(found) if isinstance(found, tuple | list) else [found]
-            )
+            both = list(found) if len(example) > 1 and isinstance(found, tuple | list) else [found]
+            wanted = [list(t.shape) for t in example]
             got = [list(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__ for t in both]
-            if got != (wanted := [list(t.shape) for t in example]):
+            if got != wanted:
                 what = "a tensor of the shape of its example"
                 what = "picture and mask, two tensors of the shapes that it got" if len(wanted) > 1 else what
                 raise ConfigError(
@@ -104,7 +103,7 @@ class Augmentation:
                 )
             if len(both) > 1 and both[1].is_floating_point():
                 raise ConfigError(
-                    f'run-config key "augment": "{self.name}": expected the mask as whole numbers of classes, '
+                    f'run-config key "augment": "{self.name}": expected the mask as numbers of classes, '
                     f"{example[1].dtype}; got {both[1].dtype}. Interpolate masks by the nearest pixel"
                 )
             made.append([t.detach().to(given.dtype) for t, given in zip(both, example, strict=True)])

@@ -100,8 +100,8 @@ class Encoder:
             return None
         if others:
             raise DataError(
-                f"{local(where)}, line 1: expected all features to be tokens, or none; got {local(others[:5])} "
-                "of other types. Type them NAME:ignore, or save inputs by name in an npz file"
+                f"{local(where)}, line 1: expected all features to be tokens, or none; got others, "
+                f"{local(others[:5])}. Type them NAME:ignore, or save inputs by name in an npz file"
             )
         return np.array(codes, dtype=np.int32)
 
