@@ -173,6 +173,11 @@ def dense(
     if y.dtype == np.uint8 and y.ndim > 2:
         made[y == VOID] = PADDING
     known = request.num_classes or len(names)
+    if known and vocabulary > known:
+        raise DataError(
+            f'{local(where)}: run-config key "num-classes": expected at least {vocabulary}, as ids are what '
+            f"is predicted and the largest is {vocabulary - 1}; got {known}"
+        )
     most = known or np.iinfo(np.int32).max
     wrong = ((made < 0) & (made != PADDING)) | (made >= most)
     if wrong.any():
@@ -185,11 +190,6 @@ def dense(
         )
     if not (made >= 0).any():
         raise DataError(f"{local(where)}: expected targets that count; all are {PADDING}")
-    if known and vocabulary > known:
-        raise DataError(
-            f'{local(where)}: run-config key "num-classes": expected at least {vocabulary}, as ids are what '
-            f"is predicted and the largest is {vocabulary - 1}; got {known}"
-        )
     classes = known or max(int(made.max()) + 1, vocabulary)
     return made.astype(np.int16 if classes <= np.iinfo(np.int16).max else np.int32), classes
 

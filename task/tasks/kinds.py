@@ -269,7 +269,8 @@ def make_task(name: str, title: str, own: Any = None, measures: Measures | None 
             f'run-config key "loss": expected "{title}" to be a callable (outputs, targets) -> loss of each '
             f"example; got {type(own).__name__}"
         )
-    return _KINDS[name](name, own or _LOSSES[name][title], title, measures or Measures(name))
+    measures = Measures(name) if measures is None else measures
+    return _KINDS[name](name, own or _LOSSES[name][title], title, measures)
 
 
 CLASSIFICATION = make_task("classification", "cross-entropy")
