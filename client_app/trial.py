@@ -57,7 +57,7 @@ def try_out(node: Node) -> None:
 
 
 def _try(node: Node, entry: Algorithm, number: int, own: Mapping[str, str]) -> None:
-    rows = node.clients.train(number)[:ROWS]
+    rows = node.dataset.telling(ROWS, node.clients.train(number))
     try:
         _step(node, entry, number, rows)
     except FieldError as err:

@@ -58,7 +58,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     raw, keys = server_data(config), as_run_config(config)
     resumed = RunFolder(path) if config.output.resume else None
     found = raw.task if raw else natural_task(config.data)
-    config = with_task(config, found)
+    config = with_task(config, found, raw.form if raw else "")
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     engine, registry = strategy.engine, strategy.registry
