@@ -16,10 +16,10 @@ import numpy as np
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
+from client_app.training.choice import program_of
 from client_app.training.loop import LocalTask
 from client_app.training.precision import in_precision
 from client_app.training.private import PrivateSteps, private_program
-from client_app.training.programs import Single, program_of
 from client_app.work import Training
 from task import generators
 from task.catalogue.entry import Algorithm
@@ -29,7 +29,7 @@ from task.errors import BouquetError, ConfigError, FieldError, local
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
-from task.tasks.evaluate import measure
+from task.tasks.evaluate import load_state, measure
 from task.wire import checks
 from task.wire import messages as wire
 from task.wire.folding import Folding
@@ -110,7 +110,7 @@ def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: L
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
     model = copy.deepcopy(node.model(node.clients.names[number]))
     (state,) = solver.own_models(task)
-    Single(model).load(state, 1)
+    load_state(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)
 
 

@@ -16,10 +16,11 @@ from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, each
 from client_app.training.augment import augmentation
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.private import private_program
-from client_app.training.programs import Program, Single, program_of
+from client_app.training.programs import Program
 from task.catalogue.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
 from task.errors import MISTAKES, BouquetError, DataError, FieldError, RefusedError, StateError
@@ -27,7 +28,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, state_of
 from task.references import is_reference
 from task.resolve.schedule import learning_rate
-from task.tasks.evaluate import measure
+from task.tasks.evaluate import load_state, measure
 from task.text import logger
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS
@@ -259,7 +260,7 @@ class Training:
     ) -> Iterator[tuple[torch.nn.Module, LocalTask, Solver]]:
         """Give a client's model, task and solver, as before its training of a round; nothing is kept."""
         model = self.node.model(client)
-        program = in_precision(Single(model, self.node.task), self.config.precision)
+        program = in_precision(program_of(model, 1, self.node.task)[0], self.config.precision)
         task, solver, kept = self.task(program, [client], [rows], [self.config.local_epochs], server_round)
         with self._drawing(server_round, client):
             for stage in self.stages:
@@ -283,7 +284,7 @@ def _add_tests(
         if _num_tests(node, client) >= max(node.bounds.min_examples, 1):
             x, y = node.data(client, "test")
             model = node.model(client)
-            Single(model).load(state, 1)
+            load_state(model, state)
             found, _ = measure(solver.predictor(model, task, k), x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
             if "accuracy" in found:
@@ -296,14 +297,14 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     model = node.model()
     own = entry.personal or not (entry.parted or wire.ARRAYS in order.arrays)
     if not (own or entry.parted):
-        Single(model).load(order.arrays[wire.ARRAYS], 1)
+        load_state(model, order.arrays[wire.ARRAYS])
 
     def of(client: str) -> wire.ClientUpdate:
         nonlocal model
         x, y = _test_data(node, client)
         if entry.parted:
             model = node.local_model(client)
-            Single(model).load(order.received(client)[wire.ARRAYS], 1)
+            load_state(model, order.received(client)[wire.ARRAYS])
         found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
         return wire.ClientUpdate({SUMS.name: sums} if entry.metrics else {}, found)
 
@@ -329,7 +330,7 @@ def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
             if solver.trains:
                 solver.run(task)
         (own,) = solver.own_models(task)
-        Single(model).load(own, 1)
+        load_state(model, own)
         found, _ = measure(solver.predictor(model, task, 0), x, y, task=node.task)
         return wire.ClientUpdate({}, found)
 

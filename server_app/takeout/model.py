@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from client_app.data.node import Node, open_node
@@ -26,6 +25,7 @@ from task.resolve.contract import contract_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
 from task.resolve.run_model import model_of, parts_of
+from task.tasks.evaluate import load_state
 from task.wire import messages as wire
 
 
@@ -167,9 +167,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
             f'{path}: expected the arrays of model "{card.model}"; got others: {some(differs)}. '
             "The model's code has changed, or the file is another run's."
         )
-    with torch.no_grad():
-        for name, tensor in state.items():
-            tensor.copy_(torch.from_numpy(arrays[name]))
+    load_state(model, arrays)
 
 
 def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, client: str) -> TakenModel:
