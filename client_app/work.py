@@ -178,7 +178,7 @@ class Training:
         pool, sizes = np.concatenate(rows), [len(r) for r in rows]
 
         def read(numbers: np.ndarray) -> torch.Tensor:
-            return node.dataset.inputs(pool[numbers]).to(node.device)
+            return node.dataset.inputs(pool[numbers], node.device)
 
         examples = Examples(read, node.task.targets(node.dataset, pool).to(node.device), sizes)
         for stage in self.stages:

@@ -73,15 +73,24 @@ class Graphs:
         self._pool: Any = None  # memory that the graphs share: nothing in it outlasts a run
 
     def gradient(
-        self, compute: Compute, params: Tensors, batch: Batch, form: Hashable, clients: int
+        self,
+        compute: Compute,
+        params: Tensors,
+        batch: Batch,
+        form: Hashable,
+        clients: int,
+        most: int | None = None,
     ) -> Computed:
         """Return what `compute` returns for K clients, with a graph once the form is a usual one.
 
         `form` is what the computation depends on in addition to the shapes of its arguments; a graph is for
-        `clients`, which may be more than there are.
+        `clients`, which may be more than there are, and for at most so many parameters of all of them.
         """
         x, y = batch.x, batch.y
-        long = sum(p[0].numel() for p in params) * clients > PARAMETERS or x[0].numel() * clients > INPUTS
+        long = (
+            sum(p[0].numel() for p in params) * clients > (most or PARAMETERS)
+            or x[0].numel() * clients > INPUTS
+        )
         if long or not all(p.is_contiguous() for p in params):
             return compute(params, batch)
         key = form, clients, x.shape[1:], x.dtype, y.shape[1:], y.dtype, batch.padded

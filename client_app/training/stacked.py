@@ -30,6 +30,8 @@ class Stacked(Program):
     """A program with parameters [K, ...] of its own, on a GPU with graphs where these are faster."""
 
     stacks: ClassVar[bool] = True
+    most_in_graph: ClassVar[int | None] = None
+    """Parameters of all clients beyond which there is no graph; None = as the graphs have it."""
 
     def __init__(self, model: nn.Module, task: Task = CLASSIFICATION) -> None:
         super().__init__(model, task)
@@ -53,9 +55,8 @@ class Stacked(Program):
         def compute(params: Tensors, batch: Batch) -> Computed:
             return self.computed(params, batch, frozen)
 
-        return graphs_of(self.model).gradient(
-            compute, params, batch, (type(self), frozenset(frozen)), self.graph_of(len(batch.x))
-        )
+        form, clients = (type(self), frozenset(frozen)), self.graph_of(len(batch.x))
+        return graphs_of(self.model).gradient(compute, params, batch, form, clients, self.most_in_graph)
 
     def graph_of(self, clients: int) -> int:
         """Return for how many clients the graph is that computes this number of them."""

@@ -213,11 +213,21 @@ class Dataset(Decoded):
         """The rows of the global test set."""
         return slice(self.num_train, len(self.y))
 
-    def inputs(self, rows: Rows | slice) -> torch.Tensor:
-        """Return examples as a model reads them: a fresh contiguous tensor, int64 for text, else float32."""
+    def inputs(self, rows: Rows | slice, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Return examples as a model reads them: a fresh contiguous tensor, int64 for text, else float32.
+
+        Pictures travel to a device as the bytes that they are.
+        """
         import torch
 
         picked = torch.from_numpy(_own(self.x[rows]))
+        if self.preparation or self.skew or self.drift:  # these compute on a CPU
+            return self._inputs(picked, rows).to(device)
+        return self._inputs(picked.to(device), rows)
+
+    def _inputs(self, picked: torch.Tensor, rows: Rows | slice) -> torch.Tensor:
+        import torch
+
         if self.kind == "text":
             return picked.long()
         picked = picked.float()
@@ -231,7 +241,7 @@ class Dataset(Decoded):
         if self.drift and self.round:
             picked = self.drift.inputs(picked, rows, self.round)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
-            shift, divisor = self._normalisation
+            shift, divisor = (part.to(picked.device) for part in self._normalisation)
             for part in torch.split(picked, IN_CACHE):
                 part.sub_(shift).div_(divisor)
         return picked

@@ -18,6 +18,12 @@ DEVICES = [
 CLASSES, T = 11, 7
 
 
+@pytest.fixture(autouse=True)
+def whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have cuDNN's own LSTM keep all bits, as in a run."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def drawn(model: CharLSTM, clients: int, rows: int = 3) -> tuple[Tensors, Batch]:
     """Return parameters that differ by client, and a batch with positions that do not count."""
     draw = torch.Generator().manual_seed(clients)
