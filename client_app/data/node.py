@@ -22,7 +22,7 @@ from task.models.family import Kind, Kinds, SubModels, Widths
 from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.arrays import Arrays, form_of, forms_of, only, state_of
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks import task_of
@@ -109,12 +109,13 @@ class Node:
         width = family.levels.of(client) if client else family.levels.values[0]
         return _smaller(self.config, shape, classes, self.device, width)
 
-    def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
-        return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
+    def _made(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return _made(self.seen_by(client), shape, classes, self.device)
 
     def initial(self, client: str = "") -> Arrays:
         """Return a client's initial model, by default the run's; not to be changed."""
-        return self._initial(client)[0]
+        return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
@@ -124,11 +125,11 @@ class Node:
 
     def parts(self, client: str = "") -> Parts:
         """Return which of the tensors of a client's model are shared and which are private."""
-        return self._initial(client)[1]
+        return self._made(client)[1]
 
     def forms(self, client: str = "") -> Forms:
         """Return the forms of records for a client's model, by default the run's."""
-        whole, parts, server = self._initial(client)
+        whole, parts, server = self._made(client)
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
         others["shared-table"] = server
@@ -235,9 +236,16 @@ def _task(config: Config, found: str, classes: int) -> Task:
 
 
 @lru_cache(maxsize=16)
-def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts, Arrays]:
-    model = model_of(config, shape, classes)
-    return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
+def _made(config: Config, shape: Shape, classes: int, device: torch.device) -> tuple[Arrays, Parts, Arrays]:
+    """Return the forms of the model's arrays, its parts, and the forms of what the server begins with."""
+    model = _model(config, shape, classes, device)
+    server = initial_of(model, config, shape, classes)
+    return form_of(model), parts_of(model, config), forms_of(server)
+
+
+@lru_cache(maxsize=16)
+def _initial(config: Config, shape: Shape, classes: int) -> Arrays:
+    return state_of(model_of(config, shape, classes))
 
 
 def app_version() -> str:

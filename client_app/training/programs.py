@@ -10,11 +10,14 @@ stack; a test holds it to that. It needs hidden layers of a multiple of `ALIGNED
 but the first is at an address for which MKL's kernels round differently, so these train one by one.
 """
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -28,6 +31,8 @@ from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 
 Tensors = list[torch.Tensor]
+# Arrays that lie in a model's memory and were handed out, by model.
+_LENT: WeakKeyDictionary[nn.Module, list[weakref.ref[np.ndarray]]] = WeakKeyDictionary()
 
 
 @dataclass
@@ -147,6 +152,13 @@ class Program(ABC):
     def states(self, params: Tensors) -> list[Arrays]:
         """Return each client's parameters and buffers as arrays."""
 
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return `states`, perhaps in the memory that they are computed in: the next step may change them.
+
+        The next `load` does not, as long as any of these arrays is in use.
+        """
+        return self.states(params)
+
     def train(self, training: bool) -> None:
         """Choose how layers that have two ways behave (dropout, moving statistics)."""
         self.model.train(training)
@@ -182,6 +194,10 @@ class Single(Program):
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
         state = {**received, **own[0]} if own else received
+        if any(array() is not None for array in _LENT.pop(self.model, ())):
+            for tensor in (*self.model.parameters(), *self.model.buffers()):
+                tensor.data = torch.empty_like(tensor)
+        self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
                 tensor.copy_(torch.from_numpy(state[name]))
@@ -230,6 +246,14 @@ class Single(Program):
         if not self._holds(params):
             values = zip(self.names, params, strict=True)
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
+        return [state]
+
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return the parameters and the model's buffers in its memory, where they lie there."""
+        if not self._holds(params) or any(t.device.type != "cpu" for t in params):
+            return self.states(params)
+        state = {name: t.detach().numpy() for name, t in self.model.state_dict().items()}
+        _LENT.setdefault(self.model, []).extend(weakref.ref(a) for a in state.values())
         return [state]
 
 

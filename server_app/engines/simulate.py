@@ -24,6 +24,7 @@ from strategies.engine.arrival_log import ArrivalLog
 from task import trust
 from task.errors import ConfigError
 from task.flower.simulation import VirtualNodes
+from task.numerics import pages
 from task.resolve.read import read_config
 from task.text import logger
 
@@ -65,6 +66,7 @@ def simulate(
     nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
     with ExitStack() as ends:
+        ends.callback(pages.in_use, use=pages.in_use(use=True))
         ends.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.ERROR)
         ends.callback(torch.set_num_threads, torch.get_num_threads())  # the evaluation here takes one

@@ -28,7 +28,8 @@ def write_samples(folder: Path, model: torch.nn.Module, arrays: NamedArrays, dat
     images, whole = data.drawn, model.state_dict().keys() <= arrays.keys()
     if not isinstance(model, VAE) or images.kind != "image" or not whole:
         return
-    model.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in model.state_dict()})
+    given = {name: torch.from_numpy(arrays[name].copy()) for name in model.state_dict()}
+    model.load_state_dict(given, assign=True)  # its own tensors may be the run's arrays
     model.eval()
     device = model.noise.device
     shown = range(min(model.conditions, MOST_CONDITIONS))

@@ -20,6 +20,7 @@ from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
+from task.numerics import pages
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.metrics import weighted_mean
 from task.tasks.base import Task
@@ -67,7 +68,7 @@ def central_evaluation(
     one_at_a_time = threading.Lock()  # a round may measure models while the last one is being evaluated
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        received = wire.read_arrays(arrays)
+        received = wire.views(arrays)
         with one_at_a_time:
             load_into(model, received)
             x, y = data(server_round)
@@ -83,10 +84,22 @@ def central_evaluation(
 
 
 def load_into(model: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Copy arrays into a module."""
+    """Have a module compute with these arrays; it must not be trained then.
+
+    On the CPU those that lie in pages (`task.numerics.pages`) take the place of its own, others are copied.
+    """
+    named: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    named |= dict(model.named_buffers(remove_duplicate=False))
     with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(arrays[name]))
+        for name in model.state_dict():
+            tensor, here = named[name], pages.alias(arrays[name])
+            fits = here is not None and tensor.device.type == "cpu" and here.dtype == arrays[name].dtype
+            if fits and tensor.dtype == (given := torch.from_numpy(here)).dtype:
+                tensor.data = given
+            elif tensor.device.type == "cpu":  # not into what may be another model's pages
+                tensor.data = torch.from_numpy(arrays[name].copy()).to(tensor.dtype)
+            else:
+                tensor.copy_(torch.from_numpy(arrays[name].copy()))
 
 
 def attack_success(

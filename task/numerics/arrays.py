@@ -30,7 +30,12 @@ class Digest(Protocol):
 
 def state_of(model: torch.nn.Module) -> Arrays:
     """Return a copy of the model's parameters and buffers, in the order of its ``state_dict``."""
-    return {name: t.detach().cpu().numpy().copy() for name, t in model.state_dict().items()}
+    return {name: a.copy() for name, a in views_of(model).items()}
+
+
+def views_of(model: torch.nn.Module) -> Arrays:
+    """Return the model's parameters and buffers, on a CPU where they are, so that they change with it."""
+    return {name: t.detach().cpu().numpy() for name, t in model.state_dict().items()}
 
 
 def trainable_names(model: torch.nn.Module) -> tuple[str, ...]:
@@ -60,6 +65,16 @@ def blocks(size: int, length: int = 1 << 13) -> Iterator[slice]:
 def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
     """Return the named subset, in the order of `names`."""
     return {name: arrays[name] for name in names}
+
+
+def forms_of(arrays: NamedArrays) -> Arrays:
+    """Return arrays of these names, shapes and dtypes that take no memory."""
+    return {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in arrays.items()}
+
+
+def form_of(model: torch.nn.Module) -> Arrays:
+    """Return `forms_of` the model's parameters and buffers."""
+    return forms_of(views_of(model))
 
 
 def squared_norm(arrays: NamedArrays) -> float:

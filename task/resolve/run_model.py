@@ -19,7 +19,8 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, is_statistic, only, state_of
+from task.numerics import pages
+from task.numerics.arrays import Arrays, is_statistic, only, state_of, views_of
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
@@ -40,6 +41,11 @@ class Parts:
     private: tuple[str, ...]  # those that never leave a client
     trainable: tuple[str, ...]  # the shared parameters
     top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of all tensors."""
+        return (*self.shared, *self.private)
 
 
 def parts_of(model: nn.Module, config: Config) -> Parts:
@@ -99,7 +105,7 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
         return no_prototypes(classes, _features(model, config, shape))
     if contract_of(config).public:
         return no_logits(config, classes)
-    return only(state_of(model), parts_of(model, config).shared)
+    return pages.copied(only(views_of(model), parts_of(model, config).shared))
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:
