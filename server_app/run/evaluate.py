@@ -20,9 +20,9 @@ from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
-from task.numerics import pages
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 from task.numerics.metrics import weighted_mean
+from task.numerics.tensors import compute_with, load_into
 from task.tasks.base import Task
 from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
@@ -70,7 +70,7 @@ def central_evaluation(
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         received = wire.views(arrays)
         with one_at_a_time:
-            load_into(model, received)
+            compute_with(model, received)
             x, y = data(server_round)
             found, sums = measure(model, x, y, threads=threads, task=task)
             if (
@@ -81,25 +81,6 @@ def central_evaluation(
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
-
-
-def load_into(model: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Have a module compute with these arrays; it must not be trained then.
-
-    On the CPU those that lie in pages (`task.numerics.pages`) take the place of its own, others are copied.
-    """
-    named: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    named |= dict(model.named_buffers(remove_duplicate=False))
-    with torch.no_grad():
-        for name in model.state_dict():
-            tensor, here = named[name], pages.alias(arrays[name])
-            fits = here is not None and tensor.device.type == "cpu" and here.dtype == arrays[name].dtype
-            if fits and tensor.dtype == (given := torch.from_numpy(here)).dtype:
-                tensor.data = given
-            elif tensor.device.type == "cpu":  # not into what may be another model's pages
-                tensor.data = torch.from_numpy(arrays[name].copy()).to(tensor.dtype)
-            else:
-                tensor.copy_(torch.from_numpy(arrays[name].copy()))
 
 
 def attack_success(
