@@ -27,6 +27,7 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
 from task.errors import BouquetError, kind_of
+from task.numerics import pages
 from task.references import place
 from task.wire import messages as wire
 
@@ -111,6 +112,7 @@ def _run(
     order: ArrivalLog | None,
 ) -> Path:
     opened = open_run(grid, config, path)
+    pages.trim(always=True)  # trials of the model are over
     config, model = opened.config, opened.model
     server, output = config.server, config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)
@@ -134,7 +136,7 @@ def _run(
         try:
             result = opened.strategy.start(
                 grid,
-                wire.pack_arrays(model.shared),
+                model.handed_over(),
                 num_rounds=server.num_server_rounds,
                 timeout=server.round_timeout,
                 evaluate_fn=model.evaluation(config),

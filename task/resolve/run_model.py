@@ -18,7 +18,16 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, frozen_in, is_statistic, only, state_of, tensors_of, ties_of
+from task.numerics import pages
+from task.numerics.arrays import (
+    Arrays,
+    array_of,
+    frozen_in,
+    is_statistic,
+    state_of,
+    tensors_of,
+    ties_of,
+)
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
@@ -50,6 +59,11 @@ class Parts:
     top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
     # Those that nobody changes: the server and the clients know them, and no message has them.
     frozen: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of all tensors that are shared or private."""
+        return (*self.shared, *self.private)
 
     def thawed(self, names: Iterable[str]) -> Parts:
         """Return the parts where what is frozen travels as the rest; `names` are the model's, in order."""
@@ -121,7 +135,8 @@ def initial_of(
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
-    return only(state_of(model, parts.frozen), parts.shared)
+    tensors = tensors_of(model)
+    return pages.copied({name: array_of(tensors[name]) for name in parts.shared})
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:
