@@ -28,9 +28,10 @@ from torch import nn
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask, train
-from client_app.training.programs import Batch, Dense, LossAndGradient, Single
+from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.catalogue.several import model_name
 from task.numerics.arrays import Arrays
+from task.numerics.tensors import load_into
 
 
 class FedEMSolver(Solver, name="fedem", adapts=True):
@@ -113,7 +114,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.members = nn.ModuleList([deepcopy(model) for _ in members])
         for member, arrays in zip(self.members, members, strict=True):
-            Single(member).load(arrays, 1)
+            load_into(member, arrays)
         self.log_weights = weights.log()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,8 @@ from torch.func import functional_call
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Stage
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Perceptron, Program, Single, Tensors
+from client_app.training.programs import Batch, Program, Single, Tensors
+from client_app.training.stacked import Perceptron
 from task.config.personal_sections import FedALAConfig
 from task.numerics import seeds
 from task.numerics.arrays import Arrays

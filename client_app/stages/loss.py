@@ -8,10 +8,10 @@ import torch
 from client_app.data.node import Node
 from client_app.solvers.sgd import Finished
 from client_app.stages.stage import Outcome, Stage, each
-from client_app.training.programs import Single
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import LOSS
 from task.catalogue.stages import LOSS_RMS
+from task.numerics.tensors import load_into
 from task.tasks.base import Task, counted
 from task.tasks.evaluate import BATCH
 from task.tasks.kinds import CLASSIFICATION
@@ -54,7 +54,7 @@ def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
 def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
     """Return this process's model with the received arrays."""
     model = node.model()
-    Single(model).load(order.arrays[wire.ARRAYS], 1)
+    load_into(model, order.arrays[wire.ARRAYS])
     return model
 
 

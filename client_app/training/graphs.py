@@ -30,23 +30,19 @@ if TYPE_CHECKING:
 
 PARAMETERS, INPUTS = 2**25, 2**20  # numbers of all clients; with more of either there is no graph
 AFTER = 10  # steps of one form come before its graph, which takes about as long to make
-KEPT = 4  # graphs of a model
+KEPT = 8  # graphs of a model
 
 _LOCK = threading.Lock()  # all threads compute on one stream, in the order in which they ask for it
 
 
 class _Graph:
-    """The gradient of batches of one form."""
+    """The gradient of batches of one form, for a number of clients or fewer."""
 
-    def __init__(self, compute: Compute, params: Tensors, batch: Batch, pool: Any) -> None:
-        self.params = [torch.empty_like(p) for p in params]
-        self.batch = replace(
-            batch,
-            x=torch.empty_like(batch.x),
-            y=torch.empty_like(batch.y),
-            scale=torch.empty_like(batch.scale),
-            rows=None,
-        )
+    def __init__(self, compute: Compute, params: Tensors, batch: Batch, clients: int, pool: Any) -> None:
+        # Zeros: places without a client are computed, too.
+        self.params = [p.new_zeros(clients, *p.shape[1:]) for p in params]
+        x, y, scale = (t.new_zeros(clients, *t.shape[1:]) for t in (batch.x, batch.y, batch.scale))
+        self.batch = replace(batch, x=x, y=y, scale=scale, rows=None)
         self.graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU in the meantime.
         with torch.cuda.graph(self.graph, pool, capture_error_mode="thread_local"):
@@ -54,17 +50,17 @@ class _Graph:
 
     def run(self, params: Tensors, batch: Batch) -> Computed:
         """Return a batch's loss and gradient, which later runs leave alone."""
+        k = len(batch.x)
         with torch.no_grad():
-            torch._foreach_copy_(
-                [*self.params, self.batch.x, self.batch.scale], [*params, batch.x, batch.scale]
-            )
-            self.batch.y.copy_(batch.y)
+            into = [*self.params, self.batch.x, self.batch.scale]
+            torch._foreach_copy_([t[:k] for t in into], [*params, batch.x, batch.scale])
+            self.batch.y[:k].copy_(batch.y)
             self.graph.replay()
-            loss, made = self.loss.clone(), self.gradient
+            loss, made = self.loss[:k].clone(), self.gradient
             if isinstance(made, list):
-                return loss, type(made)([t.clone() for t in made])
+                return loss, type(made)([t[:k].clone() for t in made])
             held = {f.name: getattr(made, f.name) for f in fields(made)}
-            copies: Any = {name: [t.clone() for t in tensors] for name, tensors in held.items()}
+            copies: Any = {name: [t[:k].clone() for t in tensors] for name, tensors in held.items()}
             return loss, replace(made, **copies)
 
 
@@ -76,33 +72,45 @@ class Graphs:
         self._kept: dict[Hashable, _Graph | None] = {}  # None: it could not be made
         self._pool: Any = None  # memory that the graphs share: nothing in it outlasts a run
 
-    def gradient(self, compute: Compute, params: Tensors, batch: Batch, form: Hashable) -> Computed:
+    def gradient(
+        self,
+        compute: Compute,
+        params: Tensors,
+        batch: Batch,
+        form: Hashable,
+        clients: int,
+        most: int | None = None,
+    ) -> Computed:
         """Return what `compute` returns for K clients, with a graph once the form is a usual one.
 
-        `form` is what the computation depends on in addition to the shapes of its arguments.
+        `form` is what the computation depends on in addition to the shapes of its arguments; a graph is for
+        `clients`, which may be more than there are, and for at most so many parameters of all of them.
         """
         x, y = batch.x, batch.y
-        long = sum(p.numel() for p in params) > PARAMETERS or x.numel() > INPUTS
+        long = (
+            sum(p[0].numel() for p in params) * clients > (most or PARAMETERS)
+            or x[0].numel() * clients > INPUTS
+        )
         if long or not all(p.is_contiguous() for p in params):
             return compute(params, batch)
-        key = form, x.shape, x.dtype, y.shape, y.dtype, batch.padded
+        key = form, clients, x.shape[1:], x.dtype, y.shape[1:], y.dtype, batch.padded
         with _LOCK:
             if key not in self._kept:
                 self._seen[key] += 1
                 if self._seen[key] <= AFTER:
                     return compute(params, batch)
-                self._add(key, compute, params, batch)
+                self._add(key, compute, params, batch, clients)
             graph = self._kept[key] = self._kept.pop(key)  # now the last one
             return graph.run(params, batch) if graph else compute(params, batch)
 
-    def _add(self, key: Hashable, compute: Compute, params: Tensors, batch: Batch) -> None:
+    def _add(self, key: Hashable, compute: Compute, params: Tensors, batch: Batch, clients: int) -> None:
         self._seen.clear()
         while len(self._kept) >= KEPT:
             del self._kept[next(iter(self._kept))]
         self._kept[key] = None
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._kept[key] = _Graph(compute, params, batch, self._pool)
+            self._kept[key] = _Graph(compute, params, batch, clients, self._pool)
         except RuntimeError as err:  # for lack of memory, for example: only speed is affected
             logger.warning("a step could not be recorded as a CUDA graph, which is slower: %s", err)
 

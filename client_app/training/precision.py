@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import torch
 
-from client_app.training.programs import Batch, Dense, Layers, LossAndGradient, Program, Tensors
+from client_app.training.programs import Batch, Dense, LossAndGradient, Program, Tensors
+from client_app.training.stacked import Stacked
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
 
@@ -78,8 +79,8 @@ class Mixed(Program):
 
     def _gradient(self, params: Tensors, batch: Batch, frozen: Collection[str]) -> LossAndGradient:
         with self._autocast(params):
-            if isinstance(self.program, Layers):  # a backward pass that is written out has no autocast
-                return Layers.computed(self.program, params, batch, frozen)
+            if isinstance(self.program, Stacked):  # a backward pass that is written out has no autocast
+                return Stacked.computed(self.program, params, batch, frozen)
             return self.program.gradient(params, batch, frozen)
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:

@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 
-from client_app.training.programs import Batch, Dense, Factored, Perceptron, Program, Single, Tensors
+from client_app.training.programs import Batch, Dense, Factored, Program, Single, Tensors
+from client_app.training.stacked import Perceptron
 from task.models.layers import Conv2d
 from task.privacy.noise import Stream
 

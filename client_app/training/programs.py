@@ -2,12 +2,8 @@
 
 A program computes a batch's loss and gradient for K clients at once, each with parameters of its own: every
 tensor has the clients as its leading axis. A solver is therefore written once, for a client that trains alone
-(K = 1) and for a cohort that trains as one program. `Single` takes any module, `Layers` and the faster
-`Perceptron` take chains of known layers.
-
-On one CPU thread a perceptron's client gets the same bytes whatever K is and whichever clients are in the
-stack; a test holds it to that. It needs hidden layers of a multiple of `ALIGNED` units: otherwise each client
-but the first is at an address for which MKL's kernels round differently, so these train one by one.
+(K = 1) and for a cohort that trains as one program. `Single` takes any module; `client_app.training.stacked`
+and `client_app.training.recurrent` have those that take several clients.
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +15,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from client_app.training.convolution import convolve
-from client_app.training.graphs import graphs_of
-from task.models.layer_split import last_linear, linear_calls, no_last_linear
-from task.models.layers import Conv2d
+from task.models.layer_split import linear_calls, no_last_linear
 from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
 from task.numerics.tensors import load_into
 from task.tasks.base import Task, counted
@@ -153,12 +146,12 @@ class Program(ABC):
         self.model.train(training)
 
 
-def _leaves(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
+def leaves_of(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
     """Return parameters to differentiate by; those that are frozen hold autograd up."""
     return [p.detach().requires_grad_(n not in frozen) for n, p in zip(names, params, strict=True)]
 
 
-def _grad(loss: torch.Tensor, leaves: Tensors) -> Tensors:
+def gradient_by(loss: torch.Tensor, leaves: Tensors) -> Tensors:
     """Return the gradient, parallel to `leaves`; a frozen one stands for its own."""
     found = iter(torch.autograd.grad(loss, [p for p in leaves if p.requires_grad]))
     return [next(found) if p.requires_grad else p.detach() for p in leaves]
@@ -217,10 +210,10 @@ class Single(Program):
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return loss [1] and gradient."""
         own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
-        leaves = self._leaves if own else _leaves(self.names, [p[0] for p in params], frozen)
+        leaves = self._leaves if own else leaves_of(self.names, [p[0] for p in params], frozen)
         loss = self.task.total(self._forward(leaves, batch.x[0]), batch.y[0])
         loss = loss * batch.scale[0]
-        return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in _grad(loss, leaves)])
+        return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in gradient_by(loss, leaves)])
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return the parameters and the model's buffers, copied, without what is frozen."""
@@ -229,169 +222,3 @@ class Single(Program):
             values = zip(self.names, params, strict=True)
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
         return [state]
-
-
-class Layers(Program):
-    """An ``nn.Sequential`` of `LAYERS`, for any number of clients, through autograd.
-
-    Pictures travel as [K, channels, b, height, width], as `convolve` takes them.
-    """
-
-    stacks: ClassVar[bool] = True
-    LAYERS = (nn.Conv2d, Conv2d, nn.Flatten, nn.Linear, nn.MaxPool2d, nn.ReLU)
-
-    def __init__(self, model: nn.Sequential, task: Task = CLASSIFICATION) -> None:
-        super().__init__(model, task)
-        self.layers = list(model)
-        self.device = next(model.parameters()).device
-
-    @classmethod
-    def takes(cls, model: nn.Module) -> bool:
-        """Return whether the model is made of known layers, with all parameters trainable."""
-        if type(model) is not nn.Sequential or not all(p.requires_grad for p in model.parameters()):
-            return False
-        plain = all(type(m) in cls.LAYERS for m in model) and next(iter(model.parameters()), None) is not None
-        weighted = [m for m in model if isinstance(m, nn.Linear | nn.Conv2d)]
-        # in this order: what PyTorch's older weight_norm leaves is none of it
-        named = [
-            [name for name, _ in m.named_parameters(recurse=False)] == ["weight", "bias"] for m in weighted
-        ]
-        ungrouped = [m.groups == 1 and m.padding_mode == "zeros" for m in model if isinstance(m, nn.Conv2d)]
-        flat = [m.start_dim == 1 and m.end_dim == -1 for m in model if isinstance(m, nn.Flatten)]
-        unhooked = [not any(held for name, held in vars(m).items() if name.endswith("_hooks")) for m in model]
-        # PyTorch applies a linear layer to the last dimension, and `_through` to all of them together.
-        kinds = [type(m) for m in model]
-        flattened = [nn.Flatten in kinds[:i] for i, kind in enumerate(kinds) if kind is nn.Linear]
-        return plain and all(named + ungrouped + flat + unhooked + flattened)
-
-    def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
-        """Return K copies of the received parameters, with each client's personal ones in their place."""
-        given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
-        params = [t.expand(clients, *t.shape).clone() for t in given]
-        for k, personal in enumerate(own):
-            for name, p in zip(self.names, params, strict=True):
-                if name in personal:
-                    p[k].copy_(torch.from_numpy(personal[name]))
-        return params
-
-    def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [K, b, C]."""
-        return self._through(self.layers, params, x)
-
-    def features(self, params: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the last layer's inputs [K, b, f] and the logits [K, b, C]."""
-        last_linear(self.model, "MOON")
-        *body, weight, bias = params
-        z = self._through(self.layers[:-1], body, x)
-        return z, torch.baddbmm(bias.unsqueeze(1), z, weight.transpose(1, 2))
-
-    @staticmethod
-    def _through(layers: Sequence[nn.Module], params: Tensors, x: torch.Tensor) -> torch.Tensor:
-        K, b = x.shape[:2]
-        rest = iter(params)
-        flat = x.dim() == 3
-        h = x if flat else x.transpose(1, 2)
-        for layer in layers:
-            match layer:
-                case nn.Linear():
-                    weight, bias = next(rest), next(rest)
-                    h = torch.baddbmm(bias.unsqueeze(1), h, weight.transpose(1, 2))
-                case nn.Conv2d():
-                    h = convolve(h, next(rest), next(rest), layer)
-                case nn.Flatten():
-                    h = h if flat else h.transpose(1, 2).reshape(K, b, -1)
-                    flat = True
-                case nn.MaxPool2d():
-                    h = layer(h.flatten(0, 1)).unflatten(0, h.shape[:2])
-                case _:
-                    h = layer(h)
-        return h
-
-    def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
-        """Return losses [K] and gradient; on a GPU as a graph, where that is faster."""
-        if self.device.type != "cuda" or not self.task.plain:
-            return self.computed(params, batch, frozen)
-
-        def compute(params: Tensors, batch: Batch) -> Computed:
-            return self.computed(params, batch, frozen)
-
-        return graphs_of(self.model).gradient(compute, params, batch, (type(self), frozenset(frozen)))
-
-    def computed(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> Computed:
-        """Return losses [K] and gradient, kernel after kernel."""
-        leaves = _leaves(self.names, params, frozen)
-        logits = self.logits(leaves, batch.x)
-        each = self.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-        loss = each.view(batch.y.shape[:2]).sum(1) * batch.scale
-        return loss.detach(), Dense(_grad(loss.sum(), leaves))
-
-    def states(self, params: Tensors) -> list[Arrays]:
-        """Return views of each client's slice."""
-        whole = [p.cpu().numpy() for p in params]
-        return [dict(zip(self.names, (a[k] for a in whole), strict=True)) for k in range(len(whole[0]))]
-
-
-class Perceptron(Layers):
-    """Linear layers with ReLU between them, for any number of clients, with the backward pass written out.
-
-    That of another loss than cross-entropy is autograd's.
-    """
-
-    @classmethod
-    def takes(cls, model: nn.Module) -> bool:
-        """Return whether the model is Flatten, then Linear and ReLU in turns, then Linear."""
-        if not super().takes(model) or not isinstance(model, nn.Sequential):
-            return False
-        kinds = [type(m) for m in model]
-        hidden = (len(kinds) - 2) // 2
-        return kinds == [nn.Flatten, *[nn.Linear, nn.ReLU] * hidden, nn.Linear]
-
-    def computed(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> Computed:
-        """Return losses [K] and the factored gradient, all of it; no autograd, so `params` need none."""
-        if not self.task.plain:
-            return super().computed(params, batch, frozen)
-        with torch.no_grad():
-            weights, biases = params[::2], params[1::2]
-            inputs = [batch.x.flatten(2)]
-            for W, b in zip(weights[:-1], biases[:-1], strict=True):
-                inputs.append(torch.baddbmm(b.unsqueeze(1), inputs[-1], W.transpose(1, 2)).relu_())
-            logits = torch.baddbmm(biases[-1].unsqueeze(1), inputs[-1], weights[-1].transpose(1, 2))
-            # l = -log p_y;  dl/dz = p - onehot(y)
-            log_p = torch.log_softmax(logits, 2)
-            y = batch.y.unsqueeze(2)
-            scale = batch.scale.view(-1, 1, 1)
-            if batch.padded:
-                scale = scale * (y >= 0)
-                y = y.clamp(min=0)
-            loss = (log_p.gather(2, y) * scale).sum((1, 2)).neg_()
-            delta = log_p.exp_().scatter_add_(2, y, -torch.ones_like(y, dtype=log_p.dtype)).mul_(scale)
-            deltas = [delta]
-            for W, h in zip(reversed(weights[1:]), reversed(inputs[1:]), strict=True):
-                delta = torch.bmm(delta, W).mul_(h.sign())  # ReLU': 0 or 1, as h >= 0
-                deltas.append(delta)
-            return loss, Factored(inputs, deltas[::-1])
-
-
-# The best number of clients on one CPU thread: a perceptron's step gains until its weights leave the cache; a
-# convolutions of several clients take longer there than one client after another (``make bench``, "stack").
-STACK_CPU = {Perceptron: 8, Layers: 1}
-STACK_GPU = 128
-ALIGNED = 4  # numbers of 4 bytes in 16
-
-
-def program_of(model: nn.Module, stack: int, task: Task = CLASSIFICATION) -> tuple[Program, int]:
-    """Return the program for a model and the most clients that it should take at once.
-
-    A `Single` program trains this very instance. `stack` is the run-config key: 0 = automatic, 1 = one
-    client after another through autograd. Other losses than cross-entropy are taken so, too: their last bits
-    would depend on how many clients are in the stack, and so on the nodes.
-    """
-    kind = next((p for p in (Perceptron, Layers) if p.takes(model)), None)
-    if kind is None or not isinstance(model, nn.Sequential) or not task.plain:
-        return Single(model, task), 1
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    size = stack or (STACK_GPU if on_gpu else STACK_CPU[kind])
-    hidden = [m.out_features for m in model if isinstance(m, nn.Linear)][:-1]
-    if kind is Perceptron and size > 1 and not on_gpu and any(units % ALIGNED for units in hidden):
-        return kind(model, task), 1
-    return (kind(model, task), size) if size > 1 else (Single(model, task), 1)

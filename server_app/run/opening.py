@@ -19,7 +19,7 @@ from server_app.run.meaning import (
     meaning_record,
     moments_record,
 )
-from server_app.run.remarks import remarks
+from server_app.run.remarks import only_in_python, remarks
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from server_app.run.server_model import ServerModel, server_model
 from strategies import strategy_of
@@ -58,7 +58,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     raw, keys = server_data(config), as_run_config(config)
     resumed = RunFolder(path) if config.output.resume else None
     found = raw.task if raw else natural_task(config.data)
-    config = with_task(config, found)
+    config = with_task(config, found, raw.form if raw else "")
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     engine, registry = strategy.engine, strategy.registry
@@ -97,6 +97,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     record["id"] = engine.run_id  # nodes know it if they were asked for sums of columns
     record |= {"submitter": submitter} if (submitter := submitter_of(path.name)) else {}
     record |= {"code": code} if code else {}
+    record |= {"repeat": alone} if (alone := only_in_python(config)) else {}
     record |= moments_record(moments, dataset)
     record |= model.record()
     lines = remarks(config, path.name, card, dataset, model.loaded.lines() if model.loaded else [])

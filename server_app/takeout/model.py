@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from client_app.data.node import Node, open_node
-from client_app.work import kept_model
+from client_app.own_models import kept_model
 from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
 from server_app.takeout.last_order import evaluation_order, last_order, without
 from task.catalogue.entry import Algorithm, evaluation_of

@@ -31,7 +31,7 @@ from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
-from task.datasets import spec_of
+from task.datasets import targets_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.wire import messages as wire
 from task.wire.coding import Coder
@@ -265,7 +265,7 @@ class PhaseEngine:
             not self.limited or EVALUATE in (phase.name, phase.contract.work) or phase.name == ADAPT
         ):  # test examples are not registered
             return {}
-        targets = spec_of(self.config.data.dataset).targets
+        targets = targets_of(self.config.data)
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 

@@ -37,12 +37,12 @@ class Conditioned(Dataset):
         """What a generative model learns to draw: the images."""
         return self.drawn_from
 
-    def inputs(self, rows: Rows | slice) -> torch.Tensor:
+    def inputs(self, rows: Rows | slice, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return examples as a model reads them, float32 [B, p + C]."""
         import torch
 
         pixels = self.drawn_from.inputs(rows).flatten(1)
-        return torch.cat([pixels, one_hot(self.condition_of[rows], len(self.conditions))], 1)
+        return torch.cat([pixels, one_hot(self.condition_of[rows], len(self.conditions))], 1).to(device)
 
 
 def one_hot(numbers: Rows, count: int) -> torch.Tensor:

@@ -24,6 +24,8 @@ from task.references import is_reference
 if TYPE_CHECKING:  # importing torch takes seconds, and checking a name does not need it
     from torch import nn
 
+    from task.models.adapt import Interface
+
 __all__ = ["MODELS", "WORD_BUCKETS", "ModelSpec", "build_model", "drawn"]
 
 Shape = tuple[int, ...]
@@ -242,6 +244,7 @@ def build_model(
     twin: bool = False,
     features: int = 0,
     trainable: Sequence[str] = (),
+    interface: Interface | None = None,
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
@@ -250,12 +253,13 @@ def build_model(
     are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
     number of outputs, followed by a ReLU and a linear layer. Of parameters only those that a pattern of
     `trainable` names are trained, if there is any; see `task.models.frozen` for what then does not travel.
+    `interface` is how a user's own is called.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
     """
     shape = tuple(input_shape)
-    build = _builder(name, shape, features or num_classes, kind)
+    build = _builder(name, shape, features or num_classes, kind, interface)
     if features:
         build = partial(_with_features, build, features, num_classes)
     make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
@@ -263,7 +267,7 @@ def build_model(
     if trainable or is_reference(name):
         from task.models.frozen import settle
 
-        settle(name, made, trainable, shape, text=kind == "text")
+        settle(name, made, trainable, shape, text=kind == "text", interface=interface)
     return made
 
 
@@ -299,12 +303,15 @@ def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         generator.set_state(before)
 
 
-def _builder(name: str, shape: Shape, num_classes: int, kind: str) -> Callable[[], nn.Module]:
+def _builder(
+    name: str, shape: Shape, num_classes: int, kind: str, interface: Interface | None
+) -> Callable[[], nn.Module]:
     """Return what makes the model, or refuse one that does not fit the data."""
     if is_reference(name):
         from task.models.brought import build_brought
 
-        return partial(build_brought, name, shape, num_classes, text=kind == "text")
+        text = kind == "text"
+        return partial(build_brought, name, shape, num_classes, text=text, interface=interface)
     if name not in MODELS:
         raise ConfigError(choose_from('run-config key "model"', name, MODELS))
     spec = MODELS[name]

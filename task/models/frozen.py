@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from task.errors import ConfigError
+from task.models.adapt import Interface
 from task.models.brought import examples
 from task.numerics.arrays import UNTRAVELLED, NamedArrays, tensors_of
 from task.numerics.tensors import tensor_of
@@ -27,7 +28,13 @@ NEAREST = 5  # names that an error lists
 
 
 def settle(
-    name: str, model: nn.Module, trainable: Sequence[str], shape: tuple[int, ...], *, text: bool = False
+    name: str,
+    model: nn.Module,
+    trainable: Sequence[str],
+    shape: tuple[int, ...],
+    *,
+    text: bool = False,
+    interface: Interface | None = None,
 ) -> None:
     """Freeze what no pattern of `trainable` names, and mark what does not travel.
 
@@ -39,7 +46,8 @@ def settle(
     """
     freeze(model, trainable)
     check_trained(name, model)
-    mark(name, model, examples(shape, 2, text=text) if is_reference(name) else None)
+    x = examples(model, shape, 2, text=text, interface=interface) if is_reference(name) else None
+    mark(name, model, x)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

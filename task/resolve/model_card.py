@@ -141,7 +141,7 @@ def card_of(
     the names of it, where a node's owner lets them out.
     """
     keys, default = as_run_config(config), defaults()
-    if config.data.task in ("classification", "language"):  # as the kind of the data says
+    if config.data.task == natural_task(replace(config.data, task="auto")):
         keys["task"] = default["task"]
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)

@@ -11,8 +11,6 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
-from task.datasets import spec_of
-from task.datasets.columns import readable
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
@@ -25,6 +23,15 @@ from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.contract import contract_of, entry_of
+from task.resolve.interface import (
+    has_form,
+    interface_of,
+    is_text,
+    kind_read,
+    made_up,
+    places_of,
+    trial_rows,
+)
 from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -110,7 +117,7 @@ def initial_of(
         ConfigError: The model is not of the form that the algorithm needs.
     """
     if any(r.layout == PROTOTYPES for r in contract_of(config).up):
-        return no_prototypes(classes, _features(model, config, shape))
+        return no_prototypes(classes, _features(model, config, shape, classes))
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
@@ -124,9 +131,9 @@ def check_augment(config: Config, shape: tuple[int, ...]) -> None:
         ConfigError: They are no images, or what is learnt is the examples themselves.
     """
     augment, task = config.train.augment, config.data.task
-    text = _kind(config) == "text"
+    text = has_form(config) or is_text(config)
     if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
-        what = "a text" if text else f"examples of shape {list(shape)}"
+        what = "a text, or several inputs," if text else f"examples of shape {list(shape)}"
         what = "examples that are to be reconstructed" if task == "reconstruction" else what
         raise ConfigError(
             f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
@@ -155,7 +162,7 @@ def check_levels(
         parts_of(model, mine)
         sizes[name] = sum(p.numel() for p in model.parameters())
         if reads_features(config):
-            widths[name] = _features(model, mine, shape)
+            widths[name] = _features(model, mine, shape, classes)
     if len({*widths.values()}) > 1:
         found = ", ".join(f"{name} {f}" for name, f in widths.items())
         raise ConfigError(
@@ -165,14 +172,14 @@ def check_levels(
     return sizes
 
 
-def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
+def _features(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> int:
     """Return f, the inputs of the last linear layer of a run's model."""
     who = reads_features(config)
     if not is_reference(config.model):
         return last_linear(model, who).in_features
-    from task.models.brought import examples, output_layer
+    from task.models.brought import output_layer
 
-    path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
+    path = output_layer(model, made_up(config, shape, classes, model))
     if path is None:
         raise no_last_linear(who, model)
     return int(dict(model.named_modules())[path].in_features)
@@ -232,12 +239,9 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
 
         return SideBySide({name: model_of(config.with_model(name), shape, classes) for name in names})
     outputs, trainable = outputs_of(config, classes), listed(config.trainable)
-    return build_model(names[0], shape, outputs, config.seeds.model, _kind(config), twin, features, trainable)
-
-
-def _kind(config: Config) -> str:
-    """Return "text" if the data are; else "", as a model says itself what it reads."""
-    return "text" if spec_of(config.data.dataset).text else ""
+    interface = interface_of(config, classes) if is_reference(names[0]) else None
+    seed, kind = config.seeds.model, kind_read(config)
+    return build_model(names[0], shape, outputs, seed, kind, twin, features, trainable, interface)
 
 
 def check_model(
@@ -261,9 +265,7 @@ def check_model(
         return
     from task.models.brought import check_brought, check_linear
 
-    entry, rows = contract_of(config), None
-    if dataset is not None and runs:
-        rows = readable(dataset).inputs(slice(0, min(2, dataset.num_train)))
+    entry, known = contract_of(config), dataset if runs else None
     last = {}
     if entry.private == "head" and not config.train.private_layers:
         last["personal.layers"] = config.personal.layers
@@ -276,12 +278,14 @@ def check_model(
         partial(model_of, config, shape, classes),
         shape,
         classes,
-        text=_kind(config) == "text",
+        text=is_text(config),
         logits=TASKS[task].classes,
+        places=places_of(config, shape, task, known),
+        interface=interface_of(config, classes),
         own_loss=is_reference(config.loss),
         needs_features=reads_features(config),
         last_layers=last,
-        rows=rows,
+        rows=trial_rows(known),
         runs=runs,
     )
     if entry.traits.by_feature:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn.functional import cross_entropy
 
-from client_app.training.programs import Batch, program_of
+from client_app.training.choice import program_of
+from client_app.training.programs import Batch
 from task.models import build_model
 from task.numerics.arrays import state_of
 from tests.bench.readings import Row, paired

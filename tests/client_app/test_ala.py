@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from client_app.stages.ala import AdaptiveAggregation
 from client_app.training.loop import Examples, LocalTask
-from client_app.training.programs import Perceptron
+from client_app.training.stacked import Perceptron
 from server_app import app
 from task.config.personal_sections import FedALAConfig
 from task.config.sections import TrainConfig

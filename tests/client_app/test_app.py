@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 from client_app.answer import answer
 from client_app.data.node import Node, open_node
 from client_app.stages.stage import Outcome
-from client_app.training.programs import Perceptron
+from client_app.training.stacked import Perceptron
 from client_app.work import train_clients
 from client_app.works import WORK
 from task.catalogue.entry import Algorithm, evaluation_of

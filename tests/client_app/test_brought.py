@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training.programs import Layers, Perceptron, Single, program_of
+from client_app.training.choice import program_of
+from client_app.training.programs import Single
+from client_app.training.stacked import Layers, Perceptron
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.models import build_model

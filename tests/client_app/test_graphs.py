@@ -9,7 +9,8 @@ from torch import nn
 
 from client_app.training import graphs
 from client_app.training.graphs import Graphs, graphs_of
-from client_app.training.programs import Batch, Computed, Dense, Layers, Perceptron, Tensors
+from client_app.training.programs import Batch, Computed, Dense, Tensors
+from client_app.training.stacked import Layers, Perceptron
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -110,7 +111,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
 def asked(of: Graphs, width: int, params: Tensors | None = None) -> bool:
     """Return whether a graph answered for batches of a width."""
     batch = Batch(torch.zeros(1, width), torch.zeros(1, 1), torch.ones(1))
-    loss, _ = of.gradient(lambda params, batch: (torch.zeros(1), Dense([])), params or [], batch, "form")
+    loss, _ = of.gradient(
+        lambda params, batch: (torch.zeros(1), Dense([])),
+        params or [],
+        batch,
+        "form",
+        len(params[0]) if params else 1,
+    )
     return bool(loss)
 
 
@@ -145,16 +152,34 @@ def test_no_graph_where_copies_cost_more_than_they_save(
 ) -> None:
     monkeypatch.setattr(graphs, "PARAMETERS", 8)
     monkeypatch.setattr(graphs, "INPUTS", 8)
-    width, params = 8, [torch.zeros(2, 4)]
+    width, params = 8, [torch.zeros(1, 8)]
     if case == "many inputs":
         width = 9
     elif case == "many parameters":
-        params = [torch.zeros(2, 4), torch.zeros(1)]
+        params = [torch.zeros(1, 8), torch.zeros(1, 1)]
     else:
-        params = [torch.zeros(1, 4).expand(2, 4)]
+        params = [torch.zeros(1, 1).expand(1, 8)]
     of = Graphs()
     assert not any(asked(of, width, params) for _ in range(graphs.AFTER + 2))
-    assert any(asked(of, 8, [torch.zeros(2, 4)]) for _ in range(graphs.AFTER + 2))
+    assert any(asked(of, 8, [torch.zeros(1, 8)]) for _ in range(graphs.AFTER + 2))
+
+
+def test_a_graph_for_more_clients_counts_the_places_that_it_has(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "PARAMETERS", 8)
+    params, batch = [torch.zeros(1, 4)], Batch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1))
+
+    def made(clients: int) -> bool:
+        of = Graphs()
+        answers = [
+            of.gradient(lambda p, b: (torch.zeros(1), Dense([])), params, batch, "", clients)
+            for _ in range(12)
+        ]
+        return bool(answers[-1][0])
+
+    assert made(2)
+    assert not made(3)
 
 
 def test_graphs_are_gone_with_their_model() -> None:

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
+from client_app.training.choice import program_of
 from client_app.training.local_optimizer import check_optimizer, clip
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import program_of
 from task.config.algorithm_sections import AdamConfig
 from task.config.knobs import Config
 from task.config.sections import TrainConfig

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from client_app.solvers.sgd import Solver
+from client_app.training.choice import program_of
 from client_app.training.loop import CHUNK, Examples, LocalTask, first_batch, full_gradient, norms, train
-from client_app.training.programs import program_of
 from task.config.knobs import Config
 from task.config.sections import TrainConfig
 from task.numerics import seeds

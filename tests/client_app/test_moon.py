@@ -13,8 +13,9 @@ from torch import nn
 
 from client_app.solvers.moon import Grouped, MoonSolver, contrastive
 from client_app.solvers.sgd import Solver
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import Batch, Dense, Factored, Program, Single, program_of
+from client_app.training.programs import Batch, Dense, Factored, Program, Single
 from task.config.knobs import Config
 from task.config.personal_sections import MoonConfig
 from task.config.sections import TrainConfig

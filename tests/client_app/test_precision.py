@@ -10,7 +10,8 @@ from torch import nn
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import train
 from client_app.training.precision import Mixed, check_precision, in_precision
-from client_app.training.programs import Batch, Layers, Perceptron, Single
+from client_app.training.programs import Batch, Single
+from client_app.training.stacked import Layers, Perceptron
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import state_of

@@ -16,8 +16,10 @@ from torch.nn.functional import cross_entropy
 from client_app.answer import answer
 from client_app.data.node import open_node
 from client_app.solvers import Solver
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, full_gradient, train
-from client_app.training.programs import Batch, Layers, Perceptron, Program, Single, program_of
+from client_app.training.programs import Batch, Program, Single
+from client_app.training.stacked import Layers, Perceptron
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.config.sections import TrainConfig

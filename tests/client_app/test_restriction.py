@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from client_app.solvers.fedprox import FedProxSolver
 from client_app.solvers.sgd import Solver
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import program_of
 from client_app.training.restriction import RESTRICTIONS
 from task.codecs.structured import factor, positions, rank
 from task.config.knobs import Config

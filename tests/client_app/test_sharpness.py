@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from client_app.solvers import SOLVERS
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, train
-from client_app.training.programs import Dense, program_of
+from client_app.training.programs import Dense
 from client_app.training.sharpness import gradient_of
 from task.config.algorithm_sections import FedCMConfig, FedDynConfig, SamConfig
 from task.config.knobs import Config

@@ -16,7 +16,8 @@ from client_app.app import make_app
 from client_app.memory.example_ledger import SECRET as SECRET_FILE
 from client_app.memory.example_ledger import StepLedger
 from client_app.training.private import PrivateSteps, private_program
-from client_app.training.programs import Batch, Perceptron, Single
+from client_app.training.programs import Batch, Single
+from client_app.training.stacked import Perceptron
 from strategies.stages.example_privacy import ExamplePrivacyStage
 from task.config.knobs import Config
 from task.config.read import as_run_config

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from client_app.training.private import ROUNDED, PrivateSteps, private_program
-from client_app.training.programs import Batch, Perceptron, Single
+from client_app.training.programs import Batch, Single
+from client_app.training.stacked import Perceptron
 from task.models import build_model
 from task.numerics.arrays import state_of
 from task.privacy.accounting import epsilon

@@ -14,8 +14,8 @@ from torch import nn
 from client_app.data.node import open_node
 from client_app.data.registration import registration_of
 from client_app.solvers.fedmd import FedMDSolver, distance
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask
-from client_app.training.programs import program_of
 from server_app.run.public_examples import check_public
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedmd import server_update

@@ -13,8 +13,9 @@ from torch import nn
 
 from client_app.data.owner import Owner, check_basis
 from client_app.solvers.fedproto import ABSENT, FedProtoSolver, nearest
+from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask
-from client_app.training.programs import Batch, Single, program_of
+from client_app.training.programs import Batch, Single
 from strategies import FedProto
 from strategies.engine.state import AggregatedReplies, ServerState
 from strategies.rules.fedproto import server_update

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from client_app.solvers import SOLVERS
+from client_app.training.choice import program_of
 from client_app.training.loop import LocalTask, train
-from client_app.training.programs import program_of
 from strategies.engine.state import AggregatedReplies
 from strategies.rules.fsvrg import FSVRGSparseState, FSVRGState, server_update, sparse_update
 from task.config.knobs import Config

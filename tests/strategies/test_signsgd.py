@@ -11,7 +11,7 @@ import torch
 
 from client_app.solvers.signsgd import SignSGDSolver
 from client_app.training.loop import Examples, LocalTask
-from client_app.training.programs import Perceptron
+from client_app.training.stacked import Perceptron
 from strategies.engine.fold import check_votes
 from strategies.engine.state import ServerState
 from strategies.rules.signsgd import server_update

@@ -144,9 +144,12 @@ def test_lazy_layers_and_single_examples(folder: Path) -> None:
         ("def Net(): return 1 / 0", r"got an error: ZeroDivisionError: .* \(made_\d+.py, line 13\)"),
         ("def Net(): return None", r"Module; got NoneType"),
         ("def Net(): return Flat(None, 7)", r"outputs \[1, 10\] for inputs \[1, 1, 8, 8\] .*; got \[1, 7\]"),
-        ("class Net(Flat):\n    def forward(self, x): return (super().forward(x),)", "a tensor; got tuple"),
         ("def Net(): return Flat(None, 10).double()", "where they are trained; got float64 in 'fc1.weight'"),
         ("def Net(): return Flat(None, 10).half()", "where they are trained; got float16 in 'fc1.weight'"),
+        (
+            "class Net(Flat):\n    def forward(self, x): y = super().forward(x); return {'a': y, 'b': y}",
+            "a tensor, or a dict .*; got dict of a, b",
+        ),
         ("class Net(Flat):\n    def forward(self, x): return super().forward(x).double()", "got float64"),
         ("def Net(): return nn.Sequential(nn.Linear(9, 10))", r"float32\[1, 1, 8, 8\]; got an error: R"),
         (

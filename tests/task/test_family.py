@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training.programs import Perceptron, program_of
+from client_app.training.choice import program_of
+from client_app.training.stacked import Perceptron
 from task.errors import ConfigError
 from task.models import MODELS, build_model
 from task.models.family import Axis, Levels, SubModel, UnitGroup, Units, Widths, form_of

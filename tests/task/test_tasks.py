@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training.programs import Single, program_of
+from client_app.training.choice import program_of
+from client_app.training.programs import Single
 from task.config.knobs import Config
 from task.datasets import load_dataset, load_owned
 from task.errors import ConfigError, DataError

@@ -1,0 +1,13 @@
+#!/bin/sh
+# What needs a GPU, in at most nine minutes: its tests, and the seconds of a round.
+#   sh tests/gpu/run.sh [FOLDER]      results go to FOLDER, and the tests' words to its tests.log
+set -u
+folder=${1:-.}
+python=${PYTHON:-python3}
+files="tests/client_app/test_recurrent.py tests/client_app/test_graphs.py tests/client_app/test_precision.py
+tests/client_app/test_loop.py tests/client_app/test_convolution.py"
+timeout 150 "$python" -m pytest -n 0 -q $files -k "gpu or cuda or graph or device" >"$folder/tests.log" 2>&1
+code=$?
+tail -5 "$folder/tests.log"
+timeout 300 "$python" -m tests.gpu.rounds "$folder"
+exit $code
