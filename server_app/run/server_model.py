@@ -9,7 +9,7 @@ from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
-from server_app.run.frozen import RECORD, frozen_of_run, record_of
+from server_app.run.frozen import RECORD, expected_of, frozen_of_run, record_of
 from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
@@ -20,14 +20,13 @@ from task.errors import ConfigError
 from task.models.family import Kinds, Widths
 from task.models.frozen import thaw, use
 from task.models.model_file import Loaded
-from task.numerics.arrays import Arrays, array_of, only, sha256, state_of, tensors_of, ties_of
+from task.numerics.arrays import Arrays, array_of, only, state_of, tensors_of, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks.base import Task, check_fits
 from task.tasks.distil import Distiller
-from task.wire.frozen import OWN_FROZEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class ServerModel:
 
     def expected(self) -> dict[str, str]:
         """Return the SHA-256 that a node's own file of the frozen part must have, as `expect_code` has it."""
-        return {OWN_FROZEN: sha256(self.frozen)} if self.frozen else {}
+        return expected_of(self.frozen)
 
     def record(self) -> dict[str, Any]:
         """Return what config.json says of it."""

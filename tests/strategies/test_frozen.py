@@ -36,6 +36,7 @@ from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.brought import imported_from
 from tests.support.federation import OneRun, Played, in_one_process, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.transcripts import found, run_here, texts
 
 NETS = "frozen_nets"
 BODY = {"body.weight", "body.bias", "const"}
@@ -341,3 +342,12 @@ def test_an_order_with_another_part_than_it_names_is_refused(owners: Path) -> No
         frozen_of(content, arrays)
     with pytest.raises(FieldError, match=r"expected 1 arrays as sent; got 1 with missing \['b'\]"):
         frozen_of(content, {"b": arrays["a"]})
+
+
+def test_a_transcript_names_what_travels_and_the_frozen_part(owners: Path, tmp_path: Path) -> None:
+    path = run_here(keys(owners, num_server_rounds=2), tmp_path)
+    assert not texts(found(path, tmp_path / "state"))
+    _, arrays = read_safetensors(path / "model.safetensors")
+    write_safetensors(path / "model.safetensors", arrays | {"const": arrays["const"] + 1})
+    (said,) = texts(found(path, tmp_path / "state"))
+    assert "model.safetensors: expected the frozen part" in said
