@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.data.frozen import bind, drawn, held, hold
+from client_app.data.frozen import bind, held, hold, own
 from client_app.data.open_data import OneClient, open_data
 from client_app.data.owner import SIMULATION, Owner
 from task.config.knobs import Config
@@ -128,15 +128,21 @@ class Node:
         model = model_of(config, self.dataset.input_shape, self.dataset.num_classes)
         return state_of(model, self.parts(client).frozen)
 
-    def drawn(self) -> tuple[str, Arrays]:
-        """Return the SHA-256 of the frozen part as drawn by the run's seed, "" = none, and the part."""
+    def own_frozen(self) -> tuple[str, Arrays]:
+        """Return the SHA-256 of the frozen part that this node has, "" = none, and the part.
+
+        It is as drawn by the run's seed, or of the owner's file.
+
+        Raises:
+            ConfigError: The file cannot be read, or has nothing of it.
+        """
         model = model_of(self.config, self.dataset.input_shape, self.dataset.num_classes)
         frozen = parts_of(model, self.config).frozen
-        return drawn(model, frozen) if frozen else ("", {})
+        return own(model, frozen, self.owner.initial_model) if frozen else ("", {})
 
     def having(self, given: Arrays) -> "Node":
         """Return the node with the frozen part of a whole model, or as drawn by seed where that has none."""
-        _, mine = self.drawn()
+        _, mine = self.own_frozen()
         if not mine:
             return self
         mine = {name: given.get(name, a) for name, a in mine.items()}

@@ -9,8 +9,8 @@ from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
-from server_app.run.frozen import RECORD, frozen_of_run, record_of
-from server_app.run.initial_model import Loaded, initial_model
+from server_app.run.frozen import RECORD, expected_of, frozen_of_run, record_of
+from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
 from task.config.attack_section import BACKDOORS
@@ -19,6 +19,7 @@ from task.datasets import Dataset
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
 from task.models.frozen import thaw, use
+from task.models.model_file import Loaded
 from task.numerics.arrays import Arrays, array_of, form_of, only, tensors_of, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
@@ -48,6 +49,10 @@ class ServerModel:
     def aliases(self) -> dict[str, str]:
         """The further names of tied tensors, each with the one that files have: metadata of these."""
         return ties_of(self.module)
+
+    def expected(self) -> dict[str, str]:
+        """Return the SHA-256 that a node's own file of the frozen part must have, as `expect_code` has it."""
+        return expected_of(self.frozen)
 
     def record(self) -> dict[str, Any]:
         """Return what config.json says of it."""
