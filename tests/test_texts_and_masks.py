@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from server_app.takeout.examples import read_examples
+from server_app.takeout.export import export
+from server_app.takeout.model import take
+from server_app.takeout.predict import own_examples, predict
+from task import trust
+from task.errors import DataError
 from tests.support.brought import imported_from
 from tests.support.texts_and_masks import commands, run, write_modules
 
@@ -104,9 +111,45 @@ def test_an_augmented_run_draws_alike_on_any_nodes_and_after_a_resume(folder: Pa
     assert len({ends[1], other, plain}) == 3
 
 
-def test_what_was_read_is_in_the_results(folder: Path) -> None:
+def test_what_was_read_is_in_the_results_and_new_texts_are_predicted(folder: Path) -> None:
+    """Of a file with labels the loss; of one without the tokens alone, one cell an example."""
+    import words
+
     result = run(folder, commands()["words"] | {"num-server-rounds": 1, "max-examples": 20})
     data = json.loads((result.path / "config.json").read_text())["data"]
     assert data["form"] == "attention_mask:int64[10] input_ids:int64[10]"
     assert data["places"]["shape"] == [10]
     assert 0 < data["places"]["counted"] < 1
+    trust.allow(["lm", "words"], "the test")
+    taken = take(result.path)
+    _, _, x, labels = words.load()
+    np.savez(folder / "new.npz", **x, labels=labels)
+    found = predict(taken, read_examples(folder / "new.npz", taken.card))
+    assert found.scores["all"]["loss"] == pytest.approx(result.result()["loss"], rel=1e-5)
+    assert found.scores == predict(taken, own_examples(taken)).scores
+    rows = list(found.rows())
+    assert rows[0] == ["id", "predicted"]
+    assert rows[1][1].split() == [str(c) for c in found.probabilities[0].argmax(0)]
+    made = export(taken, "torchscript", folder / "lm.pt", read_examples(folder / "new.npz", taken.card))
+    assert made.difference < 1e-6
+
+
+def test_masks_of_new_pictures_are_predicted(folder: Path) -> None:
+    import circles  # type: ignore[import-not-found]
+
+    short = {"num-server-rounds": 1, "max-examples": 9, "local-epochs": 1}
+    taken_from = run(folder, commands()["circles"] | short).path
+    trust.allow(["unet", "circles"], "the test")
+    taken = take(taken_from)
+    _, _, x, y = circles.load()
+    np.savez(folder / "new.npz", x=x, y=y)
+    np.savez(folder / "alone.npz", x=x)
+    labelled, alone = (
+        predict(taken, read_examples(folder / f"{n}.npz", taken.card)) for n in ("new", "alone")
+    )
+    assert labelled.scores == predict(taken, own_examples(taken)).scores
+    assert alone.scores == {}
+    assert labelled.csv() == alone.csv()
+    np.savez(folder / "bad.npz", x=x, y=y[:, :8])
+    with pytest.raises(DataError, match=r"y .N, H, W. of the height and width"):
+        read_examples(folder / "bad.npz", taken.card)
