@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    algorithm: str = "",
+    algorithm: Any = "",
     /,
     *,
     recipe: str = "",
@@ -41,6 +41,12 @@ def run(
     result folder). Code that such a file names, ``net:Small``, runs only if its package is in `code` or if
     `keys` name it, too. You may call this function as often as you like. In a notebook, Ctrl-C (the stop
     button) ends the run and returns the rounds so far; elsewhere `load` reads them.
+
+    Keys that take ``module:name`` take Python objects, too: ``model`` a class, a function or a module, whose
+    values are the initial ones; ``dataset`` arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, Datasets, or a
+    function that loads them; ``algorithm``, ``loss``, ``metrics``, ``optimizer``, ``augment`` and
+    ``partition`` what a reference names. A run with objects that cannot be imported cannot be repeated from
+    its config alone.
 
     Raises:
         BouquetError: A key is wrong, or the run cannot start or go on.

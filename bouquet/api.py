@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from bouquet.objects import with_references
 from server_app.engines.simulate import simulate
 from server_app.results.folder import CONFIG
 from server_app.run.naming import folder_of_run, remove_run
@@ -20,7 +21,7 @@ from task.resolve.read import fuse, read_config
 
 
 def run(
-    algorithm: str,
+    algorithm: Any,
     recipe: str,
     repeat: str | PathLike[str],
     overwrite: bool,
@@ -32,7 +33,7 @@ def run(
     if recipe and repeat:
         raise ConfigError("run: expected recipe or repeat; got both")
     base = read_recipe(recipe) if recipe else keys_of_run(Path(repeat))[0] if repeat else {}
-    own = {**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)}
+    own = with_references({**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)})
     trust.user_named(references_in(own))
     check_origin({**base, **own}, recipe or str(repeat))
     merged, unread = fuse(base, own)
@@ -72,8 +73,9 @@ def allow(code: str | Iterable[str]) -> None:
 
 def start(run_config: Mapping[str, Any], nodes: int) -> RunResult:
     """See `bouquet.simulate`."""
-    trust.user_named(references_in(run_config))
-    return simulate(run_config, nodes)
+    config = with_references(run_config)
+    trust.user_named(references_in(config))
+    return simulate(config, nodes)
 
 
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:

@@ -23,6 +23,7 @@ from task.errors import (
     WireError,
 )
 from task.flower.ray import in_simulation
+from task.objects import Sent
 from task.references import references_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
@@ -58,18 +59,24 @@ class PhaseApp(ClientApp):
 
 
 def make_app(
-    run_config: Mapping[str, Any] | None = None, *, simulation: bool = False, said: trust.Words | None = None
+    run_config: Mapping[str, Any] | None = None,
+    *,
+    simulation: bool = False,
+    said: trust.Words | None = None,
+    given: Sent | None = None,
 ) -> ClientApp:
     """Return a ClientApp.
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
     are one user's, on one machine; see `client_app.data.owner`. `said` has the references that the user named
-    in the process that made the run config, see `task.trust`.
+    in the process that made the run config, see `task.trust`, and `given` the objects that it names.
     """
     fixed = dict(run_config or {})
     if said is not None:
         trust.take_over(said)
+    if given is not None:
+        given.take_over()
     simulation = simulation or bool(fixed)
 
     def owner(context: Context) -> Owner:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from task import generators, trust
+from task import generators, objects, trust
 from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
@@ -62,6 +62,12 @@ def references_in(keys: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value.strip() for value in values if is_reference(value)))
 
 
+def not_repeatable(keys: Mapping[str, Any]) -> str:
+    """Return the sentence for a run whose keys name objects of a Python program; "" if they name none."""
+    named = [(key, value.strip()) for key in KEYS for value in str(keys.get(key, "")).split(",")]
+    return objects.not_repeatable(named)
+
+
 def check_origin(keys: Mapping[str, Any], place: str | Path = "") -> None:
     """Refuse references that the user has neither typed nor allowed, before anything is imported.
 
@@ -72,7 +78,9 @@ def check_origin(keys: Mapping[str, Any], place: str | Path = "") -> None:
     """
     for key in KEYS:
         for value in str(keys.get(key, "")).split(","):
-            if is_reference(value) and not is_hub(value.strip()):
+            if objects.is_object(value.strip()):
+                objects.find(key, value.strip())
+            elif is_reference(value) and not is_hub(value.strip()):
                 trust.packages_for(key, value.strip(), package_of(value.strip()), str(place))
 
 
@@ -82,8 +90,8 @@ def folder_name(name: str) -> str:
 
 
 def package_of(reference: str) -> str:
-    """Return what an owner allows: ``net`` of ``net.parts:Small``, and all of a name with ``hf:``."""
-    if is_hub(reference):
+    """Return what an owner allows: ``net`` of ``net.parts:Small``; all of ``hf:`` or ``python:`` names."""
+    if is_hub(reference) or objects.is_object(reference):
         return reference
     return reference.partition(":")[0].partition(".")[0]
 
@@ -95,6 +103,9 @@ def check_reference(key: str, reference: str) -> None:
         ConfigError: It is not of the form, or names a package of Bouquet's.
     """
     where = f'run-config key "{key}"'
+    if objects.is_object(reference):
+        objects.find(key, reference)
+        return
     if is_hub(reference):
         if key not in ("dataset", "public.data"):
             raise ConfigError(
@@ -138,6 +149,8 @@ def load_reference(key: str, reference: str) -> Any:
         the name.
     """
     check_reference(key, reference)
+    if objects.is_object(reference):
+        return objects.find(key, reference)
     packages = trust.packages_for(key, reference, package_of(reference))
     where = f'run-config key "{key}"'
     module, _, name = reference.partition(":")
@@ -204,12 +217,22 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
 
     It is over the Python files of the package, or the module's file, and of what these import from the same
     folder, if that is none of installed packages. Nothing is imported. What is not found has "", and a data
-    set of Hugging Face's is no code.
+    set of Hugging Face's is no code. An object of a Python program has the digest under its own name.
     """
     packages = {package_of(r) for r in references if not is_hub(r)}
-    if packages:  # otherwise no user modules are searched in the present folder
+    given = {name: objects.digest_of(name) for name in packages if objects.is_object(name)}
+    if packages := packages - given.keys():  # otherwise no user modules are searched in the present folder
         _look_here()
-    return {package: _sha256(package) for package in sorted(packages)}
+    return given | {package: _sha256(package) for package in sorted(packages)}
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a module at the top is Python's, Bouquet's or of an installed package."""
+    if package in OURS or package in sys.stdlib_module_names:
+        return True
+    spec = None if package == "__main__" else getattr(sys.modules.get(package), "__spec__", None)
+    places = [*(getattr(spec, "submodule_search_locations", None) or ()), getattr(spec, "origin", None) or ""]
+    return any(str(Path(place).parent) in _INSTALLED for place in places)
 
 
 def _sha256(package: str) -> str:
@@ -270,6 +293,7 @@ def blamed(err: Exception, references: Mapping[str, str]) -> str:
         for key, listed in references.items():
             for reference in filter(is_reference, map(str.strip, listed.split(","))):
                 home = getattr(sys.modules.get(package_of(reference)), "__file__", None)
+                home = home or objects.file_of(reference)
                 folder = Path(home).parent if home and Path(home).name == "__init__.py" else None
                 if home == frame.filename or (folder and Path(frame.filename).is_relative_to(folder)):
                     return key

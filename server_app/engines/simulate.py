@@ -24,6 +24,8 @@ from strategies.engine.arrival_log import ArrivalLog
 from task import trust
 from task.errors import ConfigError
 from task.flower.simulation import VirtualNodes
+from task.objects import Sent
+from task.references import references_in
 from task.resolve.read import read_config
 from task.text import logger
 
@@ -69,7 +71,7 @@ def simulate(
         logger.setLevel(logging.ERROR)
         ends.callback(torch.set_num_threads, torch.get_num_threads())  # the evaluation here takes one
         prepare(config)  # before the workers, so that they inherit the opened data
-        app_fn = partial(make_app, config, said=trust.words())
+        app_fn = partial(make_app, config, said=trust.words(), given=Sent(references_in(config)))
         checked = read_config(config)
         workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
         grid = VirtualNodes(workers.answer, nodes, workers.count)

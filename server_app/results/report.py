@@ -161,7 +161,7 @@ def _run(
         "classes": by_class(rounds, config.get("data") or {}),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
-        "repeat": "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),
+        "repeat": config.get("repeat") or "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),
         "config": {key: _toml(value) for key, value in read.items()} | config_row({"environment": versions}),
     }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Assemble a run before its first round; refuse data, task, model and strategy that don't fit together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from server_app.run.meaning import (
     meaning_record,
     moments_record,
 )
-from server_app.run.remarks import remarks
+from server_app.run.remarks import only_in_python, remarks
 from server_app.run.same_run import check_same_code, check_same_run, free_on_resume
 from server_app.run.server_model import ServerModel, server_model
 from strategies import strategy_of
@@ -88,15 +88,16 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = server_model(config, task, dataset, registry, shape, classes, runs=runs, resumed=resumed)
     set_family(engine, model.family)
-    engine.distil, engine.full = model.distiller, model.full
+    engine.distil, engine.full, engine.fixed = model.distiller, model.full, model.frozen
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
     record["id"] = engine.run_id  # nodes know it if they were asked for sums of columns
     record |= {"submitter": submitter} if (submitter := submitter_of(path.name)) else {}
     record |= {"code": code} if code else {}
+    record |= {"repeat": alone} if (alone := only_in_python(config)) else {}
     record |= moments_record(moments, dataset)
-    record |= {"initial_model": asdict(model.loaded)} if model.loaded else {}
+    record |= model.record()
     lines = remarks(config, path.name, card, dataset, model.loaded.lines() if model.loaded else [])
     meaning = agreed(config, membership.agreement)
     return OpenedRun(
@@ -105,6 +106,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         strategy=strategy,
         model=model,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments, meaning, names).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning, names).metadata() | model.aliases,
         remarks=list(lines),
     )

@@ -5,10 +5,12 @@ from typing import Any
 
 from server_app.run.naming import numbered
 from task.config.knobs import Config
+from task.config.read import as_run_config
 from task.datasets import Dataset
 from task.datasets.columns import unscaled
 from task.datasets.facts import as_text
 from task.datasets.own import rearranged
+from task.references import not_repeatable
 from task.resolve.contract import contract_of
 
 
@@ -28,10 +30,17 @@ def remarks(
     if note := numbered(config, name):
         yield note
     yield from loaded
+    if alone := only_in_python(config):
+        yield alone
     if config.server.transcript == "full" and not config.server.secagg:
         yield 'transcript = "full" without secagg: the result folder holds what nodes send, unmasked'
     if dataset is not None and not config.output.resume:
         yield from (f"warning: {warning}" for warning in _warnings(config, dataset) if warning)
+
+
+def only_in_python(config: Config) -> str:
+    """Return the sentence for a run whose config alone does not repeat it; "" for any other."""
+    return not_repeatable(as_run_config(config))
 
 
 def _warnings(config: Config, dataset: Dataset) -> Iterator[str]:

@@ -8,6 +8,7 @@ from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.run_name import LENGTHEN
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
+from task.objects import argument_of, is_object
 from task.portable import KERNELS
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
@@ -55,6 +56,12 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
     before = folder.config()["run"]
     for key, value in keys.items():
         if key not in free and key in before and before[key] != value:
+            if is_object(str(before[key])):
+                raise ConfigError(
+                    f'--resume: run-config key "{key}": {folder.path} was started with a Python object, '
+                    f'"{before[key]}", which its config does not hold; got {value!r}. Resume it from Python '
+                    f"with the same object: bouquet.run(resume=True, {argument_of(key)}=...)"
+                )
             why = ", as its rounds depend on their number" if key in FREE_ON_RESUME else ""
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '

@@ -66,6 +66,7 @@ class PhaseEngine:
         """The model whose form the replies must have."""
         self.full: Arrays = {}  # with the parts that stay at the clients; empty = all of it is shared
 
+        self.fixed: Arrays = {}  # tensors that no client changes; they are no part of the rule's state
         self._plain = Channel(self)
         self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
         self.begin(0)
@@ -97,6 +98,12 @@ class PhaseEngine:
         for stage in self.stages:
             arrays = stage.coded(arrays)
         return arrays
+
+    def completed(self, model: Arrays) -> Arrays:
+        """Return the run's model as its file has it, with what does not travel."""
+        for stage in self.stages:
+            model = stage.completed(model)
+        return model
 
     def dump(self) -> Arrays:
         """Return what the next round depends on in addition to the rule's state, for a checkpoint."""

@@ -20,6 +20,7 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record, Scalar
 from task.errors import ConfigError, choose_from
+from task.objects import is_object
 from task.references import is_reference, load_reference, package_of
 
 KEY = "algorithm"
@@ -108,7 +109,7 @@ def _check_phase(where: str, phase: str, contract: Algorithm, name: str) -> None
 def _check_solver(where: str, what: str, entry: Algorithm, name: str) -> None:
     """Refuse a solver from elsewhere, records that it does not send, and the lack of those that it reads."""
     if is_reference(entry.solver):
-        if package_of(entry.solver) != package_of(name):
+        if not is_object(name) and package_of(entry.solver) != package_of(name):
             raise ConfigError(
                 f'{where}: expected a solver in "{package_of(name)}", since that is the code that nodes '
                 f'compare and allow; got "{entry.solver}"'

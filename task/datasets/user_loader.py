@@ -3,17 +3,19 @@
 It is called with the data folder, a ``pathlib.Path``, or with nothing, and returns NumPy arrays or tensors
 ``(x_train, y_train, x_test, y_test)`` or two map-style ``torch.utils.data.Dataset`` ``(train, test)``, each
 with the owners' names of the training examples behind, if it likes. Several inputs are a dict of arrays by
-name in place of x; an example of a Dataset may be a dict, too, targets under ``labels``.
-``x_test`` and ``y_test`` may be None: then a tenth of the examples is the test set. What the arrays may be is
-what npz files may hold.
+name in place of x; an example of a Dataset may be a dict, too, targets under ``labels``. With ``(x, y)``, or
+None as ``x_test`` and ``y_test``, a tenth of the examples is the test set. What the arrays may be is what npz
+files may hold.
 
 It is called once and its result kept in the cache, until the code (`task.references.code_of`), the data
 folder or a run-config key that it depends on changes.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,38 @@ from task.datasets.named_inputs import BOXES, IDS_NAME, LABELS
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
 from task.errors import BouquetError, ConfigError, DataError, local
+from task.objects import Data
 from task.references import as_imported, code_of, load_reference, place
 
 _READ_TWICE = 16  # examples
 _FORMS = (
-    "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch Datasets, each with "
-    "the owners of the training examples as one more, if you like"
+    "(x_train, y_train, x_test, y_test) or (x, y) as arrays or tensors, or (train, test) as torch Datasets, "
+    "each with the owners of the training examples as one more, if you like"
 )
+
+
+@dataclass(frozen=True)
+class GivenData(Data):
+    """Data that a Python program gives instead of code that loads them: the arrays of `_arrays`."""
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    frozen: bool
+
+    @classmethod
+    def of(cls, key: str, made: Any) -> GivenData:
+        """Return arrays or data sets, read once; a lone data set is cut into training and test examples.
+
+        Raises:
+            DataError: They are none of the forms that a user's code may return; `key` is for errors.
+        """
+        if _is_examples(made) and not isinstance(made, Sequence):
+            made = from_examples(key, "the data set", made)
+            return cls(_arrays(key, made), _draws((made,)))
+        return cls(_arrays(key, made), _draws(made))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what its digest is made of."""
+        return GivenData, (dict(self.arrays), self.frozen)
 
 
 def locate(request: Request) -> Source:
@@ -50,6 +77,12 @@ def decode(request: Request, source: Source) -> Decoded:
     """
     key = f'run-config key "dataset": "{request.name}"'
     load = load_reference("dataset", request.name)
+    if isinstance(load, GivenData):
+        return replace(from_arrays(request, key, load.arrays), frozen=load.frozen)
+    if load is None:
+        raise DataError(
+            f"{key}: expected the data in the cache, from which workers read them; they are gone. Run again"
+        )
     if not callable(load):
         raise ConfigError(f"{key}: expected a callable (data_dir); got {type(load).__name__}")
     try:
@@ -65,7 +98,7 @@ def decode(request: Request, source: Source) -> Decoded:
 
 def _draws(made: Any) -> bool:
     """Return whether two readings of an example differ, as with random transforms."""
-    data_sets = made[:2] if len(made) < 4 else ()
+    data_sets = [part for part in made[:2] if not _is_array(part)] if len(made) < 4 else []
 
     def read(part: Any, i: int) -> list[Any]:
         inputs, _ = _pair(part[i])
@@ -101,7 +134,10 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(made, Sequence) or len(made) not in (2, 3, 4, 5):
         got = f"{len(made)} values" if isinstance(made, Sequence) else type(made).__name__
         raise DataError(f"{key}: expected {_FORMS}; got {got}")
-    if len(made) < 4:
+    arrays_only = len(made) < 4 and all(map(_is_array, made[:2]))
+    if arrays_only and (len(made) == 2 or np.ndim(made[2]) == 1):
+        parts: Sequence[Any] = [*made[:2], None, None, *made[2:]]
+    elif len(made) < 4:
         train, test, *owners = made
         if owners and _is_examples(owners[0]):
             raise DataError(
@@ -109,10 +145,10 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
                 "of the owners, one for each training example. Of (train, validation, test) return two, the "
                 "validation examples added to one of them, as in ConcatDataset([train, validation])"
             )
-        if any(hasattr(part, "ndim") for part in (train, test)):  # a data set has none
+        if any(map(_is_array, (train, test))):
             raise DataError(f"{key}: expected {_FORMS}; got {len(made)} values, some of them arrays")
         both = [*from_examples(key, "train", train), *from_examples(key, "test", test)]
-        parts: Sequence[Any] = [*both, *owners]
+        parts = [*both, *owners]
     else:
         parts = made
     names = ("x", "y", "x_test", "y_test", "client")
@@ -134,6 +170,10 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
         got = f"{list(arrays['y'].shape)} and {list(arrays['y_test'].shape)}"
         raise DataError(f"{key}: expected targets of one shape in training and test; got {got}")
     return arrays
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "ndim") or isinstance(value, Mapping)  # a data set is neither
 
 
 def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -243,6 +243,7 @@ def build_model(
     kind: str = "",
     twin: bool = False,
     features: int = 0,
+    trainable: Sequence[str] = (),
     interface: Interface | None = None,
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
@@ -250,7 +251,9 @@ def build_model(
     torch's own generator is used to make the layers, and then restored. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
     are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
-    number of outputs, followed by a ReLU and a linear layer. `interface` is how a user's own is called.
+    number of outputs, followed by a ReLU and a linear layer. Of parameters only those that a pattern of
+    `trainable` names are trained, if there is any; see `task.models.frozen` for what then does not travel.
+    `interface` is how a user's own is called.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
@@ -260,7 +263,12 @@ def build_model(
     if features:
         build = partial(_with_features, build, features, num_classes)
     make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
-    return drawn(make, seed)
+    made = drawn(make, seed)
+    if trainable or is_reference(name):
+        from task.models.frozen import settle
+
+        settle(name, made, trainable, shape, text=kind == "text", interface=interface)
+    return made
 
 
 def _with_features(build: Callable[[], nn.Module], features: int, num_classes: int) -> nn.Module:

@@ -78,7 +78,7 @@ def build_brought(
     if interface:
         interface.attach(model)
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        made = interface.examples(1, model) if interface and interface.form else examples(shape, 1, text=text)
+        made = examples(model, shape, 1, text=text, interface=interface)
         _run(reference, model.eval(), made, "an example")
         model.train()
     _check_tensors(reference, model)
@@ -103,8 +103,15 @@ def _is_away(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
-def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
-    """Return made-up examples [count, ...]: of a text zeros, int64; else -0.5 and 0.5 in turns."""
+def examples(
+    model: nn.Module, shape: Shape, count: int, *, text: bool, interface: Interface | None = None
+) -> torch.Tensor:
+    """Return made-up examples [count, ...]: of a text zeros, int64; else -0.5 and 0.5 in turns.
+
+    An interface with a form of its own makes them.
+    """
+    if interface and interface.form:
+        return interface.examples(count, model)
     if text:
         return torch.zeros((count, *shape), dtype=torch.int64)
     # No zeros, since dropout does not change them; both signs, since ReLU does not change positive numbers.
@@ -134,19 +141,15 @@ def _arguments(
 def _check_tensors(reference: str, model: nn.Module) -> None:
     """Refuse a model whose tensors cannot be sent, averaged or trained."""
     names: dict[int, str] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
+    for name, p in model.named_parameters():  # each once: layers may share a whole parameter
         where = p.untyped_storage().data_ptr() if p.numel() else id(p)
         if first := names.get(where):
             raise _refused(
-                reference, "parameters of their own in every layer",
-                f"one tensor as {first!r} and {name!r} (tied weights). Keep one of these layers, and use its "
-                "tensor twice in forward, as in F.linear(x, self.embedding.weight)",
+                reference, "parameters with memory of their own",
+                f"two, {first!r} and {name!r}, in one memory. Tie them by giving one parameter to both "
+                "layers, as in self.head.weight = self.embedding.weight",
             )  # fmt: skip
         names[where] = name
-        if p.dtype != torch.float32:
-            raise _refused(reference, "float32 parameters", f"{str(p.dtype)[6:]} in {name!r}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise _refused(reference, "parameters to train", "none")
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise _refused(reference, "tensors only in the state dict", f"{type(value).__name__} as {name!r}")
@@ -203,7 +206,7 @@ def check_brought(
         return
     formed = interface is not None and bool(interface.form)
     ids = rows is not None and len(rows) == 2 and (formed or bool((rows == rows.round()).all()))
-    made = interface.examples(2, model) if interface and formed else examples(shape, 2, text=text)
+    made = examples(model, shape, 2, text=text, interface=interface)
     x = rows if rows is not None and ids else made
     wanted = (num_classes if logits else 0, *places)
     with torch.random.fork_rng(devices=[]):
@@ -362,7 +365,7 @@ def without_output_layer(
     Raises:
         ConfigError: The model fails, or its outputs are not those of a linear layer.
     """
-    x = examples(shape, 1, text=text)
+    x = examples(model, shape, 1, text=text)
     _run(reference, model.eval(), x, "an example")
     path = output_layer(model.train(), x)
     last = model.get_submodule(path) if path else None

@@ -45,10 +45,7 @@ def made_up(config: Config, shape: tuple[int, ...], classes: int, model: nn.Modu
     """Return two made-up examples as a run's model reads them."""
     from task.models.brought import examples
 
-    interface = interface_of(config, classes)
-    if interface.form:
-        return interface.examples(2, model)
-    return examples(shape, 2, text=is_text(config))
+    return examples(model, shape, 2, text=is_text(config), interface=interface_of(config, classes))
 
 
 def trial_rows(dataset: Dataset | None) -> torch.Tensor | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, is_statistic, only, state_of
+from task.numerics.arrays import Arrays, frozen_in, is_statistic, only, state_of, tensors_of, ties_of
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
@@ -47,6 +48,13 @@ class Parts:
     private: tuple[str, ...]  # those that never leave a client
     trainable: tuple[str, ...]  # the shared parameters
     top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
+    # Those that nobody changes: the server and the clients know them, and no message has them.
+    frozen: tuple[str, ...] = ()
+
+    def thawed(self, names: Iterable[str]) -> Parts:
+        """Return the parts where what is frozen travels as the rest; `names` are the model's, in order."""
+        both = frozenset(self.shared + self.frozen)
+        return replace(self, shared=tuple(n for n in names if n in both), frozen=())
 
 
 def parts_of(model: nn.Module, config: Config) -> Parts:
@@ -60,19 +68,23 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     named = listed(config.train.private_layers) if head else ()
     layers = config.personal.layers if head and not named else 0
     layers = config.lg_fedavg.layers if entry.private == "body" else layers
-    private = private_names(model, entry.private, layers, named)
-    names = tuple(model.state_dict())
+    tensors, ties = tensors_of(model), ties_of(model)
+    names = tuple(tensors)
+    # A model that is cut or that several share a server with travels whole.
+    whole = config.parted or config.models.levels or entry.vertical
+    frozen = () if whole else frozen_in(model)
+    private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
-    shared = tuple(n for n in names if n not in private)
+    shared = tuple(n for n in names if n not in private and n not in frozen)
     if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
     buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
-    integers = tuple(n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point())
+    integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
     check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
-    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
-    return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+    return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)
 
 
 def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
@@ -94,10 +106,12 @@ def reads_features(config: Config) -> str:
     return entry.title if entry.features else ""
 
 
-def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
+def initial_of(
+    model: nn.Module, config: Config, shape: tuple[int, ...], classes: int, parts: Parts | None = None
+) -> Arrays:
     """Return what the server of a run begins with: what it shares of the initial model, or a table.
 
-    `shape` is that of one example.
+    `shape` is that of one example; `parts` are by default those of `parts_of`.
 
     Raises:
         ConfigError: The model is not of the form that the algorithm needs.
@@ -106,7 +120,8 @@ def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes
         return no_prototypes(classes, _features(model, config, shape, classes))
     if contract_of(config).public:
         return no_logits(config, classes)
-    return only(state_of(model), parts_of(model, config).shared)
+    parts = parts or parts_of(model, config)
+    return only(state_of(model, parts.frozen), parts.shared)
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:
@@ -223,10 +238,10 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
         from task.models.kinds import SideBySide
 
         return SideBySide({name: model_of(config.with_model(name), shape, classes) for name in names})
-    outputs = outputs_of(config, classes)
+    outputs, trainable = outputs_of(config, classes), listed(config.trainable)
     interface = interface_of(config, classes) if is_reference(names[0]) else None
-    kind = kind_read(config)
-    return build_model(names[0], shape, outputs, config.seeds.model, kind, twin, features, interface)
+    seed, kind = config.seeds.model, kind_read(config)
+    return build_model(names[0], shape, outputs, seed, kind, twin, features, trainable, interface)
 
 
 def check_model(

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import torch
 
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 from task.tasks.metrics import added
@@ -15,13 +15,6 @@ from task.tasks.metrics import added
 # small models gain little from more.
 BATCH = 250
 MOST = 1 << 24
-
-
-def load_state(model: torch.nn.Module, state: NamedArrays) -> None:
-    """Set all of the model's parameters and buffers, in their memory."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(state[name]))
 
 
 def measure(

@@ -61,6 +61,14 @@ def test_forms_that_hold_the_same_data(folder: Path, code: str) -> None:
     assert data.y.tolist() == [0, 1, 2] * 4
 
 
+def test_a_tenth_of_arrays_without_a_test_set_is_one(folder: Path) -> None:
+    data = _load(folder, "def load(d): return x, y")
+    assert (data.num_train, len(data.y)) == (11, 12)
+    owned = _load(folder, "def load(d): return x, y, ['bo'] * 12", partition="natural", **{"num-clients": 0})
+    assert owned.owners
+    assert list(owned.owners.names) == ["bo"]
+
+
 def test_owners_are_natural_clients(folder: Path) -> None:
     code = "def load(data_dir): return x[:9], y[:9], x[9:], y[9:], ['bo'] * 4 + ['al'] * 5"
     data = _load(folder, code, partition="natural", **{"num-clients": 0})
@@ -91,7 +99,8 @@ def test_changed_code_is_run_again_and_the_same_code_is_not(folder: Path) -> Non
         ("def load(d): raise ValueError('no file')", r"got an error: ValueError: no file \(.*line 7"),
         ("def load(d): return x", r"expected \(x_train, .* got ndarray"),
         ("def load(d): return x, y, x", r"\(x_train, .*; got 3 values, some of them arrays"),
-        ("def load(d): return x, y", r"\(x_train, .*; got 2 values, some of them arrays"),
+        ("def load(d): return x, [(1, 2)]", r"\(x_train, .*; got 2 values, some of them arrays"),
+        ("def load(d): return x, y[:5]", "as many targets y as examples x; got 12 and 5"),
         ("def load(d): return [[1, 2]], [3]", "expected pairs"),
         ("def load(d): return x, np.eye(3)[y], x, np.eye(3)[y]", r"one 1 in each row, .* y.argmax\(1\)"),
         ("def load(d): return x, y[:, None], x, y[:, None]", r"whole numbers as int64 \[24, 1\], which"),
