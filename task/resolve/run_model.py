@@ -62,7 +62,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
     integers = tuple(n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
-    check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
+    check_model_of(config, entry, Tensors(config.model, trainable, untrained, buffers, integers))
     _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top)
