@@ -16,20 +16,19 @@ import numpy as np
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
-from client_app.training.choice import program_of
 from client_app.training.loop import LocalTask
-from client_app.training.precision import in_precision
-from client_app.training.private import PrivateSteps, private_program
+from client_app.training.private import PrivateSteps
 from client_app.work import Training
 from task import generators
 from task.catalogue.entry import Algorithm
 from task.config.read import as_run_config
 from task.datasets.columns import readable
 from task.errors import BouquetError, ConfigError, FieldError, local
+from task.numerics.tensors import load_into
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
-from task.tasks.evaluate import load_state, measure
+from task.tasks.evaluate import measure
 from task.wire import checks
 from task.wire import messages as wire
 from task.wire.folding import Folding
@@ -58,7 +57,7 @@ def try_out(node: Node) -> None:
 
 
 def _try(node: Node, entry: Algorithm, number: int, own: Mapping[str, str]) -> None:
-    rows = node.clients.train(number)[:ROWS]
+    rows = node.dataset.telling(ROWS, node.clients.train(number))
     try:
         _step(node, entry, number, rows)
     except FieldError as err:
@@ -85,12 +84,7 @@ def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
     training = Training(node, replace(entry, stages=(), keeps=()), _order(node, entry, client))
     training.config = replace(training.config, local_steps=1)
     model = copy.deepcopy(node.local_model(client))
-    program = program_of(model, 1 if is_reference(config.train.optimizer) else config.train.stack, node.task)[
-        0
-    ]
-    if config.dp.local:
-        program = private_program(model, program)
-    program = in_precision(program, config.train.precision)
+    program, _ = training.program_for(model)
     task, solver, _ = training.task(program, [client], [rows], [1], 1)
     if config.dp.local:
         stream = Stream(derived(bytes(32), "trial"))  # its noise protects nothing, as nothing leaves the node
@@ -110,7 +104,7 @@ def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: L
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
     model = copy.deepcopy(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
-    load_state(model, state)
+    load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)
 
 

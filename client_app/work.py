@@ -1,4 +1,4 @@
-"""The work for a message's clients: train them, or evaluate models on their test data."""
+"""The work of training a message's clients."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,28 +10,27 @@ import torch
 
 from client_app.data.node import Node, OneClient
 from client_app.data.owner import check_basis, check_tests
-from client_app.memory.memory import Memory, store_of
+from client_app.memory.memory import Memory
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
 from client_app.stages import stages_of
-from client_app.stages.stage import Outcome, each
+from client_app.stages.stage import Outcome
 from client_app.training.augment import augmentation
 from client_app.training.choice import program_of
 from client_app.training.loop import Examples, LocalTask, steps_of
 from client_app.training.precision import in_precision
 from client_app.training.private import private_program
 from client_app.training.programs import Program
-from task.catalogue.entry import SUMS, TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
+from task.catalogue.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
-from task.errors import MISTAKES, BouquetError, DataError, FieldError, RefusedError, StateError
+from task.errors import MISTAKES, BouquetError, DataError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays
+from task.numerics.tensors import load_into
 from task.references import is_reference
-from task.resolve.schedule import learning_rate
-from task.tasks.evaluate import load_state, measure
+from task.tasks.evaluate import measure
 from task.text import logger
 from task.wire import messages as wire
-from task.wire.checks import NO_TESTS
 
 
 def train_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterable[Outcome]:
@@ -58,20 +57,21 @@ def check_bounds(node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         return
     if entry.work in ("evaluate", "adapt"):  # only metrics of test data are sent
         for client in order.clients:
-            check_tests(owner, client, _num_tests(node, client))
+            check_tests(owner, client, num_tests(node, client))
         return
     trains = entry.work == "train"  # otherwise it asks for losses over all examples
     for client, epochs in zip(order.clients, order.epochs, strict=True):
-        rows = len(_rows(node, entry, client))
+        rows = len(rows_of(node, entry, client))
         epochs = epochs or train.local_epochs
         check_basis(owner, node.config, train, entry, client, rows, epochs, trains=trains)
 
 
-def _num_tests(node: Node, client: str) -> int:
+def num_tests(node: Node, client: str) -> int:
+    """Return how many test examples a client has."""
     return len(node.clients.test(node.clients.index(client)))
 
 
-def _rows(node: Node, entry: Algorithm, client: str) -> np.ndarray:
+def rows_of(node: Node, entry: Algorithm, client: str) -> np.ndarray:
     """Return the rows that a client trains on: its own, or those of all clients of this node."""
     clients, number = node.clients, node.clients.index(client)
     if not entry.pooled or (entry.pooled == "each" and isinstance(clients, OneClient)):
@@ -128,21 +128,24 @@ class Training:
             if any(stage.makes(client) for stage in self.stages):
                 continue
             try:
-                self.rows[client] = _rows(self.node, self.entry, client)
+                self.rows[client] = rows_of(self.node, self.entry, client)
             except BouquetError as err:
                 yield client, err
-        alone = not self.entry.batched or is_reference(self.config.optimizer)
-        most = 1 if alone else self.config.stack
         alike: dict[torch.nn.Module, dict[str, int]] = {}  # examples of the clients of one size of model
         for client, rows in self.rows.items():
             alike.setdefault(self.node.local_model(client), {})[client] = len(rows)
         for model, sizes in alike.items():
-            program, size = program_of(model, most, self.node.task)
-            if self.node.config.dp.local:
-                program = private_program(model, program)
-            self.program = in_precision(program, self.config.precision)
+            self.program, size = self.program_for(model)
             for cohort in _cohorts(sizes, self.epochs, self.config, size):
                 yield from self._outcomes(cohort)
+
+    def program_for(self, model: torch.nn.Module) -> tuple[Program, int]:
+        """Return the program that trains a model, and the most clients that it takes at once."""
+        alone = not self.entry.batched or is_reference(self.config.optimizer)
+        program, size = program_of(model, 1 if alone else self.config.stack, self.node.task)
+        if self.node.config.dp.local:
+            program = private_program(model, program)
+        return in_precision(program, self.config.precision), size
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together; if that fails, in halves, as one client may fail or memory be short.
@@ -281,126 +284,12 @@ def _add_tests(
     """
     models = solver.own_models(task)
     for k, (client, state, upload) in enumerate(zip(cohort, models, uploads, strict=True)):
-        if _num_tests(node, client) >= max(node.bounds.min_examples, 1):
+        if num_tests(node, client) >= max(node.bounds.min_examples, 1):
             x, y = node.data(client, "test")
             model = node.model(client)
-            load_state(model, state)
+            load_into(model, state)
             found, _ = measure(solver.predictor(model, task, k), x, y, task=node.task)
             upload.scalars[TEST_LOSS.name] = found["loss"]
             if "accuracy" in found:
                 upload.scalars[TEST_ACCURACY.name] = found["accuracy"]
             upload.scalars[TEST_EXAMPLES.name] = found[wire.NUM_EXAMPLES]
-
-
-def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Evaluate the received model, or each client's own, on each client's test data."""
-    model = node.model()
-    own = entry.personal or not (entry.parted or wire.ARRAYS in order.arrays)
-    if not (own or entry.parted):
-        load_state(model, order.arrays[wire.ARRAYS])
-
-    def of(client: str) -> wire.ClientUpdate:
-        nonlocal model
-        x, y = _test_data(node, client)
-        if entry.parted:
-            model = node.local_model(client)
-            load_state(model, order.received(client)[wire.ARRAYS])
-        found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
-        return wire.ClientUpdate({SUMS.name: sums} if entry.metrics else {}, found)
-
-    return each(order.clients, of)
-
-
-def _test_data(node: Node, client: str) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = node.data(client, "test")
-    if len(x) == 0:
-        raise FieldError(NO_TESTS, 'own test examples (run-config key "local-test-fraction")', "none")
-    return x, y
-
-
-def adapt_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Evaluate each client's own model on its test data after a round of training; nothing is kept."""
-    training = Training(node, entry, order)
-
-    def of(client: str) -> wire.ClientUpdate:
-        x, y = _test_data(node, client)
-        rows = _rows(node, entry, client)
-        with training.alone(client, rows, order.round + 1) as (model, task, solver):
-            solver.begin(task)
-            if solver.trains:
-                solver.run(task)
-        (own,) = solver.own_models(task)
-        load_state(model, own)
-        found, _ = measure(solver.predictor(model, task, 0), x, y, task=node.task)
-        return wire.ClientUpdate({}, found)
-
-    return each(order.clients, of)
-
-
-def send_own_models(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Send each client's own model, or where there is one for all, what it is after a round of training.
-
-    Raises:
-        RefusedError: The owner of the node does not allow it.
-    """
-    if not (node.bounds.simulation or node.bounds.own_model):
-        raise RefusedError(
-            "policy: own-model = false; the model of this site may not go to others, which "
-            "cross-evaluation = true asks for"
-        )
-    training = Training(node, entry, order)
-
-    def of(client: str) -> wire.ClientUpdate:
-        rows = _rows(node, entry, client)
-        if entry.personal:
-            own = state_of(_own_model(node, entry, order, client)[0])
-        else:
-            with training.alone(client, rows, order.round + 1) as (_, task, solver):
-                solver.begin(task)
-                solver.run(task)
-            (own,) = solver.own_models(task)
-        return wire.ClientUpdate({record.name: own for record in entry.up}, {wire.NUM_EXAMPLES: len(rows)})
-
-    return each(order.clients, of)
-
-
-def _own(
-    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
-) -> tuple[dict[str, float], Arrays]:
-    """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
-    model, solver = _own_model(node, entry, order, client)
-    return solver.measure(model, x, y, node.task)
-
-
-def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str) -> torch.nn.Module:
-    """Return the predictor of a trained client: the node's module with the client's own model.
-
-    Raises:
-        StateError: It keeps something and has not yet: it would silently get the model that it begins with.
-    """
-    if entry.keeps:
-        kept = store_of(node).path(client, order.run)
-        if not kept.exists():
-            raise StateError(
-                f"client {client}: expected its state in {kept}; there is none. It never trained in "
-                "this run, its state was deleted, or it trained on another machine"
-            )
-    return _own_model(node, entry, order, client)[0]
-
-
-def _own_model(
-    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str
-) -> tuple[torch.nn.Module, Solver]:
-    """Return a client's predictor, the node's module with its own model, and its solver.
-
-    The model is the one that the client has before its training of the round after `order.round`; nothing is
-    kept.
-    """
-    server_round = order.round + 1
-    eta = {"lr": learning_rate(node.config.train, server_round, node.config.server.num_server_rounds)}
-    training = Training(node, entry, replace(order, scalars={**eta, **order.scalars}))
-    adapts = solver_of(entry.solver).adapts or any(stage.adapts for stage in training.stages)
-    rows = _rows(node, replace(entry, pooled=""), client)[: None if adapts else 0]
-    with training.alone(client, rows, server_round) as (model, task, solver):
-        solver.personalise(task)
-        return solver.predictor(model, task, 0), solver

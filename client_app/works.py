@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable
 
 from client_app.data.node import Node
+from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
 from client_app.stages.columns import sum_columns
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
-from client_app.work import adapt_clients, evaluate_clients, send_own_models, train_clients
+from client_app.work import train_clients
 from task.catalogue.entry import Algorithm
 from task.wire import messages as wire
 

@@ -36,10 +36,10 @@ EXCEPTIONS = {
 MOST_IMPORTS = 20
 # Modules that import more of ours than that, and how many today. The list may only shrink.
 IMPORT_MANY = {
-    "client_app.work": 24,
+    "client_app.work": 23,
     "server_app.extras.verify.replay": 25,
     "strategies.strategy": 24,
-    "task.resolve.run_model": 23,
+    "task.resolve.run_model": 22,
 }
 MODULE = re.compile(r"(?:bouquet|task|strategies|client_app|server_app)(?:\.\w+)+")
 

@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_left_out_and_the_superlink_starts(tmp_path: Path) 
     found = subprocess.run([python, "-c", CODE], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     misfits, without, untested = json.loads(found.splitlines()[-1])
     assert misfits == []
-    assert len(without) == 7
+    assert len(without) == 8
     assert all(
         re.match(rf"Flower {VERSION} has another flwr\.[\w.]+, or none: .+\.$", one) for one in without
     )

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -110,7 +111,7 @@ def test_linked_files_exist(page: Path) -> None:
 def test_every_key_of_a_round_is_explained() -> None:
     table = PAGES[ROOT / "docs/runs.md"].partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
     explained = [key for line in table.splitlines() for key in re.findall("`(.*?)`", line.split("|")[1])]
-    assert sorted(explained) == sorted(RoundLog(0).row({}))
+    assert sorted(explained) == sorted(RoundLog(0).row({}, {"frozen": np.zeros(1)}))
 
 
 def test_a_table_of_ones_own_is_explained(tmp_path: Path) -> None:

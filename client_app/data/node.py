@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from client_app.data.frozen import bind, drawn, held, hold
 from client_app.data.open_data import OneClient, open_data
 from client_app.data.owner import SIMULATION, Owner
 from task.config.knobs import Config
@@ -22,7 +23,7 @@ from task.models.family import Kind, Kinds, SubModels, Widths
 from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, only, state_of
+from task.numerics.arrays import Arrays, only, sha256, state_of
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks import task_of
@@ -46,6 +47,8 @@ class Node:
     owner: Owner = SIMULATION
     width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run assigns it
     named: str = ""  # its one client's model, as the node config says; "" = as the run assigns it
+    # SHA-256 of the model's frozen part, which this process holds; "" = all of the model is in the messages
+    frozen: str = ""
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.
@@ -88,7 +91,7 @@ class Node:
         Each use loads its arrays first.
         """
         config = self.seen_by(client)
-        return _model(config, self.dataset.input_shape, self.dataset.num_classes, self.device)
+        return _model(config, self.dataset.input_shape, self.dataset.num_classes, self.device, self.frozen)
 
     @property
     def family(self) -> Widths | Kinds | None:
@@ -110,17 +113,39 @@ class Node:
         return _smaller(self.config, shape, classes, self.device, width)
 
     def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
-        return _initial(self.seen_by(client), self.dataset.input_shape, self.dataset.num_classes)
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return _initial(self.seen_by(client), shape, classes, bool(self.frozen))
 
     def initial(self, client: str = "") -> Arrays:
-        """Return a client's initial model, by default the run's; not to be changed."""
+        """Return a client's initial model, by default the run's, without what is frozen; it is shared."""
         return self._initial(client)[0]
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
         seed = seeds.seed_for(self.config.seeds.model, seeds.MODEL, client=client)
         config = replace(self.seen_by(client), model_seed=seed)
-        return state_of(model_of(config, self.dataset.input_shape, self.dataset.num_classes))
+        model = model_of(config, self.dataset.input_shape, self.dataset.num_classes)
+        return state_of(model, self.parts(client).frozen)
+
+    def drawn(self) -> tuple[str, Arrays]:
+        """Return the SHA-256 of the frozen part as drawn by the run's seed, "" = none, and the part."""
+        model = model_of(self.config, self.dataset.input_shape, self.dataset.num_classes)
+        frozen = parts_of(model, self.config).frozen
+        return drawn(model, frozen) if frozen else ("", {})
+
+    def having(self, given: Arrays) -> "Node":
+        """Return the node with the frozen part of a whole model, or as drawn by seed where that has none."""
+        _, mine = self.drawn()
+        if not mine:
+            return self
+        mine = {name: given.get(name, a) for name, a in mine.items()}
+        digest = sha256(mine)
+        hold(digest, mine)
+        return replace(self, frozen=digest)
+
+    def whole(self, arrays: Arrays) -> Arrays:
+        """Return a model with its frozen part."""
+        return {**arrays, **held(self.frozen)} if self.frozen and arrays else arrays
 
     def parts(self, client: str = "") -> Parts:
         """Return which of the tensors of a client's model are shared and which are private."""
@@ -199,8 +224,8 @@ def open_node(
 
 
 @lru_cache(maxsize=16)
-def _model(config: Config, shape: Shape, classes: int, device: torch.device) -> torch.nn.Module:
-    return model_of(config, shape, classes).to(device)
+def _model(config: Config, shape: Shape, classes: int, device: torch.device, frozen: str) -> torch.nn.Module:
+    return bind(model_of(config, shape, classes), frozen).to(device)
 
 
 @lru_cache(maxsize=4)
@@ -221,7 +246,7 @@ def _smaller(
 
 @lru_cache(maxsize=16)
 def _of_kind(config: Config, shape: Shape, classes: int, device: torch.device, name: str) -> torch.nn.Module:
-    return one_of(name, model_of(config.with_model(name), shape, classes)).to(device)
+    return bind(one_of(name, model_of(config.with_model(name), shape, classes)), "").to(device)
 
 
 @lru_cache(maxsize=4)
@@ -235,9 +260,18 @@ def _task(config: Config, found: str, classes: int) -> Task:
 
 
 @lru_cache(maxsize=16)
-def _initial(config: Config, shape: Shape, classes: int) -> tuple[Arrays, Parts, Arrays]:
+def _initial(config: Config, shape: Shape, classes: int, frozen: bool) -> tuple[Arrays, Parts, Arrays]:
     model = model_of(config, shape, classes)
-    return state_of(model), parts_of(model, config), initial_of(model, config, shape, classes)
+    parts = parts_of(model, config)
+    whole = state_of(model, parts.frozen if frozen else ())
+    parts = parts if frozen else parts.thawed(whole)
+    return whole, parts, initial_of(model, config, shape, classes, parts)
+
+
+def forget_whole() -> None:
+    """Free the models of this process that were made before the frozen part of the run's was known."""
+    _model.cache_clear()
+    _initial.cache_clear()
 
 
 def app_version() -> str:

@@ -82,12 +82,12 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
         refuse_own(config, local(path))
         check_own_data(config)
         owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
-        config = with_task(config, owned.task)
+        config = with_task(config, owned.task, owned.form)
         return HostedData(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", device)
     dataset, partition = load_partitioned(config)
     if takes_public(config):
         partition = without_public(partition, dataset, config)
-    config = with_task(config, dataset.task)
+    config = with_task(config, dataset.task, dataset.form)
     return HostedData(config, dataset, partition, _pool(config), device)
 
 

@@ -2,14 +2,17 @@
 
 import numpy as np
 
+from client_app.data.frozen import hold, in_store
 from client_app.data.node import Node, OneClient, app_version
 from client_app.solvers import solver_of
+from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.datasets.base import compared
 from task.datasets.description import described, meaning_of
 from task.datasets.public import CODE
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
+from task.features.frozen import FEATURE
 from task.numerics.kernels import kernels
 from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
@@ -42,7 +45,7 @@ def registration_of(node: Node) -> Registration:
     return Registration(
         names, counts, node.pool, node.share, app_version(), shape, data.num_classes,
         code=_code(node), width=node.width, model=node.named, meaning=meaning_of(data),
-        names=described(data) if node.owner.names else None,
+        names=described(data) if node.owner.names else None, frozen=_frozen(node),
     )  # fmt: skip
 
 
@@ -73,6 +76,16 @@ def _try_work(node: Node) -> None:
             f'node config "width": expected one of the run\'s levels, {has} (run-config key '
             f'"{config.part_key}"); got {node.width:g}'
         )
+
+
+def _frozen(node: Node) -> tuple[str, ...]:
+    """Return the digests of the frozen parts that a node has."""
+    if not FEATURE.active(node.config, contract_of(node.config)):
+        return ()
+    mine, arrays = node.drawn()
+    if mine:
+        hold(mine, arrays)
+    return (mine, *in_store(state_root(node.config))) if mine else ()
 
 
 def _code(node: Node) -> dict[str, str]:

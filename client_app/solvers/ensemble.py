@@ -23,8 +23,9 @@ from torch.nn.functional import nll_loss
 from client_app.solvers.sgd import OwnModelSolver
 from client_app.training.loop import LocalTask
 from task.numerics.arrays import Arrays
+from task.numerics.tensors import load_into
 from task.tasks.base import Task
-from task.tasks.evaluate import BATCH, load_state
+from task.tasks.evaluate import BATCH
 from task.wire import messages as wire
 
 
@@ -55,7 +56,7 @@ class EnsembleSolver(OwnModelSolver, name="ensemble"):
 
 def _log_probabilities(model: torch.nn.Module, member: Arrays, x: torch.Tensor) -> torch.Tensor:
     """Return a member's log p(y | x) [N, C] or, of text, [N, C, T], float64."""
-    load_state(model, member)
+    load_into(model, member)
     was_training = model.training
     model.eval()
     with torch.no_grad():

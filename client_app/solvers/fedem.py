@@ -31,7 +31,7 @@ from client_app.training.loop import CHUNK, LocalTask, train
 from client_app.training.programs import Batch, Dense, LossAndGradient
 from task.catalogue.several import model_name
 from task.numerics.arrays import Arrays
-from task.tasks.evaluate import load_state
+from task.numerics.tensors import load_into
 
 
 class FedEMSolver(Solver, name="fedem", adapts=True):
@@ -114,7 +114,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.members = nn.ModuleList([deepcopy(model) for _ in members])
         for member, arrays in zip(self.members, members, strict=True):
-            load_state(member, arrays)
+            load_into(member, arrays)
         self.log_weights = weights.log()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

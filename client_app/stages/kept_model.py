@@ -19,7 +19,7 @@ def keep_model(node: Node, order: wire.TrainOrder) -> None:
     moments = preparation.moments if preparation else None
     card = card_of(config, data.input_shape, data.num_classes, data, moments)
     kept = KeptModel(order.run, order.round, as_run_config(config), own, order.void)
-    arrays = order.arrays.get(wire.ARRAYS, {})
+    arrays = node.whole(order.arrays.get(wire.ARRAYS, {}))
     try:
         write_kept_model(Path(node.owner.keep_models), config.run_name, arrays, card, kept)
     except OSError as err:

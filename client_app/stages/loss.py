@@ -11,8 +11,9 @@ from client_app.stages.stage import Outcome, Stage, each
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import LOSS
 from task.catalogue.stages import LOSS_RMS
+from task.numerics.tensors import load_into
 from task.tasks.base import Task, counted
-from task.tasks.evaluate import BATCH, load_state
+from task.tasks.evaluate import BATCH
 from task.tasks.kinds import CLASSIFICATION
 from task.wire import messages as wire
 
@@ -53,7 +54,7 @@ def query_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
 def received_model(node: Node, order: wire.TrainOrder) -> torch.nn.Module:
     """Return this process's model with the received arrays."""
     model = node.model()
-    load_state(model, order.arrays[wire.ARRAYS])
+    load_into(model, order.arrays[wire.ARRAYS])
     return model
 
 

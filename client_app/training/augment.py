@@ -5,6 +5,9 @@ mirrors it with probability 1/2, as He et al. (2016) and after them most of the 
 user's own function, ``package.module:function``, gets one example as a model reads it, a tensor, and returns
 one of the same shape; it may draw from the global generators of torch, NumPy and Python.
 
+Where each pixel has a class, picture and mask go through the same change: ``crops-flips`` moves both by one
+draw, what comes in from outside does not count, and a function of the user's own gets both and returns both.
+
 What is drawn for an example follows from the run's training seed, the client, the round, which training of
 the round it is, the epoch and the example alone: a resumed run, and one on other nodes, draws the same.
 """
@@ -20,7 +23,7 @@ import torch
 
 from client_app.training.programs import Batch
 from task import generators
-from task.datasets.base import Dataset
+from task.datasets.base import PADDING, Dataset
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.references import is_reference, load_reference
@@ -71,24 +74,40 @@ class Augmentation:
                 rng = seeds.rng_for(self.seed, seeds.AUGMENT, self.number, of)
                 self._drawn[first:last] = rng.integers(0, _WORDS, last - first, np.uint64)
         words = self._drawn[batch.rows.flatten().cpu().numpy()]
-        x = batch.x.flatten(0, 1)
-        made = self._of_own(x, words) if self.own else crops_flips(x, words, self.black)
-        return replace(batch, x=made.view(batch.x.shape))
+        maps = batch.y.dim() > 3 and not batch.y.is_floating_point()  # a class at each pixel
+        parts = [t.flatten(0, 1) for t in ((batch.x, batch.y) if maps else (batch.x,))]
+        if self.own:
+            made = self._of_own(parts, words)
+        else:
+            made = [crops_flips(parts[0], words, self.black)]
+            made += [crops_flips(y.unsqueeze(1), words, [PADDING]) for y in parts[1:]]
+        x, y = made[0].view(batch.x.shape), made[1].view(batch.y.shape) if maps else batch.y
+        return replace(batch, x=x, y=y)
 
-    def _of_own(self, x: torch.Tensor, words: np.ndarray) -> torch.Tensor:
+    def _of_own(self, parts: Sequence[torch.Tensor], words: np.ndarray) -> list[torch.Tensor]:
+        """Return what the user's function makes of each example, and of its mask where there are masks."""
         assert self.own is not None
-        made = []
-        for example, word in zip(x.cpu(), words.tolist(), strict=True):
+        made: list[list[torch.Tensor]] = []
+        for *example, word in zip(*(part.cpu() for part in parts), words.tolist(), strict=True):
             with generators.kept(word):
-                found = self.own(example.clone())
-            if not isinstance(found, torch.Tensor) or found.shape != example.shape:
-                got = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                found = self.own(*(t.clone() for t in example))
+            both = list(found) if len(example) > 1 and isinstance(found, tuple | list) else [found]
+            wanted = [list(t.shape) for t in example]
+            got = [list(t.shape) if isinstance(t, torch.Tensor) else type(t).__name__ for t in both]
+            if got != wanted:
+                what = "a tensor of the shape of its example"
+                what = "picture and mask, two tensors of the shapes that it got" if len(wanted) > 1 else what
                 raise ConfigError(
-                    f'run-config key "augment": "{self.name}": expected a tensor of the shape of its '
-                    f"example, {list(example.shape)}; got {got}"
+                    f'run-config key "augment": "{self.name}": expected {what}, '
+                    f"{', '.join(map(str, wanted))}; got {', '.join(map(str, got))}"
                 )
-            made.append(found.detach().to(example.dtype))
-        return torch.stack(made).to(x.device)
+            if len(both) > 1 and both[1].is_floating_point():
+                raise ConfigError(
+                    f'run-config key "augment": "{self.name}": expected the mask as numbers of classes, '
+                    f"{example[1].dtype}; got {both[1].dtype}. Interpolate masks by the nearest pixel"
+                )
+            made.append([t.detach().to(given.dtype) for t, given in zip(both, example, strict=True)])
+        return [torch.stack(one).to(parts[0].device) for one in zip(*made, strict=True)]
 
 
 def augmentation(

@@ -16,9 +16,9 @@ from torch import nn
 from torch.func import functional_call
 
 from task.models.layer_split import linear_calls, no_last_linear
-from task.numerics.arrays import Arrays, NamedArrays, state_of, trainable_names
+from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
+from task.numerics.tensors import load_into
 from task.tasks.base import Task, counted
-from task.tasks.evaluate import load_state
 from task.tasks.kinds import CLASSIFICATION
 
 Tensors = list[torch.Tensor]
@@ -175,7 +175,7 @@ class Single(Program):
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
-        load_state(self.model, {**received, **own[0]} if own else received)
+        load_into(self.model, {**received, **own[0]} if own else received)
         return list(self._own)
 
     def _holds(self, params: Tensors) -> bool:
@@ -216,8 +216,8 @@ class Single(Program):
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in gradient_by(loss, leaves)])
 
     def states(self, params: Tensors) -> list[Arrays]:
-        """Return the parameters and the model's buffers, copied."""
-        state = state_of(self.model)
+        """Return the parameters and the model's buffers, copied, without what is frozen."""
+        state = state_of(self.model, frozen_in(self.model))
         if not self._holds(params):
             values = zip(self.names, params, strict=True)
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}

@@ -14,7 +14,8 @@ from server_app.results.folder import SAMPLES
 from task.datasets import Dataset
 from task.datasets.condition import one_hot
 from task.models.vae import VAE
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import NamedArrays, tensors_of
+from task.numerics.tensors import load_into
 from task.storage.files import replacing
 
 COLUMNS = 12
@@ -25,10 +26,10 @@ GAP = 2
 
 def write_samples(folder: Path, model: torch.nn.Module, arrays: NamedArrays, data: Dataset) -> None:
     """Write the picture into a result folder, if the arrays are a whole model that draws images."""
-    images, whole = data.drawn, model.state_dict().keys() <= arrays.keys()
+    images, whole = data.drawn, tensors_of(model).keys() <= arrays.keys()
     if not isinstance(model, VAE) or images.kind != "image" or not whole:
         return
-    model.load_state_dict({name: torch.from_numpy(arrays[name].copy()) for name in model.state_dict()})
+    load_into(model, arrays)
     model.eval()
     device = model.noise.device
     shown = range(min(model.conditions, MOST_CONDITIONS))

@@ -20,8 +20,9 @@ from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 from task.numerics.metrics import weighted_mean
+from task.numerics.tensors import load_into
 from task.tasks.base import Task
 from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
@@ -80,13 +81,6 @@ def central_evaluation(
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn
-
-
-def load_into(model: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Copy arrays into a module."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(arrays[name]))
 
 
 def attack_success(

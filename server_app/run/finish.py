@@ -9,6 +9,7 @@ from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.run.encryption import in_clear
 from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
+from server_app.run.frozen import RECORD, record_of, write_adapters
 from server_app.run.opening import OpenedRun
 from server_app.run.server_model import ServerModel
 from task.datasets import Dataset
@@ -41,6 +42,10 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
         summary["levels"] = _levels(folder, opened, dataset, arrays, last)
     if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":
         summary["drift_clients"] = dict(dataset.drift.begins)
+    if frozen := opened.model.frozen:
+        summary[RECORD] = record_of(frozen)
+        write_adapters(folder.path, arrays, frozen)
+        arrays = {**arrays, **frozen}
     folder.finish(summary, arrays, opened.card)
     _report(folder, opened.model, {} if ckks.sealed(arrays) else arrays)
     return summary

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from server_app.results.folder import CHECKPOINT, MODEL, RunFolder
 from server_app.run.checkpoint import Checkpoint
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import BFLOAT16, Arrays, NamedArrays, array_of
+from task.numerics.tensors import tensor_of
 from task.population import some
 
 PICKLED = (".pt", ".pth")
@@ -56,7 +58,12 @@ class Loaded:
 
 
 def initial_model(
-    config: Config, shared: Arrays, private: tuple[str, ...], resumed: RunFolder | None = None
+    config: Config,
+    shared: Arrays,
+    private: tuple[str, ...],
+    resumed: RunFolder | None = None,
+    *,
+    ties: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Arrays, Loaded]:
     """Return the model that a run begins with, and how the file's tensors were used.
 
@@ -67,6 +74,7 @@ def initial_model(
         shared: The model as drawn by seed, as far as the server knows it.
         private: Names of its other tensors.
         resumed: The folder of the run, if it is resumed.
+        ties: By each further name of a tied tensor, the one that it has in `shared`.
 
     Raises:
         ConfigError: As from `load`, or the file is another one than the run began with.
@@ -74,7 +82,8 @@ def initial_model(
     before = resumed.config().get("initial_model") if resumed else None
     if before and resumed and Checkpoint(resumed.path / CHECKPOINT).latest.exists():
         return shared, Loaded(**before)
-    arrays, loaded = load(config.initial_model, shared, private, strict=config.initial_model_strict)
+    strict = config.initial_model_strict
+    arrays, loaded = load(config.initial_model, shared, private, strict=strict, ties=ties)
     if before and before["sha256"] != loaded.sha256:
         raise ConfigError(
             f"{KEY}: {loaded.file}: expected the file that the run started with, SHA-256 "
@@ -83,7 +92,14 @@ def initial_model(
     return arrays, loaded
 
 
-def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bool) -> tuple[Arrays, Loaded]:
+def load(
+    path: str,
+    shared: NamedArrays,
+    private: tuple[str, ...],
+    *,
+    strict: bool,
+    ties: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Arrays, Loaded]:
     """Return the model with a file's tensors, and how they were used.
 
     Args:
@@ -92,6 +108,7 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
         shared: The model as drawn by seed, as far as the server knows it.
         private: Names of its other tensors.
         strict: Whether all tensors must fit.
+        ties: By each further name of a tied tensor, the one that it has in `shared`; a file may have either.
 
     Raises:
         ConfigError: The file cannot be read, has numbers that are not finite, or does not fit: all of it if
@@ -100,6 +117,8 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
     file = Path(path).expanduser()
     file = file / MODEL if file.is_dir() else file
     given, digest = _read(file)
+    given = {**{ties[n]: t for n, t in given.items() if n in ties}, **given}
+    given = {n: t for n, t in given.items() if n not in ties}
     loaded = Loaded(path, digest)
     arrays = dict(shared)
     for name, old in shared.items():
@@ -107,12 +126,14 @@ def load(path: str, shared: NamedArrays, private: tuple[str, ...], *, strict: bo
             loaded.missing.append(name)
             continue
         new = given[name]
-        if new.shape != old.shape or (new.dtype.kind == "f") != (old.dtype.kind == "f"):
+        floats = [a.dtype.kind == "f" or a.dtype == BFLOAT16 for a in (new, old)]
+        if new.shape != old.shape or floats[0] != floats[1]:
             loaded.differing.append(f"{name} (expected {_form(old)}, got {_form(new)})")
             continue
         if not np.isfinite(new).all():
             raise ConfigError(f"{KEY}: {file}: expected finite numbers in {name!r}; got NaN or infinity")
-        arrays[name] = np.array(new, old.dtype, order="C")
+        half = old.dtype == BFLOAT16
+        arrays[name] = array_of(tensor_of(new).bfloat16()) if half else np.array(new, old.dtype, order="C")
         loaded.tensors.append(name)
     loaded.private = [name for name in private if name in given]
     loaded.unexpected = [name for name in given if name not in shared and name not in private]

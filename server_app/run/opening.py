@@ -1,7 +1,7 @@
 """Assemble a run before its first round; refuse data, task, model and strategy that don't fit together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     raw, keys = server_data(config), as_run_config(config)
     resumed = RunFolder(path) if config.output.resume else None
     found = raw.task if raw else natural_task(config.data)
-    config = with_task(config, found)
+    config = with_task(config, found, raw.form if raw else "")
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     engine, registry = strategy.engine, strategy.registry
@@ -88,7 +88,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         dataset = with_moments(dataset, moments)
     model = server_model(config, task, dataset, registry, shape, classes, runs=runs, resumed=resumed)
     set_family(engine, model.family)
-    engine.distil, engine.full = model.distiller, model.full
+    engine.distil, engine.full, engine.fixed = model.distiller, model.full, model.frozen
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")
     record: dict[str, Any] = {"run": keys, "data": card}
     record |= meaning_record(config, membership.agreement)
@@ -97,7 +97,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     record |= {"code": code} if code else {}
     record |= {"repeat": alone} if (alone := only_in_python(config)) else {}
     record |= moments_record(moments, dataset)
-    record |= {"initial_model": asdict(model.loaded)} if model.loaded else {}
+    record |= model.record()
     lines = remarks(config, path.name, card, dataset, model.loaded.lines() if model.loaded else [])
     meaning = agreed(config, membership.agreement)
     return OpenedRun(
@@ -106,6 +106,6 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         strategy=strategy,
         model=model,
         record=record,
-        card=card_of(config, shape, classes, dataset, moments, meaning, names).metadata(),
+        card=card_of(config, shape, classes, dataset, moments, meaning, names).metadata() | model.aliases,
         remarks=list(lines),
     )

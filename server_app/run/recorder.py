@@ -11,6 +11,7 @@ from server_app.run.arrival_file import FILE, order_of
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.confined import authority
 from server_app.run.encryption import in_clear
+from server_app.run.frozen import write_best
 from server_app.run.kept import KeptSync
 from server_app.run.privacy_ledger import Ledger
 from server_app.run.progress import Progress
@@ -23,7 +24,6 @@ from task.config.read import read_checked
 from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays
-from task.storage.files import write_safetensors
 from task.wire.messages import RejectedReply
 
 
@@ -189,9 +189,7 @@ class Recorder(Journal):
             self.best = now
             model = in_clear(self._run, model)
             if model and not sealed(model):  # else all of it stays at the clients
-                write_safetensors(
-                    self.folder.path / "checkpoint" / "best.safetensors", model, self.card or None
-                )
+                write_best(self.folder, model, self.card)
         due = self.every and row["round"] % self.every == 0
         path = self.checkpoint.write_arrays(snapshot) if due else None
         clock.lap("checkpoint")

@@ -1,13 +1,15 @@
 """The server's model of a run: built, tried on real rows, and initialised by seed or from a file."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
+from server_app.run.frozen import RECORD, frozen_of_run, record_of
 from server_app.run.initial_model import Loaded, initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
@@ -16,7 +18,8 @@ from task.config.knobs import Config
 from task.datasets import Dataset
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
-from task.numerics.arrays import Arrays, state_of
+from task.models.frozen import thaw, use
+from task.numerics.arrays import Arrays, array_of, only, state_of, tensors_of, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -37,12 +40,23 @@ class ServerModel:
     sizes: dict[str, int]  # parameters of the clients' models, by name
     distiller: Distiller | None  # trains models on the run's public examples
     shared: Arrays  # what the clients share of the initial model, by name
+    frozen: Arrays  # what none of them changes, in the memory of `module`
     loaded: Loaded | None  # how the initial file's tensors were used
 
     @property
+    def aliases(self) -> dict[str, str]:
+        """The further names of tied tensors, each with the one that files have: metadata of these."""
+        return ties_of(self.module)
+
+    def record(self) -> dict[str, Any]:
+        """Return what config.json says of it."""
+        found = {RECORD: record_of(self.frozen)} if self.frozen else {}
+        return found | ({"initial_model": asdict(self.loaded)} if self.loaded else {})
+
+    @property
     def full(self) -> Arrays:
-        """The arrays of its form, with those that stay at the clients."""
-        return state_of(self.module)
+        """The arrays of its form, with those that stay at the clients, without those that none changes."""
+        return state_of(self.module, self.parts.frozen)
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.
@@ -93,14 +107,21 @@ def server_model(
     sizes = check_levels(config, shape, classes, dataset, runs=runs)
     module = model_of(config, shape, classes)
     parts = parts_of(module, config)
+    if not parts.frozen:
+        thaw(module)
     family = family_of(module, config, shape, registry.width, registry.model)
-    distil = distiller(config, module, dataset, shape)
     brought = any(map(is_reference, levels_of(config).values))
     if dataset and (not task.plain or task.measures.own or brought):
         check_fits(task, module, dataset)
     shared, loaded = initial_of(module, config, shape, classes), None
+    frozen = {name: array_of(t) for name, t in tensors_of(module).items() if name in parts.frozen}
     if config.initial_model:
-        shared, loaded = initial_model(config, shared, parts.private, resumed)
+        found, loaded = initial_model(config, shared | frozen, parts.private, resumed, ties=ties_of(module))
+        shared, frozen = only(found, shared), only(found, frozen)
+    if frozen:
+        frozen = frozen_of_run(resumed, frozen)
+        use(module, frozen)
+    distil = distiller(config, module, dataset, shape)
     return ServerModel(
         module=module,
         task=task,
@@ -110,5 +131,6 @@ def server_model(
         sizes=sizes,
         distiller=distil,
         shared=shared,
+        frozen=frozen,
         loaded=loaded,
     )

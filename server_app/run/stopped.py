@@ -10,6 +10,7 @@ from server_app.results.report import write_report
 from server_app.results.summary import summarise
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.encryption import in_clear
+from server_app.run.frozen import RECORD, in_folder, write_adapters
 from task.config.read import read_checked
 
 
@@ -37,9 +38,14 @@ def finish_stopped(
     clients = (row for row in folder.clients(unfinished=True) if row["round"] <= last)
     result = summarise(rounds, clients, folder.config()["run"]) | {"stopped": why}
     model = in_clear(read_checked(folder.config()["run"]), snapshot.model)
+    frozen = in_folder(folder)
     with writing() as may:
         if not may:
             return None
+        if frozen:
+            result[RECORD] = folder.config()[RECORD]
+            write_adapters(path, model, frozen)
+            model = {**model, **frozen}
         folder.finish(result, model, extra.get("card"))
         write_report(path)
     return result

@@ -1,5 +1,6 @@
 """Restore, from a run's folder, what a client would be asked to evaluate after the last round."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def last_order(
     for routed in (r.name for r in entry.down if r.to == "each"):
         order = replace(order, per_client={routed: {client: {client: _of_cluster(held, client, folder)}}})
     return order
+
+
+def without(order: wire.TrainOrder, names: Collection[str]) -> wire.TrainOrder:
+    """Return an order without some of the tensors of its models."""
+    arrays = {f: {n: a for n, a in model.items() if n not in names} for f, model in order.arrays.items()}
+    return replace(order, arrays=arrays)
 
 
 def _several(entry: Algorithm, held: Arrays, folder: Path) -> dict[str, Arrays]:

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from client_app.data.node import Node, open_node
-from client_app.work import kept_model
+from client_app.own_models import kept_model
 from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
-from server_app.takeout.last_order import evaluation_order, last_order
+from server_app.takeout.last_order import evaluation_order, last_order, without
 from task.catalogue.entry import Algorithm, evaluation_of
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
@@ -18,14 +18,14 @@ from task.config.read import read_checked
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.errors import ConfigError, StateError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, tensors_of
+from task.numerics.tensors import load_into
 from task.population import some
 from task.references import check_origin
 from task.resolve.contract import contract_of
 from task.resolve.kept_model import read_kept_model
 from task.resolve.model_card import DIGESTS, ModelCard, read_model
 from task.resolve.run_model import model_of, parts_of
-from task.tasks.evaluate import load_state
 from task.wire import messages as wire
 
 
@@ -135,7 +135,7 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
         )
     node = _open(config, kept.node, card)
     order = evaluation_order(kept.round, arrays, entry, client, kept.run, kept.void)
-    return _own_of(node, card, config, entry, order)
+    return _own_of(node, card, config, entry, order, arrays)
 
 
 def _global(path: Path, card: ModelCard, arrays: Arrays, config: Config, last: int | None) -> TakenModel:
@@ -151,7 +151,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
         ConfigError: It is the shared part of a model only.
         StateError: The file holds another model.
     """
-    state = model.state_dict()
+    state = tensors_of(model)
     private = set() if card.taken.get("client") else set(parts_of(model, card.config).private)
     if private and private.isdisjoint(arrays):
         names = some(sorted(private))
@@ -167,7 +167,7 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
             f'{path}: expected the arrays of model "{card.model}"; got others: {some(differs)}. '
             "The model's code has changed, or the file is another run's."
         )
-    load_state(model, arrays)
+    load_into(model, arrays)
 
 
 def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, client: str) -> TakenModel:
@@ -187,7 +187,7 @@ def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, 
         )
     node = _open(config, {}, card)
     order = last_order(path.parent, _last(folder), arrays, entry, client, str(record["id"]))
-    return _own_of(node, card, config, entry, order)
+    return _own_of(node, card, config, entry, order, arrays)
 
 
 def _personal(config: Config, client: str) -> Algorithm:
@@ -210,11 +210,13 @@ def _open(config: Config, node_config: Mapping[str, Any], card: ModelCard) -> No
 
 
 def _own_of(
-    node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder
+    node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder, given: Arrays
 ) -> TakenModel:
     (client,), node = order.clients, node.at(order.round)
     if client not in node.clients.names:
         raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
+    node = node.having(given)
+    order = without(order, node.parts().frozen)
     model = kept_model(node, entry, order, client)
     if config.models.levels:
         rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}

@@ -26,8 +26,8 @@ from task.tasks.evaluate import BATCH
 class Prediction:
     """What a model says of some examples."""
 
-    # Probabilities of the classes float32 [N, C], of text [N, C, T], or of the labels [N, C]; of other tasks
-    # the numbers that the model gives, [N, d].
+    # Probabilities of the classes float32 [N, C], of each place [N, C, ...], or of the labels [N, C]; of
+    # other tasks the numbers that the model gives, [N, d].
     probabilities: np.ndarray
     classes: tuple[str, ...]  # names of the columns of these
     ids: tuple[str, ...]
@@ -36,12 +36,20 @@ class Prediction:
     task: str = "classification"
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield a header and a row for each example: id, predicted class, probability of each class."""
+        """Yield a header and a row for each example: id, predicted class, probability of each class.
+
+        Where each token or pixel has a class, these are in one cell, row by row, with spaces between them.
+        """
         if not TASKS[self.task].classes:
             what = "p" if self.task == "multi-label" else "predicted"
             yield ["id", *([what] if len(self.classes) == 1 else [f"{what}_{name}" for name in self.classes])]
             for i, row in zip(self.ids, self.probabilities, strict=True):
                 yield [i, *(f"{p:.9g}" for p in row)]
+            return
+        if self.probabilities.ndim > 2:
+            yield ["id", "predicted"]
+            for i, row in zip(self.ids, self.probabilities, strict=True):
+                yield [i, " ".join(self.classes[c] for c in row.argmax(0).ravel().tolist())]
             return
         yield ["id", "predicted", *(f"p_{name}" for name in self.classes)]
         for i, row in zip(self.ids, self.probabilities, strict=True):

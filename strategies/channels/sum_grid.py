@@ -13,7 +13,7 @@ from strategies.membership.client_registry import ClientRegistry
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
 from task.config.knobs import Config
-from task.datasets import spec_of
+from task.datasets import targets_of
 from task.errors import FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.secagg.fixed_point import SUM_GRID, exponent
@@ -25,7 +25,7 @@ class SumGrid:
 
     def __init__(self, config: Config, registry: ClientRegistry) -> None:
         self.server, self.registry = config.server, registry
-        self.targets = spec_of(config.data.dataset).targets
+        self.targets = targets_of(config.data)
 
     def scalars(self, contract: Algorithm, clients: Iterable[str]) -> dict[str, float]:
         """Return what the asked clients must know to round.

@@ -31,6 +31,7 @@ from task.text import logger
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.error_codes import ErrorCode
+from task.wire.frozen import LOST as NO_FROZEN
 from task.wire.replica import LOST as NO_BASE
 
 UNLIMITED = 1 << 62
@@ -237,7 +238,8 @@ class Exchange:
             return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
         if found.has_error():
             code, said = found.error.code, wire.one_line(found.error.reason, f"error code {found.error.code}")
-            why = "it lacks the model that the order builds on" if NO_BASE in said else LOST.get(code)
+            lacks = NO_BASE in said or NO_FROZEN in said
+            why = "it lacks the model that the order builds on" if lacks else LOST.get(code)
             if why is None:
                 return self._fail(order, node, code, said)
             if code != ErrorCode.NODE_UNAVAILABLE:

@@ -273,7 +273,8 @@ class Loop:
         log.clock.begin(self._ended or log.clock.begun)
         for leave in log.leaves:
             leave(self.journal, snapshot.model)
-        self.journal.round_done(log.row(snapshot.model), log.clients, snapshot, log.clock)
+        whole = self.rounds.engine.completed(snapshot.model)
+        self.journal.round_done(log.row(snapshot.model, whole), log.clients, snapshot, log.clock)
         self._ended = log.clock.now
 
 

@@ -31,7 +31,7 @@ from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
-from task.datasets import spec_of
+from task.datasets import targets_of
 from task.numerics.arrays import Arrays, NamedArrays
 from task.wire import messages as wire
 from task.wire.coding import Coder
@@ -66,6 +66,7 @@ class PhaseEngine:
         """The model whose form the replies must have."""
         self.full: Arrays = {}  # with the parts that stay at the clients; empty = all of it is shared
 
+        self.fixed: Arrays = {}  # tensors that no client changes; they are no part of the rule's state
         self._plain = Channel(self)
         self._packed: dict[str, tuple[Arrays, ArrayRecord]] = {}  # by field: packed once while it stays
         self.begin(0)
@@ -97,6 +98,12 @@ class PhaseEngine:
         for stage in self.stages:
             arrays = stage.coded(arrays)
         return arrays
+
+    def completed(self, model: Arrays) -> Arrays:
+        """Return the run's model as its file has it, with what does not travel."""
+        for stage in self.stages:
+            model = stage.completed(model)
+        return model
 
     def dump(self) -> Arrays:
         """Return what the next round depends on in addition to the rule's state, for a checkpoint."""
@@ -258,7 +265,7 @@ class PhaseEngine:
             not self.limited or EVALUATE in (phase.name, phase.contract.work) or phase.name == ADAPT
         ):  # test examples are not registered
             return {}
-        targets = spec_of(self.config.data.dataset).targets
+        targets = targets_of(self.config.data)
         most = self.registry.most_examples(clients)
         return {c: {wire.NUM_EXAMPLES: n * targets, **phase.limits.get(c, {})} for c, n in most.items()}
 

@@ -125,14 +125,19 @@ class RoundLog:
         self.measured(further, "client_")
         self.values["client_counts"] = {f"client_{k}": counts[k] for k in names if k in counts}
 
-    def row(self, model: Arrays) -> dict[str, Any]:
-        """Return the round's row; its ``seconds`` run until the journal has written it."""
+    def row(self, model: Arrays, whole: Arrays) -> dict[str, Any]:
+        """Return the round's row, given the model as it travels and as its file has it.
+
+        Its ``seconds`` run until the journal has written it.
+        """
+        trained = {} if len(whole) == len(model) else {"trained_sha256": sha256(model)}
         return {
             "round": self.round,
             **self.values,
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
-            "model_sha256": sha256(model),
+            "model_sha256": sha256(whole),
+            **trained,
             "quarantined": [q.as_dict() for q in self.quarantined],
             "seconds": self.clock.laps,
         }

@@ -113,6 +113,10 @@ class ServerStage:
         """Return the model that clients will have when a rule has made this one."""
         return arrays
 
+    def completed(self, model: Arrays) -> Arrays:
+        """Return the run's model as its file has it, with what does not travel."""
+        return model
+
     def used(self, *, used: bool) -> None:
         """Note whether the replies of the round's phases are in the model."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from task.flower.grid import pack_pushes
 from task.wire.messages import clients_of
 from task.wire.packing import packed, unpacked
 
@@ -16,6 +17,7 @@ class PackingGrid:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._knows_parts = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -23,6 +25,9 @@ class PackingGrid:
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Push messages; afterwards they are as they were, and have their ids."""
         given = list(messages)
+        if not self._knows_parts:
+            self._knows_parts = True
+            pack_pushes(self._grid)
         with _in_packed_form([message for message in given if clients_of(message)]):
             return list(self._grid.push_messages(given))
 

@@ -71,6 +71,11 @@ class RunKeys:
         "initial-model must have exactly the model's tensors; false = load what fits, and name the rest",
         when=When("initial-model"),
     )
+    trainable: str = knob(
+        "",
+        'patterns of the parameters to train, "*lora*,classifier*"; the others are frozen and do not travel; '
+        '"" = what the model trains',
+    )
     seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)
     model_seed: int = knob(-1, "seed of the initial parameters; -1 = seed", low=-1)
     data_seed: int = knob(-1, "seed of partition, splits, subsets, generated data; -1 = seed", low=-1)

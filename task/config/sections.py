@@ -90,7 +90,21 @@ class DataConfig(Section):
     task: str = knob(
         "auto",
         "kind of task; auto = from the targets",
-        choices=("auto", "classification", "language", "multi-label", "reconstruction", "regression"),
+        choices=(
+            "auto",
+            "classification",
+            "language",
+            "multi-label",
+            "reconstruction",
+            "regression",
+            "segmentation",
+            "tagging",
+        ),
+    )
+    inputs: str = knob(
+        "auto",
+        "what a model reads: auto = numbers, pictures, a tokenizer's columns as ids; ids = integers x; or by "
+        'name and shape, "input_ids:int64[16]"',
     )
     num_clients: int = knob(10, "population K; 0 = the number of the data set's owners", low=0)
     partition: str = knob("iid", "how examples are split among clients (see `bouquet data --list`)")

@@ -22,12 +22,13 @@ from task.datasets.columns import prepared
 from task.datasets.description import Meaning, described
 from task.datasets.own import cut
 from task.errors import ConfigError, DataError, local
+from task.inputs import SEQUENCES, positions
 from task.numerics import seeds
 from task.references import folder_name
 
 __all__ = [
     "DATASETS", "PADDING", "Dataset", "DatasetSpec", "Stamp", "check_owned", "load_dataset", "load_owned",
-    "natural_task", "spec_of", "stamp_of",
+    "natural_task", "spec_of", "stamp_of", "targets_of",
 ]  # fmt: skip
 
 FILES_LISTED = 20  # names in the facts
@@ -144,6 +145,12 @@ def load_owned(
             f'run-config key "task": a node brings its own data, whose targets are those of {owned.task}; '
             f'expected task = "{owned.task}", because nodes and server must agree before round 1; got "auto"'
         )
+    if owned.form and config.inputs != owned.form:
+        raise ConfigError(
+            f'run-config key "inputs": a node brings its own data, of which a model reads {owned.form}; '
+            f'expected inputs = "{owned.form}", because nodes and server must agree before round 1; got '
+            f'"{local(config.inputs)}"'
+        )
     return prepared(owned, config)
 
 
@@ -164,6 +171,15 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
             f"{local(dataset.source)}: expected a column to predict, named label or typed NAME:target; got a "
             'table of ids and features, which only a party of a vertical algorithm can use ("splitnn")'
         )
+
+
+def targets_of(config: DataConfig) -> int:
+    """Return the upper limit of an example's targets: those of a text count one by one.
+
+    The config is that of an opened run, whose task and inputs are known.
+    """
+    own = positions(config.inputs) if config.task in SEQUENCES else 0
+    return own or spec_of(config.dataset).targets
 
 
 def natural_task(config: DataConfig) -> str:
@@ -211,6 +227,7 @@ def _request(
         data_path=data_path,
         num_classes=config.num_classes,
         task=config.task,
+        inputs=config.inputs,
         num_clients=config.num_clients,
         seed=seed,
         synthetic=synthetic,

@@ -31,6 +31,7 @@ Rows = npt.NDArray[np.int64]
 PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
 ROWS = "data set"  # name of the rows' hash where parties compare their data
+LOOKED_AT = 512  # examples among which those that tell most are found
 IN_CACHE = 64  # examples at once that stay in the cache between two operations
 
 
@@ -120,13 +121,14 @@ class Decoded:
     # Row i is example i: uint8 images [N, H, W] or [N, C, H, W], float32 features [N, ...], uint8 text
     # windows [N, T] or numbers of words int32 [N, T] (`task.datasets.words`).
     x: npt.NDArray[Any]
-    # Class numbers int64 [N]; of text, the next bytes int16 [N, T] with `PADDING`; numbers float32 [N] or
-    # [N, d]; labels 0 and 1, float32 [N, C].
+    # Class numbers int64 [N]; a class at each position, int16 or int32 [N, T] or [N, H, W, ...] with
+    # `PADDING`, as the next bytes of text; numbers float32 [N] or [N, d]; labels 0 and 1, float32 [N, C].
     y: npt.NDArray[Any]
     num_train: int  # rows below it are the training pool, the others the global test set
     num_classes: int  # C, or the number of outputs: 256 for text, d of numbers [N, d], 1 of numbers [N]
     input_shape: tuple[int, ...]  # of one example as a model sees it
-    kind: str  # "image", "features" or "text"
+    kind: str  # "image", "features", "text" (integers), or "mixed" (inputs by name, some of them integers)
+    form: str = ""  # of the inputs, `task.inputs`, where they are integers or have names
     scale: float = 255.0  # images are divided by it;
     mean: tuple[float, ...] = (0.0,)  # then this is subtracted, per channel;
     std: tuple[float, ...] = (1.0,)  # then they are divided by this, per channel
@@ -165,6 +167,8 @@ class Decoded:
             digest.update(np.ascontiguousarray(array).data)
         fields = (self.num_train, self.num_classes, self.input_shape, self.kind, self.scale, self.mean)
         digest.update(repr((*fields, self.std, self.classes)).encode())
+        if self.form:
+            digest.update(self.form.encode())
         if self.ids is not None:
             digest.update("\x1f".join(self.ids.tolist()).encode())
             digest.update(repr(self.labelled).encode())
@@ -216,7 +220,8 @@ class Dataset(Decoded):
     def inputs(self, rows: Rows | slice, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return examples as a model reads them: a fresh contiguous tensor, int64 for text, else float32.
 
-        Pictures travel to a device as the bytes that they are.
+        Inputs by name, some of them integers, are rows of float64 (`task.inputs`). Pictures travel to a
+        device as the bytes that they are.
         """
         import torch
 
@@ -228,8 +233,8 @@ class Dataset(Decoded):
     def _inputs(self, picked: torch.Tensor, rows: Rows | slice) -> torch.Tensor:
         import torch
 
-        if self.kind == "text":
-            return picked.long()
+        if self.kind in ("text", "mixed"):
+            return picked.long() if self.kind == "text" else picked.double()
         picked = picked.float()
         if self.kind == "image":
             picked.div_(self.scale)  # eight times as fast as dividing the integers, with the same bits
@@ -247,7 +252,7 @@ class Dataset(Decoded):
         return picked
 
     def targets(self, rows: Rows | slice) -> torch.Tensor:
-        """Return class numbers, int64 ``[B]`` or ``[B, T]`` for text, or numbers and labels, float32."""
+        """Return class numbers, int64 ``[B, ...]``, of each position if there are several, else float32."""
         import torch
 
         picked = torch.from_numpy(_own(self.y[rows]))
@@ -278,11 +283,23 @@ class Dataset(Decoded):
     @functools.cached_property
     def task(self) -> str:
         """What the targets are by themselves, a name in `task.tasks.TASKS`."""
-        if self.kind == "text" and self.y.ndim == 2:
-            return "language"
         if self.y.dtype.kind != "f":
-            return "classification"
+            return {1: "classification", 2: "language"}.get(self.y.ndim, "segmentation")
         return "multi-label" if self.y.ndim == 2 and bool(np.isin(self.y, (0, 1)).all()) else "regression"
+
+    def telling(self, count: int, rows: Rows | None = None) -> Rows:
+        """Return up to `count` of the rows, by default of all training rows, to try a run on.
+
+        Where each place of an example has a class, those come first whose target has two that count and
+        differ: a mask without an object, or a text of one token, hides what fails on others.
+        """
+        rows = np.arange(self.num_train) if rows is None else rows
+        if self.y.ndim < 2 or self.y.dtype.kind == "f":
+            return rows[:count]
+        seen = rows[:LOOKED_AT]
+        y = np.asarray(self.y[seen], np.int64).reshape(len(seen), -1)
+        least = np.where(y == PADDING, np.iinfo(np.int64).max, y).min(1)
+        return seen[np.argsort(y.max(1) <= least, kind="stable")][:count]
 
     def check_classes(self, task: str) -> None:
         """Refuse training examples that are all of one class, where classes are to be learnt.
@@ -334,6 +351,7 @@ class Request:
     data_path: str = ""  # file or folder of the user's own data
     num_classes: int = 0  # 0 = from the data
     task: str = "auto"  # the task; "auto" = that of the targets
+    inputs: str = "auto"  # the run-config key: the form of the inputs, or how it is found
     num_clients: int = 0  # population K; 0 = the number of owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

@@ -122,9 +122,11 @@ def described(data: Decoded) -> Description:
     kind = data.kind
     if kind == "text":
         kind = "text of bytes" if data.x.dtype.itemsize == 1 else "text of words"
+    if data.form:
+        kind = f"inputs {data.form}"
     columns = tuple(read_column(name) for name in data.columns[:-1])
     target = data.columns[-1] if data.columns else ""
-    several = target.split(", ") if data.y.ndim == 2 else [target]
+    several = target.split(", ") if data.y.ndim == 2 and data.y.dtype.kind == "f" else [target]
     classes: Sequence[str] = data.classes
     numbered = data.labelled and data.y.ndim == 1 and data.y.dtype.kind != "f"
     if not classes and numbered and data.num_classes <= MOST_NUMBERS:

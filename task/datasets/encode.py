@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.header import MISSING, TypedColumn
-from task.errors import local
+from task.errors import DataError, local
+from task.inputs import LARGEST_ID
 
 Floats = npt.NDArray[np.float32]
 LARGEST = float(np.finfo(np.float32).max)
@@ -50,6 +51,11 @@ class Encoder:
             CellError: The cell is neither, or empty.
         """
         places = self._places.get(column.name)
+        if column.type == "token":
+            value = number(cell)
+            if 0 <= value <= LARGEST_ID and value.is_integer():
+                return value
+            raise CellError(f'the id of a token, a number 0, 1, ...; got "{local(cell)}". Correct the cell.')
         if places is None:
             value = number(cell)
             if abs(value) <= LARGEST:
@@ -82,6 +88,22 @@ class Encoder:
             else:
                 parts.append(_one_hot(raw[:, j], [places[value] for value in column.values]))
         return np.concatenate(parts, axis=1)
+
+    def tokens(self, where: str, codes: Sequence[Sequence[float]]) -> npt.NDArray[np.int32] | None:
+        """Return the ids of all rows, [N, T], in the order of the columns; None if these have no tokens.
+
+        Raises:
+            DataError: Only some columns are tokens.
+        """
+        others = [c.name for c in self.features if c.type != "token"]
+        if len(others) == len(self.features):
+            return None
+        if others:
+            raise DataError(
+                f"{local(where)}, line 1: expected all features to be tokens, or none; got others, "
+                f"{local(others[:5])}. Type them NAME:ignore, or save inputs by name in an npz file"
+            )
+        return np.array(codes, dtype=np.int32)
 
     def known(self) -> tuple[TypedColumn, ...]:
         """Return the features, each category with its values: those listed, else those met, sorted."""

@@ -29,6 +29,7 @@ _MANY_ROWS = 1 << 16  # rows that are processed together
 def facts_of(dataset: Dataset) -> Facts:
     """Return what was read, and what a model reads of it."""
     found: Facts = {"kind": dataset.kind, "input_shape": list(dataset.input_shape), **dataset.read}
+    found |= {"form": dataset.form} if dataset.form else {}
     if dataset.notes:
         found["notes"] = list(dataset.notes)
     if dataset.columns:
@@ -81,6 +82,9 @@ def _targets(dataset: Dataset) -> Facts:
         label = dataset.task == "multi-label"
         of = {"labels": dataset.num_classes} if label else {"numbers": dataset.num_classes}
         return {"targets": of if label else of | {"from": float(y.min()), "to": float(y.max())}}
+    if y.ndim > 2 or (dataset.form and y.ndim > 1):
+        counted = sum(int((row >= 0).sum()) for row in y) / y.size
+        return {"places": {"classes": dataset.num_classes, "shape": list(y.shape[1:]), "counted": counted}}
     if y.ndim > 1:
         return {}
     counts = np.stack([_counted(y[: dataset.num_train], dataset), _counted(y[dataset.num_train :], dataset)])
@@ -157,6 +161,12 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
         found.append(
             ("classes", f"{classes['count']:,}: {_some(shown, classes['count'], most)}; {what} of each")
         )
+    if form := facts.get("form"):
+        found.append(("inputs", form))
+    if places := facts.get("places"):
+        shape = "x".join(map(str, places["shape"]))
+        words = f"one of {places['classes']:,} classes at each of {shape} places"
+        found.append(("targets", f"{words}, of which {places['counted']:.1%} count"))
     if names := facts.get("names"):
         found.append(("classes", _some(names, facts.get("outputs", len(names)), most)))
     if targets := facts.get("targets"):

@@ -9,6 +9,7 @@ header                              cells
 ``income:target``                   what is predicted; without it the column ``label``, else the last one;
                                     several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
+``w1:token``                        the id of a token, a whole number that stays one; then of all features
 ``patient:ignore``                  anything; not read
 ``patient:id``                      who the row is of, each once: parties with different columns of the same
 people match their rows by it. Such a file may be without a target, or
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from task.errors import DataError, local
 
-TYPES = ("category", "id", "ignore", "number", "target")
+TYPES = ("category", "id", "ignore", "number", "target", "token")
 RESERVED = ("client", "split")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
 OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of commas

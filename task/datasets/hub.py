@@ -11,6 +11,8 @@
 
 The label is the column ``label``, ``labels``, ``target``, ``targets`` or ``y``, else the only `ClassLabel`.
 The inputs are the only column of pictures, else the columns of numbers. A column ``client`` names the owners.
+With a tokenizer's column ``input_ids`` all columns of numbers but the label are inputs by name
+(`task.datasets.named_inputs`), and there may be no label.
 The splits ``train`` and ``test`` are used; without ``test`` the validation split (`task.datasets.parts`), and
 without that a tenth of the examples, is the test set.
 
@@ -30,6 +32,7 @@ from task import trust
 from task.datasets.arrow import is_saved, saved_splits
 from task.datasets.base import Decoded, Request, Source, no_progress_thread
 from task.datasets.folders import listed, visible
+from task.datasets.named_inputs import BOXES, IDS_NAME
 from task.datasets.own import data_path, keys_of
 from task.datasets.parts import VALIDATION, part_of, test_part
 from task.datasets.pictures import PictureError, Stack, opened
@@ -40,6 +43,7 @@ from task.storage.memory import available
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _NUMBERS = ("int", "uint", "float", "bool")
+_BOXES = ("bbox", "bboxes", "boxes", "objects")
 _IDS = ("id", "idx", "index")  # numbers that are no input
 _TODO = (
     "Rename or remove columns, make classes of texts with class_encode_column, and write the set with "
@@ -54,8 +58,9 @@ class _Roles(NamedTuple):
     """The roles of a set's columns."""
 
     inputs: tuple[str, ...]
-    label: str
+    label: str  # "" = there is none, and tokens are to be predicted
     picture: bool
+    named: bool = False  # whether the inputs go by their names
 
 
 def locate(request: Request) -> Source:
@@ -163,7 +168,7 @@ def _decoded(
     return replace(
         made,
         columns=(*made.columns[:-1], roles.label) if made.columns else (),
-        description=f"{made.description}; inputs {inputs}; label {roles.label}",
+        description=f"{made.description}; inputs {inputs}; label {roles.label or 'the next token'}",
         source=where,
         notes=(*notes, *made.notes),
     )
@@ -192,18 +197,24 @@ def _arrays(
     for name, split in used.items():
         if split.features != columns:
             raise DataError(f"{key}: expected the same columns in train and test; they differ. {_TODO}")
-        if empty := split.data.column(roles.label).null_count:
+        if roles.label and (empty := split.data.column(roles.label).null_count):
             raise DataError(f"{key}: expected a label in each example of {name}; {empty} have none")
         end = "" if name == "train" else "_test"
+        if roles.named:
+            given = {n: n for n in roles.inputs} | ({"labels": roles.label} if roles.label else {})
+            arrays |= {f"{as_}{end}": _numbers(key, split, (n,)) for as_, n in given.items()}
+            continue
         picture = roles.inputs[0] if roles.picture else ""
         x = _pictures(key, split, picture, paths) if picture else _numbers(key, split, roles.inputs)
         arrays[f"x{end}"] = x[:, None] if x.ndim == 1 else x
         arrays[f"y{end}"] = _numbers(key, split, (roles.label,))
     if owners or "client" in columns:
         arrays["client"] = np.array(list(owners) or [str(name) for name in splits["train"]["client"]])
-    if not roles.picture and all(isinstance(columns[n], datasets.Value) for n in roles.inputs):
+    if not (roles.picture or roles.named) and all(
+        isinstance(columns[n], datasets.Value) for n in roles.inputs
+    ):
         arrays["columns"] = np.array(roles.inputs)
-    if names := getattr(columns[roles.label], "names", None):
+    if names := getattr(columns.get(roles.label), "names", None):
         arrays["classes"] = np.array(names)
     rest = [name for name in columns if name not in (*roles.inputs, roles.label, "client")]
     notes = [note, f"{len(rest)} columns are not read: {listed(rest)}" if rest else ""]
@@ -240,13 +251,19 @@ def _roles(key: str, columns: Any) -> _Roles:
 
     listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in columns.items())
     classes = [name for name, feature in columns.items() if isinstance(feature, datasets.ClassLabel)]
+    tokens = IDS_NAME in columns
     named = [n for n in columns if n.lower() in _LABELS and (n in classes or _dtype(columns[n]))]
     labels = named or classes
-    if len(labels) != 1:
+    if boxes := [name for name in columns if name.lower() in _BOXES]:
+        raise DataError(f"{key}: the column {local(boxes[0])}: {BOXES}")
+    if len(labels) != 1 and not (tokens and not labels):
         raise DataError(
             f"{key}: expected one column of labels: {', '.join(_LABELS)}, or a single ClassLabel; got "
             f"{local(', '.join(labels) or 'none')} among {local(listed)}. {_TODO}"
         )
+    if tokens:
+        rest = [n for n in columns if n not in (*labels, "client") and n.lower() not in _IDS]
+        return _Roles(tuple(n for n in rest if _dtype(columns[n])), labels[0] if labels else "", False, True)
     others = {name: f for name, f in columns.items() if name not in (labels[0], "client")}
     pictures = [name for name, feature in others.items() if isinstance(feature, datasets.Image)]
     if len(pictures) == 1:

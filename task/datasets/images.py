@@ -16,6 +16,7 @@ import numpy.typing as npt
 from task.datasets.base import Decoded, Request, Source, decoded_images
 from task.datasets.download import download
 from task.datasets.folders import EXPECTED, SUFFIXES, Picture, is_picture, tree_of, visible
+from task.datasets.mask_folder import decode_pairs, pairs_of
 from task.datasets.own import assemble, data_path, files_of, keys_of
 from task.datasets.parts import TEST, TRAIN
 from task.datasets.pictures import PictureError, Stack, opened
@@ -170,11 +171,19 @@ def decode_tiny(request: Request, source: Source) -> Decoded:
 
 
 def locate_folder(request: Request) -> Source:
-    """Find the pictures: ``train/<class>/*`` and ``test/<class>/*``, or ``<class>/*``; or a zip of those."""
+    """Find the pictures: ``train/<class>/*`` and ``test/<class>/*``, or ``<class>/*``; or a zip of those.
+
+    Folders ``images`` and ``masks`` are pictures and the class of each pixel, `task.datasets.mask_folder`.
+    """
     path = data_path(request)
     if path.is_file():
         return Source((path,), keys_of(request))
-    tree = tree_of(str(path), _names(path))
+    names = _names(path)
+    if pairs := pairs_of(str(path), names):
+        of_pairs = {"root": str(path.resolve()), "pairs": True, "notes": pairs.notes}
+        used = tuple(path / name for pair in pairs.used for name in (pair.picture, pair.mask))
+        return Source(used, keys_of(request) | of_pairs)
+    tree = tree_of(str(path), names)
     files = tuple(path / picture.name for picture in tree.used)
     found = {"root": str(path.resolve()), "folders": tree.classes, "notes": tree.notes}
     return Source(files, keys_of(request) | found)
@@ -233,6 +242,8 @@ def decode_folder(request: Request, source: Source) -> Decoded:
 
 def _decode_tree(request: Request, path: Path) -> Decoded:
     with _opened(path) as (names, read):
+        if pairs := pairs_of(str(path), names):
+            return decode_pairs(request, str(path), pairs, read)
         tree = tree_of(str(path), names)
         pictures = tree.used
         if not pictures:

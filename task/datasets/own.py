@@ -19,6 +19,7 @@ from task.datasets.columns import layout_of
 from task.datasets.layout import channels_first
 from task.datasets.parts import local_test_size
 from task.errors import DataError, local
+from task.inputs import AUTO, kind_of
 from task.numerics import seeds
 from task.population import LONGEST_NAME, is_name
 from task.references import is_reference
@@ -52,6 +53,7 @@ def files_of(folder: Path, suffix: str) -> tuple[Path, ...]:
 def keys_of(request: Request) -> dict[str, Any]:
     """Return what, besides the files, the decoded form of a user's own files depends on."""
     keys = {"classes": request.num_classes, "seed": request.seed, "owner": request.owner}
+    keys |= {} if request.inputs == AUTO else {"inputs": request.inputs}
     grows = {"grows": True} if request.grows else {}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
     return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task | grows
@@ -84,13 +86,16 @@ def assemble(
     labelled: bool = True,
     notes: tuple[str, ...] = (),
     read: Mapping[str, Any] | None = None,
+    form: str = "",
+    outputs: int = 0,
 ) -> Decoded:
     """Order the rows, training pool first, and find their owners.
 
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
     training row, or of none. `y`, `columns`, `notes` and `read` are as of `task.datasets.base.Decoded`.
-    `classes` is empty if they are numbers, and `where` is the file or folder.
+    `classes` is empty if they are numbers, and `where` is the file or folder. `form` is that of x where its
+    integers are ids or its inputs have names, and `outputs` the number of classes, 0 = as the targets say.
 
     Raises:
         DataError: All rows are test examples, or an owner's name cannot be one of a client.
@@ -115,16 +120,17 @@ def assemble(
         raise DataError(f"{local(where)}: expected training examples; all {len(y)} are test examples")
     labels = labels[order] if len(labels) == len(y) else labels
     x = np.ascontiguousarray(channels_first(x, where)[order])
-    image = x.dtype == np.uint8
+    image = x.dtype == np.uint8 and not form
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
-    missing = 0 if image else int(np.isnan(x[:, layout_of(columns, x.shape[1])[1]]).sum())
+    missing = 0 if image or form else int(np.isnan(x[:, layout_of(columns, x.shape[1])[1]]).sum())
     return Decoded(
         x=x,
         y=y[order],
         num_train=num_train,
-        num_classes=_outputs(y) or request.num_classes or len(classes) or int(y.max()) + 1,
+        num_classes=_outputs(y) or request.num_classes or len(classes) or outputs or int(y.max()) + 1,
         input_shape=shape,
-        kind="image" if image else "features",
+        kind=kind_of(form) if form else "image" if image else "features",
+        form=form,
         mean=(0.5,) * shape[0] if image else (0.0,),
         std=(0.5,) * shape[0] if image else (1.0,),
         classes=classes,
@@ -173,6 +179,8 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         labelled=whole.labelled,
         notes=whole.notes,
         read=whole.read,
+        form=whole.form,
+        outputs=whole.num_classes,
     )
 
 

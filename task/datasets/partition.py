@@ -320,11 +320,11 @@ def _statistics(dataset: Dataset, parts: Sequence[Rows], num_test: int) -> dict[
 
 
 def _count(dataset: Dataset, rows: Rows) -> Rows:
-    """Count the classes of some rows; of text, the bytes to predict, and of numbers all rows."""
+    """Count the classes of some rows; of text, bytes to predict, of maps pixels, of numbers all rows."""
     if dataset.y.dtype.kind == "f":  # what has no classes counts as one
         return np.array([len(rows)], np.int64)
     y = dataset.y[rows].reshape(-1)
-    if dataset.task == "language":
+    if dataset.y.ndim > 1:
         y = y[y != PADDING]
     return np.bincount(y, minlength=dataset.num_classes)
 

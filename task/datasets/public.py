@@ -117,7 +117,7 @@ def public_examples(config: Config, dataset: Dataset | None) -> PublicExamples:
     if name:
         data = replace(
             config.data, dataset=name, data_path="", max_examples=0, pool_test=False, num_classes=0,
-            feature_skew="none", standardise=False, missing="refuse",
+            feature_skew="none", standardise=False, missing="refuse", inputs="auto",
         )  # fmt: skip
         source = load_dataset(data, config.synthetic, config.seeds.data)
     assert source is not None

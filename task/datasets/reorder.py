@@ -91,7 +91,10 @@ def _outputs(y: npt.NDArray[np.generic], targets: npt.NDArray[np.int64]) -> npt.
     """Return targets in another order: class numbers, or columns of several."""
     if not len(targets):
         return y
-    return y[:, targets] if y.ndim == 2 else np.argsort(targets).astype(y.dtype)[y]
+    if y.dtype.kind == "f" and y.ndim == 2:
+        return y[:, targets]
+    moved: npt.NDArray[np.generic] = np.argsort(targets).astype(y.dtype)[y]
+    return moved if y.ndim == 1 else np.where(np.asarray(y, np.int64) >= 0, moved, y)
 
 
 def _columns(inputs: list[tuple[str, str]], columns: tuple[TypedColumn, ...]) -> tuple[TypedColumn, ...]:

@@ -3,8 +3,9 @@
 csv: the header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
 file; its files have the same columns, in any order. npz: arrays ``x``, ``y``, and optionally ``x_test``,
 ``y_test``, ``client`` (one owner name per training example), ``columns`` and ``classes`` (names, see
-`task.datasets.npz_names`). Integers y are classes; y may also be numbers [N] or [N, d], or labels 0 and 1
-[N, C].
+`task.datasets.npz_names`). Integers y are classes; y may also be numbers [N] or [N, d], labels 0 and 1
+[N, C], or the class of each pixel, integers [N, H, W]. Ids of tokens and inputs by name:
+`task.datasets.named_inputs`.
 
 A missing value (in csv an empty cell, NA or NaN; in npz NaN) is refused, or kept as NaN where the run says
 how it is filled (`task.datasets.columns`). A missing category is NaN in each of its columns.
@@ -28,12 +29,14 @@ from task.datasets.csv_rows import rows_of
 from task.datasets.encode import LARGEST, CellError, Encoder
 from task.datasets.folders import listed, visible
 from task.datasets.header import MISSING, TypedColumn, check_alike, parse_header, targets_of
-from task.datasets.layout import channels_last_note
+from task.datasets.layout import channels_first, channels_last_note
+from task.datasets.named_inputs import IDS_NAME, dense, formed
 from task.datasets.npz_names import class_names, column_names
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
+from task.inputs import SEQUENCES, packed
 from task.storage.memory import available
 
 
@@ -157,7 +160,7 @@ class _Table:
 
 def decode_csv(request: Request, source: Source) -> Decoded:
     """Read all files; they must have the same columns, in any order."""
-    table = _Table(request)
+    table, where = _Table(request), str(source.files[0])
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
     if not table.rows:
@@ -173,19 +176,29 @@ def decode_csv(request: Request, source: Source) -> Decoded:
     classes: tuple[str, ...] = ()
     if table.targets:
         y, classes = targets(rows, table.targets, request)
+    if request.task in SEQUENCES:
+        raise DataError(
+            f'{local(where)}: task = "{request.task}" has a target at each token, which rows of a csv file '
+            "have not; got csv. Save input_ids and labels [N, T] in an npz file, or use save_to_disk (arrow)"
+        )
+    codes, columns = [row.x for row in rows], table.encoder.known()
+    tokens = table.encoder.tokens(where, codes)
+    x, form = (table.encoder.encoded(codes), "") if tokens is None else packed(where, {"": tokens})
     return assemble(
         request,
-        x=table.encoder.encoded([row.x for row in rows]),
+        x=x,
         y=y,
         test=tests,
         owners=[row.owner for row in rows if row.owner is not None],
         classes=classes,
         where=str(source.files[0] if len(source.files) == 1 else source.files[0].parent),
-        columns=(*map(str, table.encoder.known()), ", ".join(c.name for c in table.targets)),
+        # Tokens are a sequence, which nodes must not bring into an order by names.
+        columns=() if form else (*map(str, columns), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
         labelled=bool(table.targets),
         read={"other": table.others()},
         notes=(*notes, *_counting(table), *_alike(table)),
+        form=form,
     )
 
 
@@ -228,7 +241,10 @@ def _alike(table: _Table) -> list[str]:
 def decode_npz(request: Request, source: Source) -> Decoded:
     """Read the arrays; nothing in the file is executed."""
     path = source.files[0]
-    return from_arrays(request, str(path), read_arrays(path, "x", "y"))
+    arrays = read_arrays(path)
+    if IDS_NAME not in arrays and not any(name.startswith("x.") for name in arrays):
+        check_names(path, arrays, "x", "y")
+    return from_arrays(request, str(path), arrays)
 
 
 def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Decoded:
@@ -239,7 +255,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     Raises:
         DataError: Their shapes, dtypes or values cannot be used.
     """
-    arrays, notes = parted(arrays)
+    made = formed(request, where, arrays)
+    arrays, notes = parted(made.arrays)
     x, y = arrays["x"], arrays["y"]
     test = None
     if "x_test" in arrays or "y_test" in arrays:
@@ -255,12 +272,29 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
             )
         x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
         test = np.arange(len(x)) >= len(arrays["x"])
-    if x.ndim < 2 or len(x) != len(y) or not len(y) or y.ndim not in (1, 2) or y.dtype.kind not in "fiub":
+    if y.ndim > 3 and y.shape[1] == 1:
+        y = y[:, 0]  # masks with an axis of channels
+    maps = y.ndim > 2 and y.dtype.kind in "iub"
+    if (
+        x.ndim < 2
+        or len(x) != len(y)
+        or not len(y)
+        or not (y.ndim in (1, 2) or maps)
+        or y.dtype.kind not in "fiub"
+    ):
         raise DataError(
-            f"{local(where)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], or labels "
-            f"0 and 1 [N, C]; got x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
+            f"{local(where)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], labels "
+            "0 and 1 [N, C], or the class of each pixel, integers [N, H, W]; got "
+            f"x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
         )
-    if not fits(x, request.keep_missing):
+    if maps and x.dtype == np.uint8 and x.ndim > 3:
+        x = channels_first(x, where)
+    if maps and x.dtype == np.uint8 and x.shape[-2:] != y.shape[-2:]:
+        raise DataError(
+            f"{local(where)}: expected a class of each pixel, y [N, H, W] of the height and width of the "
+            f"pictures; got x {list(x.shape)} and y {list(y.shape)}"
+        )
+    if not made.form and not fits(x, request.keep_missing):
         raise DataError(
             f"{local(where)}: expected x to be finite numbers that fit float32; got {x.dtype} with NaN, Inf, "
             "larger numbers or objects. "
@@ -273,21 +307,27 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         )
     targets: npt.NDArray[Any]
     classes: tuple[str, ...]
-    if y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
+    outputs = 0
+    if maps or made.sequence:
+        classes = class_names(where, {**arrays, "y": y[:0].ravel()})
+        targets, outputs = dense(request, where, y, classes, made.vocabulary)
+    elif y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
         targets, classes = _npz_numbers(request, where, y), class_names(where, arrays)
     else:
         targets, classes, note = numbered(request, where, y, class_names(where, arrays))
         notes += [note] if note else []
     return assemble(
         request,
-        x=x if x.dtype == np.uint8 and x.ndim > 2 else x.astype(np.float32),
+        x=x if made.form or (x.dtype == np.uint8 and x.ndim > 2) else x.astype(np.float32),
         y=targets,
         test=test,
         owners=owners,
         classes=classes,
         where=where,
-        columns=column_names(where, arrays, x),
-        notes=(*notes, *filter(None, [channels_last_note(x)])),
+        columns=() if made.form else column_names(where, arrays, x),
+        notes=(*notes, *made.notes, *filter(None, [channels_last_note(x)])),
+        form=made.form,
+        outputs=outputs,
     )
 
 
@@ -361,7 +401,12 @@ def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
         raise DataError(
             f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."
         ) from err
+    check_names(path, arrays, *needed)
+    return arrays
+
+
+def check_names(path: Path, arrays: Mapping[str, npt.NDArray[Any]], *needed: str) -> None:
+    """Refuse arrays without one of a name that is needed; raises DataError."""
     if not arrays.keys() >= set(needed):
         words = " and ".join(f'"{name}"' for name in needed)
         raise DataError(f"{local(path)}: expected arrays {words}; got {local(sorted(arrays))}")
-    return arrays

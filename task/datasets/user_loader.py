@@ -2,8 +2,10 @@
 
 It is called with the data folder, a ``pathlib.Path``, or with nothing, and returns NumPy arrays or tensors
 ``(x_train, y_train, x_test, y_test)`` or two map-style ``torch.utils.data.Dataset`` ``(train, test)``, each
-with the owners' names of the training examples behind, if it likes. With ``(x, y)``, or None as ``x_test``
-and ``y_test``, a tenth of the examples is the test set. What the arrays may be is what npz files may hold.
+with the owners' names of the training examples behind, if it likes. Several inputs are a dict of arrays by
+name in place of x; an example of a Dataset may be a dict, too, targets under ``labels``. With ``(x, y)``, or
+None as ``x_test`` and ``y_test``, a tenth of the examples is the test set. What the arrays may be is what npz
+files may hold.
 
 It is called once and its result kept in the cache, until the code (`task.references.code_of`), the data
 folder or a run-config key that it depends on changes.
@@ -22,6 +24,7 @@ import numpy.typing as npt
 
 from task import portable
 from task.datasets.base import Decoded, Request, Source
+from task.datasets.named_inputs import BOXES, IDS_NAME, LABELS
 from task.datasets.own import keys_of
 from task.datasets.tables import from_arrays
 from task.errors import BouquetError, ConfigError, DataError, local
@@ -96,8 +99,13 @@ def decode(request: Request, source: Source) -> Decoded:
 def _draws(made: Any) -> bool:
     """Return whether two readings of an example differ, as with random transforms."""
     data_sets = [part for part in made[:2] if not _is_array(part)] if len(made) < 4 else []
+
+    def read(part: Any, i: int) -> list[Any]:
+        inputs, _ = _pair(part[i])
+        return [np.asarray(x) for x in (inputs.values() if isinstance(inputs, Mapping) else [inputs])]
+
     return any(
-        not np.array_equal(np.asarray(part[i][0]), np.asarray(part[i][0]))
+        not all(map(np.array_equal, read(part, i), read(part, i)))
         for part in data_sets
         for i in range(min(_READ_TWICE, len(part)))
     )
@@ -144,7 +152,10 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
     else:
         parts = made
     names = ("x", "y", "x_test", "y_test", "client")
-    arrays = {n: array_of(key, n, part) for n, part in zip(names, parts, strict=False) if part is not None}
+    given = {n: part for n, part in zip(names, parts, strict=False) if part is not None}
+    if any(isinstance(part, Mapping) for part in given.values()):
+        return {n: array_of(key, n, part) for n, part in _by_name(given).items()}
+    arrays = {n: array_of(key, n, part) for n, part in given.items()}
     for inputs, targets in (("x", "y"), ("x_test", "y_test")):
         sizes = [str(len(arrays[n])) if n in arrays else "none" for n in (inputs, targets)]
         if sizes[0] != sizes[1]:
@@ -162,7 +173,19 @@ def _arrays(key: str, made: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "ndim")  # a data set has none
+    return hasattr(value, "ndim") or isinstance(value, Mapping)  # a data set is neither
+
+
+def _by_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs by name as `task.datasets.named_inputs` calls them; the rest as it is."""
+    found: dict[str, Any] = {}
+    for name, part in given.items():
+        if not isinstance(part, Mapping):
+            found[name.replace("y", "labels") if name in ("y", "y_test") else name] = part
+        else:
+            end, tokens = name.removeprefix("x"), IDS_NAME in part
+            found |= {f"{of}{end}" if tokens else f"{name}.{of}": inputs for of, inputs in part.items()}
+    return found
 
 
 def _is_examples(value: Any) -> bool:
@@ -187,8 +210,8 @@ def array_of(key: str, name: str, values: Any) -> npt.NDArray[Any]:
     return made
 
 
-def from_examples(key: str, name: str, examples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return inputs and targets of a map-style data set, stacked.
+def from_examples(key: str, name: str, examples: Any) -> tuple[Any, npt.NDArray[Any] | None]:
+    """Return inputs, an array or several by name, and targets, if any, of a map-style data set, stacked.
 
     Raises:
         DataError: It has no length, or its examples are not pairs of one shape.
@@ -199,12 +222,38 @@ def from_examples(key: str, name: str, examples: Any) -> tuple[npt.NDArray[Any],
             f"{type(examples).__name__}"
         )
     try:
-        pairs = [examples[i] for i in range(len(examples))]
-        x, y = ([np.asarray(pair[side]) for pair in pairs] for side in (0, 1))
+        read = [examples[i] for i in range(len(examples))]
+        pairs = [_pair(example) for example in read]
+        if pairs and isinstance(pairs[0][1], Mapping):
+            raise DataError(
+                f"{key}: targets in {name} are dicts with {local(', '.join(pairs[0][1]))}: {BOXES}"
+            )
+        if pairs and isinstance(pairs[0][0], Mapping):
+            inputs = {of: [np.asarray(x[of]) for x, _ in pairs] for of in pairs[0][0]}
+            x: Any = {of: _stacked(key, f"{of} of {name}", arrays) for of, arrays in inputs.items()}
+        else:
+            x = _stacked(key, name, [np.asarray(x) for x, _ in pairs])
+        y = [np.asarray(target) for _, target in pairs if target is not None]
+        return x, _stacked(key, f"targets of {name}", y) if y else None
+    except BouquetError:
+        raise
     except Exception as err:  # whatever the user's code raises
         raise DataError(f"{key}: expected pairs (x, y) in {name}; got {local(place(err))}") from err
-    shapes = {a.shape for a in x}
-    if len(shapes) != 1:
-        got = ", ".join(map(str, sorted(map(list, shapes))[:3])) or "no examples"
-        raise DataError(f"{key}: expected examples of one shape in {name}; got {local(got)}")
-    return np.stack(x), np.stack(y)
+
+
+def _pair(example: Any) -> tuple[Any, Any]:
+    """Return inputs and target of an example; of a dict the target is what is called as labels are."""
+    if not isinstance(example, Mapping):
+        return example[0], example[1]
+    labels = [name for name in LABELS if name in example][:1]  # without, tokens are to be predicted
+    inputs = {name: value for name, value in example.items() if name not in labels}
+    return inputs, example[labels[0]] if labels else None
+
+
+def _stacked(key: str, name: str, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {a.shape for a in arrays}
+    if len(shapes) == 1 and arrays[0].dtype.kind != "O":
+        return np.stack(arrays)
+    got = ", ".join(map(str, sorted(map(list, shapes))[:3])) or "no examples"
+    more = f". Note that {BOXES}" if name.startswith("targets") and len(shapes) > 1 else ""
+    raise DataError(f"{key}: expected examples of one shape in {name}; got {local(got)}{more}")

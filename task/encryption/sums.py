@@ -49,7 +49,7 @@ class Sealing(Mean):
 
     def partial(self) -> dict[str, Arrays]:
         """Return the ciphertext of the sum, by n."""
-        parts = [self._value(name, self.total).reshape(-1) for name in sorted(self._high)]
+        parts = [self._value(name, self.total).reshape(-1) for name in sorted(self._names)]
         ciphertext = self.key.seal(np.concatenate([*parts, [self.weight / self.total]]))
         return {CIPHERTEXT: {CIPHERTEXT: ciphertext}}
 

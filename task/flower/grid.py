@@ -5,19 +5,21 @@ Errors are identified by name, as their classes depend on the grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flwr.serverapp import Grid
 
-from task.flower.names import HELD, fits
+from task.flower.names import HELD, PACKED, fits
 from task.flower.services import runtime_message
-from task.wire.parts import unpack
+from task.wire.parts import batches, pack, unpack
 
 __all__ = [
     "answered",
     "ends_the_run",
     "is_superlink_error",
+    "pack_pushes",
     "parts",
 ]
 
@@ -55,6 +57,29 @@ def parts(grid: Grid, object_ids: Sequence[str]) -> dict[str, bytes]:
     """Return the contents of those objects that the SuperLink gives at once; it may be none."""
     found = _ask(grid, PARTS, object_ids, _Contents)
     return found.contents if found else {}
+
+
+def pack_pushes(grid: Grid) -> None:
+    """Let Flower's grid push several small objects per call, if its SuperLink takes them."""
+    http_grid = sys.modules.get("flwr.superlink.grid.http_grid")  # loaded only if used
+    if http_grid is None or not fits(PACKED) or hasattr(http_grid.push_objects, "packs"):
+        return
+    theirs = http_grid.push_objects
+
+    def push_objects(
+        objects: dict[str, Any], push_object_fn: Callable[[str, bytes], None], **more: Any
+    ) -> None:
+        ids = more.pop("object_ids_to_push")
+        if more:  # it may mean something
+            theirs(objects, push_object_fn, object_ids_to_push=ids, **more)
+            return
+        contents = ((i, objects.pop(i).deflate()) for i in list(objects) if i in ids)
+        for batch in batches(contents):
+            push_object_fn(batch[0][0], batch[0][1] if len(batch) == 1 else pack(batch))
+
+    if _ask(grid, PARTS, (), _Contents) is not None:
+        push_objects.packs = True  # type: ignore[attr-defined]
+        vars(http_grid)["push_objects"] = push_objects
 
 
 class _Contents:

@@ -248,6 +248,15 @@ HELD = Use(
     """,
 )
 
+PACKED = Use(
+    "sending a node several small objects of a message per call.",
+    "each small object of a message is a call of its own.",
+    """
+        flwr.superlink.grid.http_grid
+            push_objects(objects, push_object_fn, *, object_ids_to_push)
+    """,
+)
+
 SIMULATION = Use(
     "messages of a simulation: who sends them, and their ids.",
     "`bouquet run` fails.",
@@ -263,5 +272,5 @@ SIMULATION = Use(
     """,
 )
 
-USES = (ERRORS, NODES, SERVICES, FETCHING, ARRAYS, HELD, APP, SIMULATION)
-DEGRADES = (FETCHING, ARRAYS, HELD)  # where one does not fit, a run does as Flower does
+USES = (ERRORS, NODES, SERVICES, FETCHING, ARRAYS, HELD, PACKED, APP, SIMULATION)
+DEGRADES = (FETCHING, ARRAYS, HELD, PACKED)  # where one does not fit, a run does as Flower does

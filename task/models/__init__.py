@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,6 +23,8 @@ from task.references import is_reference
 
 if TYPE_CHECKING:  # importing torch takes seconds, and checking a name does not need it
     from torch import nn
+
+    from task.models.adapt import Interface
 
 __all__ = ["MODELS", "WORD_BUCKETS", "ModelSpec", "build_model", "drawn"]
 
@@ -241,23 +243,32 @@ def build_model(
     kind: str = "",
     twin: bool = False,
     features: int = 0,
+    trainable: Sequence[str] = (),
+    interface: Interface | None = None,
 ) -> nn.Module:
     """Return the model with torch's default initialisation, a function of `seed` alone.
 
     torch's own generator is used to make the layers, and then restored. `input_shape` is that of
     one example. The data set's `kind` is checked too if it is given. With `twin`, all layers but the last one
     are built twice, as the extractors of a `task.models.layers.Twin`. `features` > 0 gives the model this
-    number of outputs, followed by a ReLU and a linear layer.
+    number of outputs, followed by a ReLU and a linear layer. Of parameters only those that a pattern of
+    `trainable` names are trained, if there is any; see `task.models.frozen` for what then does not travel.
+    `interface` is how a user's own is called.
 
     Raises:
         ConfigError: No such model, or it cannot read such examples, or has no twin.
     """
     shape = tuple(input_shape)
-    build = _builder(name, shape, features or num_classes, kind)
+    build = _builder(name, shape, features or num_classes, kind, interface)
     if features:
         build = partial(_with_features, build, features, num_classes)
     make = (lambda: _twin(name, build(), build(), shape, kind)) if twin else build
-    return drawn(make, seed)
+    made = drawn(make, seed)
+    if trainable or is_reference(name):
+        from task.models.frozen import settle
+
+        settle(name, made, trainable, shape, text=kind == "text", interface=interface)
+    return made
 
 
 def _with_features(build: Callable[[], nn.Module], features: int, num_classes: int) -> nn.Module:
@@ -292,12 +303,15 @@ def drawn(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         generator.set_state(before)
 
 
-def _builder(name: str, shape: Shape, num_classes: int, kind: str) -> Callable[[], nn.Module]:
+def _builder(
+    name: str, shape: Shape, num_classes: int, kind: str, interface: Interface | None
+) -> Callable[[], nn.Module]:
     """Return what makes the model, or refuse one that does not fit the data."""
     if is_reference(name):
         from task.models.brought import build_brought
 
-        return partial(build_brought, name, shape, num_classes, text=kind == "text")
+        text = kind == "text"
+        return partial(build_brought, name, shape, num_classes, text=text, interface=interface)
     if name not in MODELS:
         raise ConfigError(choose_from('run-config key "model"', name, MODELS))
     spec = MODELS[name]

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from task.errors import ConfigError
+from task.models.adapt import Interface, Outputs, kind_of_outputs, main_of
 from task.models.layer_split import linear_calls, no_last_linear
 from task.models.layers import LONE_EXAMPLE
 from task.references import load_reference, place
@@ -37,18 +38,26 @@ def find_maker(reference: str) -> Callable[..., Any]:
     return made  # type: ignore[no-any-return]
 
 
-def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool = False) -> nn.Module:
+def build_brought(
+    reference: str,
+    shape: Shape,
+    num_classes: int,
+    *,
+    text: bool = False,
+    interface: Interface | None = None,
+) -> nn.Module:
     """Return a new model of a user's callable; its first values come from torch's generator.
 
     `shape` is that of one example. PyTorch's own batch normalisation takes single examples as our layers do,
-    see `task.models.layers.LONE_EXAMPLE`. Lazy layers take the shape of an example.
+    see `task.models.layers.LONE_EXAMPLE`. Lazy layers take the shape of an example. `interface` says how the
+    run calls it.
 
     Raises:
         ConfigError: The callable fails, or what it returns cannot be trained.
     """
     maker = find_maker(reference)
     try:
-        model = _made(reference, maker, shape, num_classes)
+        model = _made(reference, maker, interface.shape(shape) if interface else shape, num_classes)
     except Exception as err:  # whatever the user's code raises
         raise _refused(reference, "a model", f"an error: {place(err)}") from err
     if not isinstance(model, nn.Module):
@@ -66,8 +75,11 @@ def build_brought(reference: str, shape: Shape, num_classes: int, *, text: bool 
         )  # fmt: skip
     for layer in model.modules():
         layer.__class__ = LONE_EXAMPLE.get(type(layer), type(layer))
+    if interface:
+        interface.attach(model)
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        _run(reference, model.eval(), examples(shape, 1, text=text), "an example")
+        made = examples(model, shape, 1, text=text, interface=interface)
+        _run(reference, model.eval(), made, "an example")
         model.train()
     _check_tensors(reference, model)
     return model
@@ -91,8 +103,15 @@ def _is_away(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
-def examples(shape: Shape, count: int, *, text: bool) -> torch.Tensor:
-    """Return made-up examples [count, ...]: of a text zeros, int64; else -0.5 and 0.5 in turns."""
+def examples(
+    model: nn.Module, shape: Shape, count: int, *, text: bool, interface: Interface | None = None
+) -> torch.Tensor:
+    """Return made-up examples [count, ...]: of a text zeros, int64; else -0.5 and 0.5 in turns.
+
+    An interface with a form of its own makes them.
+    """
+    if interface and interface.form:
+        return interface.examples(count, model)
     if text:
         return torch.zeros((count, *shape), dtype=torch.int64)
     # No zeros, since dropout does not change them; both signs, since ReLU does not change positive numbers.
@@ -122,19 +141,15 @@ def _arguments(
 def _check_tensors(reference: str, model: nn.Module) -> None:
     """Refuse a model whose tensors cannot be sent, averaged or trained."""
     names: dict[int, str] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
+    for name, p in model.named_parameters():  # each once: layers may share a whole parameter
         where = p.untyped_storage().data_ptr() if p.numel() else id(p)
         if first := names.get(where):
             raise _refused(
-                reference, "parameters of their own in every layer",
-                f"one tensor as {first!r} and {name!r} (tied weights). Keep one of these layers, and use its "
-                "tensor twice in forward, as in F.linear(x, self.embedding.weight)",
+                reference, "parameters with memory of their own",
+                f"two, {first!r} and {name!r}, in one memory. Tie them by giving one parameter to both "
+                "layers, as in self.head.weight = self.embedding.weight",
             )  # fmt: skip
         names[where] = name
-        if p.dtype != torch.float32:
-            raise _refused(reference, "float32 parameters", f"{str(p.dtype)[6:]} in {name!r}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise _refused(reference, "parameters to train", "none")
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise _refused(reference, "tensors only in the state dict", f"{type(value).__name__} as {name!r}")
@@ -150,6 +165,8 @@ def check_brought(
     *,
     text: bool = False,
     logits: bool = True,
+    places: Shape = (),
+    interface: Interface | None = None,
     own_loss: bool = False,
     needs_features: str = "",
     last_layers: Mapping[str, int] | None = None,
@@ -162,14 +179,16 @@ def check_brought(
         reference: Of the model.
         build: Makes it as the run does.
         shape: Of one example.
-        num_classes: C; the model is to give [B, C], of text [B, C, T].
+        num_classes: C; the model is to give [B, C], where each place has a target [B, C, *places].
         text: Whether examples are int64.
         logits: Whether the task is one of classes; what others need, `task.tasks.base.check_fits` says.
+        places: Shape of an example's target; () = it is one class.
+        interface: How the run calls the model.
         own_loss: Whether the loss is a user's, too, which may take other outputs than logits.
         needs_features: Title of the algorithm that needs a last linear layer; "" = it needs none.
         last_layers: By run-config key, how many last layers the run takes by their order of declaration.
         rows: Two of the run's examples. They are taken where they are whole numbers, as ids of words are,
-            which made-up ones are not.
+            which made-up ones are not, and where they have a form.
         runs: Whether to run it; without, only its first values are looked at.
 
     Raises:
@@ -185,10 +204,13 @@ def check_brought(
         )  # fmt: skip
     if not runs:
         return
-    ids = rows is not None and len(rows) == 2 and bool((rows == rows.round()).all())
-    x = rows if rows is not None and ids else examples(shape, 2, text=text)
+    formed = interface is not None and bool(interface.form)
+    ids = rows is not None and len(rows) == 2 and (formed or bool((rows == rows.round()).all()))
+    made = examples(model, shape, 2, text=text, interface=interface)
+    x = rows if rows is not None and ids else made
+    wanted = (num_classes if logits else 0, *places)
     with torch.random.fork_rng(devices=[]):
-        _check_outputs(reference, model.eval(), x, num_classes if logits else 0, own_loss)
+        _check_outputs(reference, model.eval(), x, wanted, own_loss)
         order = _order(model, x)
         if needs_features and output_layer(model, x) is None:
             raise _refused(
@@ -197,33 +219,32 @@ def check_brought(
             )  # fmt: skip
         for key, count in (last_layers or {}).items():
             _check_order(reference, model, order, key, count)
-        _check_training(
-            reference, copy.deepcopy(model).train(), x, num_classes if logits and not own_loss else 0
-        )
+        _check_training(reference, copy.deepcopy(model).train(), x, (0,) if own_loss else wanted)
 
 
-def _check_outputs(
-    reference: str, model: nn.Module, x: torch.Tensor, num_classes: int, own_loss: bool
-) -> None:
+def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, wanted: Shape, own_loss: bool) -> None:
     """Refuse outputs that are no logits, by shape, dtype and values, for one example and for two.
 
-    Without classes, the model only has to take them.
+    `wanted` is their shape for one example, the classes first. Without classes, the model only has to take
+    them.
     """
+    classes, *places = wanted
     for count in (1, 2):
         out = _run(reference, model, x[:count], f"{count} example{'s' if count > 1 else ''}")
-        if not num_classes:
+        if not classes:
             continue
-        text, want = not x.is_floating_point(), _wanted(x[:count], num_classes)
+        want = [count, *wanted]
+        out = _seen(out, wanted)
         if not isinstance(out, torch.Tensor):
-            raise _refused(reference, f"outputs {want}, a tensor", type(out).__name__)
+            raise _refused(reference, f"outputs {want}, a tensor{_OR_NAMED}", _described(out))
         if list(out.shape) != want:
             raise _refused(
                 reference, f"outputs {want} for inputs {list(x[:count].shape)} "
-                f"({'examples, classes, places' if text else 'examples, classes'})", f"{list(out.shape)}",
+                f"({'examples, classes, places' if places else 'examples, classes'})", f"{list(out.shape)}",
             )  # fmt: skip
         if out.dtype != torch.float32:
             raise _refused(reference, "float32 outputs", str(out.dtype)[6:])
-        again = _run(reference, model, x[:count], "the same examples twice")
+        again = _seen(_run(reference, model, x[:count], "the same examples twice"), wanted)
         if not _same(out.nan_to_num(), again.nan_to_num()):
             raise _refused(
                 reference, "outputs in evaluation that follow from the inputs alone",
@@ -237,23 +258,38 @@ def _check_outputs(
             )  # fmt: skip
 
 
-def _wanted(x: torch.Tensor, num_classes: int) -> list[int]:
-    """Return the shape of the logits of examples; a text has some for each place."""
-    return [len(x), num_classes, *(() if x.is_floating_point() else x.shape[1:])]
+_OR_NAMED = ', or a dict with "logits" or "out", or a tuple with such a tensor'
 
 
-def _check_training(reference: str, model: nn.Module, x: torch.Tensor, num_classes: int) -> None:
+def _seen(out: Any, wanted: Shape) -> Any:
+    """Return what metrics see of outputs, also of those that only the user's own loss takes."""
+    return main_of(out, Outputs(wanted[0], len(wanted) == 2))
+
+
+def _described(out: Any) -> str:
+    return (
+        f"{type(out).__name__} of {', '.join(map(str, out))}"
+        if isinstance(out, Mapping)
+        else type(out).__name__
+    )
+
+
+def _check_training(reference: str, model: nn.Module, x: torch.Tensor, wanted: Shape) -> None:
     """Refuse a model that gives some parameter no gradient, keeps unsaved state or cannot train on one.
 
-    With `num_classes` its outputs must be those of evaluation.
+    With classes its outputs must be those of evaluation; `wanted` is as in `_check_outputs`.
     """
     saved = model.state_dict().keys()
     hidden = {n: b.clone() for n, b in model.named_buffers() if n not in saved}
     out = _run(reference, model, x, "two training examples")
-    want = _wanted(x, num_classes)
-    if num_classes and not (isinstance(out, torch.Tensor) and list(out.shape) == want):
+    want = [len(x), *wanted]
+    both = (copy.deepcopy(model).eval(), copy.deepcopy(model)) if wanted[0] else ()
+    kinds = [kind_of_outputs(m, x) for m in both] or ["", ""]
+    alike = isinstance(out, torch.Tensor) and list(out.shape) == want and kinds[0] == kinds[1]
+    if wanted[0] and not alike:
         got = str(list(out.shape)) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise _refused(reference, f"outputs {want}, a tensor, in training, too", got)
+        got = kinds[1] if kinds[0] != kinds[1] else got
+        raise _refused(reference, f"outputs {want}, {kinds[0]}, in training, too", got)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     outputs = [t.sum() for t in _tensors(out) if t.requires_grad]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(trained)
@@ -329,7 +365,7 @@ def without_output_layer(
     Raises:
         ConfigError: The model fails, or its outputs are not those of a linear layer.
     """
-    x = examples(shape, 1, text=text)
+    x = examples(model, shape, 1, text=text)
     _run(reference, model.eval(), x, "an example")
     path = output_layer(model.train(), x)
     last = model.get_submodule(path) if path else None

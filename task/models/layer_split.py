@@ -64,7 +64,7 @@ def private_names(
 
 
 def _last_layers(model: nn.Module, layers: int, key: str) -> frozenset[str]:
-    parameters = {name for name, _ in model.named_parameters()}
+    parameters = {name for name, p in model.named_parameters() if p.requires_grad}
     owners = layers_of(model)
     starts = [i for i, names in enumerate(owners) if parameters & {*names}]
     _check(key, layers, len(starts), "the model")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # importing torch takes seconds
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
 BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
+BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: its bits, with which nothing can be computed by mistake
+UNTRAVELLED = "_bouquet_frozen"  # attribute of a module: names of the tensors that loading may leave out
 
 
 class Digest(Protocol):
@@ -28,9 +31,41 @@ class Digest(Protocol):
         """Go on with some bytes."""
 
 
-def state_of(model: torch.nn.Module) -> Arrays:
-    """Return a copy of the model's parameters and buffers, in the order of its ``state_dict``."""
-    return {name: t.detach().cpu().numpy().copy() for name, t in model.state_dict().items()}
+def ties_of(model: torch.nn.Module) -> dict[str, str]:
+    """Return, by each further name of a tensor that layers share, the first, by which it is known here."""
+    first: dict[int, str] = {}
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: known for name, t in named if (known := first.setdefault(id(t), name)) != name}
+
+
+def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the model's parameters and buffers in the order of its ``state_dict``, tied ones once."""
+    ties = ties_of(model)
+    return {name: t.detach() for name, t in model.state_dict().items() if name not in ties}
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array, in its memory if that is on the CPU; of bfloat16 the bits, copied."""
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # the upper half of a float32
+        bits: np.ndarray = tensor.float().numpy().view(np.uint32) >> 16
+        return np.asarray(bits, np.uint16).view(BFLOAT16)
+    found: np.ndarray = tensor.numpy()
+    return found
+
+
+def state_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
+    """Return a copy of the model's parameters and buffers, in the order of its ``state_dict``, but for some.
+
+    A tied parameter is in it once.
+    """
+    return {name: array_of(t).copy() for name, t in tensors_of(model).items() if name not in without}
+
+
+def frozen_in(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of the tensors that are marked as frozen in a model, in its order."""
+    found: tuple[str, ...] = getattr(model, UNTRAVELLED, ())
+    return found
 
 
 def trainable_names(model: torch.nn.Module) -> tuple[str, ...]:

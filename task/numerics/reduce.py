@@ -11,8 +11,8 @@ The result does not depend on the order of arrival nor on which node folded whic
 * Integer arrays (counters of normalisation layers) are summed as integers.
 * `Collect` (`task.numerics.collect`) keeps every client's arrays, sorted by client name.
 
-A sum is two int64: ``low`` counts 2^-51 and takes values up to 1 as they are; ``high`` counts 2^-20 and takes
-the rest, and what `low` passes on before it could overflow.
+A sum is one int64, ``low``, which counts 2^-51 and takes values up to 1 as they are, or two: ``high`` counts
+2^-20 and takes the rest, and what `low` passes on before it could overflow. An array has it from then on.
 
 The guard: `add` refuses a term that does not fit (|weight * x| >= 2^31) with `FieldError`, so that a diverged
 client is quarantined and never rounds anybody else; a `Collect` refuses |x| >= 2^31. The sum has room for
@@ -22,9 +22,9 @@ a float64 first.
 A `Held` costs what its places cost: there, weight * (Q(value) - Q(base)) is added, Q being the rounding to
 the grid; weight * Q(base) is added once for all clients of one base. So its sum is that of its dense form.
 
-Memory of `Mean` and `Sum`: two int64 per parameter, whatever the number of clients. On the wire a partial
-sum is two int32 per parameter (12 bytes where a sum exceeds 2^11), so that a node's merged reply costs
-as much as two models, whatever the number of its clients.
+Memory of `Mean` and `Sum`: an int64 per parameter, two where values exceed 1 or sums 2^12, whatever the
+number of clients. On the wire a partial sum is two int32 per parameter (12 bytes where a sum exceeds 2^11),
+so that a node's merged reply costs as much as two models, whatever the number of its clients.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -61,9 +61,11 @@ class Sum:
         self.count = 0
         self._dtype = {name: a.dtype for name, a in like.items()}
         self._bound = dict.fromkeys(like, 0.0)
-        self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items()}
+        self._names = tuple(like)
+        # Of floating arrays only where it is needed.
+        self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind != "f"}
         self._low = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind == "f"}
-        # Excess added by `_fold`: by name, the weights in `high` and in `low`.
+        # Excess that `_fold` added: by name, the weights in `high` and in `low`.
         self._grids = dict.fromkeys(self._low, (0, 0))
         self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
         # The weight of each base of a `Held` that is still to be folded, by name and by the array's identity.
@@ -137,9 +139,10 @@ class Sum:
     def _add_dense(self, name: str, a: np.ndarray, largest: float, weight: int) -> None:
         wide = largest > 1.0 or largest * weight >= MAX_LOW / 2
         self._hold(name, weight * (HIGH_UNIT if wide else largest))
+        high = self._raised(name) if wide else None
         in_high, in_low = self._grids[name]
         self._grids[name] = in_high + weight * wide, in_low + weight
-        _fold(self._high[name] if wide else None, self._low[name], a, weight, self._scratch)
+        _fold(high, self._low[name], a, weight, self._scratch)
 
     def _add_held(self, name: str, a: Held, largest: float, weight: int) -> None:
         """Fold in how the values differ from the base's at their places; the base as a whole has to wait."""
@@ -157,7 +160,7 @@ class Sum:
             low[at] = units
         else:
             self._hold(name, weight * HIGH_UNIT)
-            high = self._high[name].reshape(-1)
+            high = self._raised(name).reshape(-1)
             more, fine = high.take(at), low.take(at)
             _fold(more, fine, a.values, weight, self._scratch)
             _fold(more, fine, a.before, -weight, self._scratch)
@@ -178,22 +181,34 @@ class Sum:
     def _hold(self, name: str, more: float) -> None:
         """Make room for terms of that size in `low`: move the excess to `high`."""
         if self._held[name] + more >= MAX_LOW:
+            self._raised(name)
             self._carry(name)
         self._held[name] += more
 
+    def _raised(self, name: str) -> np.ndarray:
+        """Return `high` of a floating array, which has one from now on."""
+        if name not in self._high:
+            self._high[name] = np.zeros(self._low[name].shape, np.int64)
+        return self._high[name]
+
     def _carry(self, name: str) -> None:
-        """Bring the sum into its one normal form, 0 <= low < 2^31, free of grids."""
-        high, low = self._high[name].reshape(-1), self._low[name].reshape(-1)
+        """Bring the sum into its normal form: free of grids, and 0 <= low < 2^31 where there is `high`."""
+        low, high = self._low[name].reshape(-1), self._high.get(name)
         in_high, in_low = self._grids[name]
         high_excess, low_excess = _modulo(in_high * HIGH_BITS), _modulo(in_low * LOW_BITS)
+        self._grids[name] = 0, 0
+        if high is None:
+            low -= low_excess
+            return
+        more = high.reshape(-1)
         for block in blocks(low.size, BLOCK):
-            wide, fine = high[block], low[block]
+            wide, fine = more[block], low[block]
             fine -= low_excess
             wide += fine >> CARRY
             fine &= (1 << CARRY) - 1
             if in_high:
                 wide -= high_excess
-        self._grids[name], self._held[name] = (0, 0), HIGH_UNIT
+        self._held[name] = HIGH_UNIT
 
     def partial(self) -> dict[str, Arrays]:
         """Return the exact sum as ``high`` of every array and ``low`` of the floating ones.
@@ -201,12 +216,15 @@ class Sum:
         The low part counts 2^-51, from 0 to below 2^-20, int32. The high part counts 2^-20, as int32 where
         that is wide enough, else int64. Integer sums are int64.
         """
-        high: Arrays = dict(self._high)
-        for name in self._low:
+        high: Arrays = {}
+        low: Arrays = {}
+        for name in self._names:
+            if name not in self._low:
+                high[name] = self._high[name]
+                continue
             self._settle(name)
-            if peak(high[name]) < 2**31:
-                high[name] = high[name].astype(np.int32)
-        return {"high": high, "low": {n: a.astype(np.int32) for n, a in self._low.items()}}
+            high[name], low[name] = _split(self._high.get(name), self._low[name])
+        return {"high": high, "low": low}
 
     def check_merge(self, records: Mapping[str, NamedArrays], count: int) -> dict[str, float]:
         """Return the largest |sum| by name.
@@ -233,31 +251,41 @@ class Sum:
         """Fold in another node's `partial`; `checked` is what `check_merge` returned."""
         for name, bound in checked.items():
             self._bound[name] += bound
-            self._high[name] += records["high"][name]
-            if name in self._low:
+            high = records["high"][name]
+            if name not in self._low:
+                self._high[name] += high
+                continue
+            if name in self._high or self._held[name] + bound >= MAX_LOW:
                 self._hold(name, HIGH_UNIT)
+                self._raised(name)
+                self._high[name] += high
                 self._low[name] += records["low"][name]
+                continue
+            self._held[name] += bound
+            _join(high, records["low"][name], self._low[name])
         self.weight += weight
         self.count += count
 
     def result(self) -> Arrays:
         """Return the sums in the dtypes that came in."""
-        return {name: self._value(name, 1) for name in self._high}
+        return {name: self._value(name, 1) for name in self._names}
 
     def _value(self, name: str, divisor: int | np.ndarray) -> np.ndarray:
         """Return the sum by a divisor, one for all or one for each element."""
-        high = self._high[name]
         if name in self._low:
             self._settle(name)
-            out = np.empty(high.shape, self._dtype[name])
-            high_, low_, out_ = high.reshape(-1), self._low[name].reshape(-1), out.reshape(-1)
+            low, high = self._low[name].reshape(-1), self._high.get(name)
+            out = np.empty(self._low[name].shape, self._dtype[name])
+            out_ = out.reshape(-1)
             for block in blocks(out.size, BLOCK):
-                value = high_[block] * HIGH_UNIT
-                value += low_[block] * LOW_UNIT
+                value = low[block] * LOW_UNIT  # rounded once, as the sum with `high` is, whose part is exact
+                if high is not None:
+                    value += high.reshape(-1)[block] * HIGH_UNIT
                 value /= divisor if isinstance(divisor, int) else divisor.reshape(-1)[block]
                 out_[block] = value
             return out
         # Integers stay integers: nearest, halves up, exact for any size.
+        high = self._high[name]
         return ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
 
 
@@ -274,7 +302,7 @@ class Mean(Sum):
         """
         if self.weight <= 0:
             raise WireError("a mean needs at least one client with a positive weight; got none")
-        return {name: self._value(name, self.weight) for name in self._high}
+        return {name: self._value(name, self.weight) for name in self._names}
 
 
 Reduction = Sum | Collect
@@ -298,6 +326,30 @@ def _most(floats: bool) -> tuple[float, float]:
 def _modulo(value: int) -> np.int64:
     """Return the int64 that equals `value` modulo 2^64."""
     return np.uint64(value % 2**64).view(np.int64)
+
+
+def _split(high: np.ndarray | None, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a settled sum as on the wire, its high and its low part; high is int32 where that will do."""
+    if high is not None:
+        return high.astype(np.int32) if peak(high) < 2**31 else high, low.astype(np.int32)
+    ends = (int(low.min()) >> CARRY, int(low.max()) >> CARRY) if low.size else (0, 0)
+    high = np.empty(low.shape, np.int32 if max(-ends[0], ends[1]) < 2**31 else np.int64)
+    fine = np.empty(low.shape, np.int32)
+    units, high_, fine_ = low.reshape(-1), high.reshape(-1), fine.reshape(-1)
+    for block in blocks(units.size, BLOCK):
+        high_[block] = units[block] >> CARRY
+        fine_[block] = units[block] & ((1 << CARRY) - 1)
+    return high, fine
+
+
+def _join(high: np.ndarray, low: np.ndarray, units: np.ndarray) -> None:
+    """Add the two parts of a sum to a sum of one."""
+    high_, low_, units_ = high.reshape(-1), low.reshape(-1), units.reshape(-1)
+    for block in blocks(units_.size, BLOCK):
+        more = high_[block].astype(np.int64)
+        more <<= CARRY
+        more += low_[block]
+        units_[block] += more
 
 
 def _fold(high: np.ndarray | None, low: np.ndarray, x: np.ndarray, weight: int, scratch: np.ndarray) -> None:

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT, Config
@@ -37,12 +37,14 @@ from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
 from task.resolve.effective import models_in
+from task.storage.files import read_safetensors
 from task.tasks import with_task
 
 FORMAT = 1
 # Of a run of parties, whose parts of the model stay where they are.
 DIGESTS = "no weights: the SHA-256 of each party's part of the model, which stays at the party"
 METADATA = "bouquet"
+BESIDE = "bouquet-frozen"  # metadata of a file without the frozen part: the file next to it that has it
 # Keys of one machine or of how long it waits; none of them says anything about the model.
 OF_THE_MACHINE = CHANGE_NO_RESULT | {
     "data-path", "nodes", "device", "threads", "stack", "min-replies", "enough-replies",
@@ -139,7 +141,7 @@ def card_of(
     the names of it, where a node's owner lets them out.
     """
     keys, default = as_run_config(config), defaults()
-    if config.data.task in ("classification", "language"):  # as the kind of the data says
+    if config.data.task == natural_task(replace(config.data, task="auto")):
         keys["task"] = default["task"]
     run = {k: v for k, v in keys.items() if v != default[k] and k not in OF_THE_MACHINE}
     card = ModelCard(run, tuple(shape), num_classes, moments=moments)
@@ -166,12 +168,16 @@ def card_of(
 def read_model(path: Path) -> tuple[ModelCard, Arrays]:
     """Return the card and the arrays of a model file; those of an int8 file in float32.
 
+    A file without the model's frozen part names the one next to it that has that.
+
     Raises:
         ConfigError: There is no such file, or it has no card.
         StateError: It is damaged, or a newer Bouquet made it.
     """
     metadata, arrays = read_arrays(path)
     card = card_in(metadata, path)
+    if beside := metadata.get(BESIDE):
+        arrays |= read_arrays(path.parent / Path(beside).name)[1]
     return card, arrays if card.int8 is None else int8.restored(arrays)
 
 
@@ -183,9 +189,7 @@ def read_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         StateError: It is damaged.
     """
     try:
-        with safe_open(path, framework="np") as file:
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
-            return file.metadata() or {}, arrays
+        return read_safetensors(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a model file; there is none") from None
     except (SafetensorError, OSError) as err:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
-from task.datasets import spec_of
-from task.datasets.columns import readable
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
 from task.errors import ConfigError
@@ -19,11 +18,20 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, is_statistic, only, state_of
+from task.numerics.arrays import Arrays, frozen_in, is_statistic, only, state_of, tensors_of, ties_of
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
 from task.resolve.contract import contract_of, entry_of
+from task.resolve.interface import (
+    has_form,
+    interface_of,
+    is_text,
+    kind_read,
+    made_up,
+    places_of,
+    trial_rows,
+)
 from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -40,6 +48,13 @@ class Parts:
     private: tuple[str, ...]  # those that never leave a client
     trainable: tuple[str, ...]  # the shared parameters
     top: tuple[str, ...] = ()  # those of them that adaptive local aggregation has weights for
+    # Those that nobody changes: the server and the clients know them, and no message has them.
+    frozen: tuple[str, ...] = ()
+
+    def thawed(self, names: Iterable[str]) -> Parts:
+        """Return the parts where what is frozen travels as the rest; `names` are the model's, in order."""
+        both = frozenset(self.shared + self.frozen)
+        return replace(self, shared=tuple(n for n in names if n in both), frozen=())
 
 
 def parts_of(model: nn.Module, config: Config) -> Parts:
@@ -53,19 +68,23 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     named = listed(config.train.private_layers) if head else ()
     layers = config.personal.layers if head and not named else 0
     layers = config.lg_fedavg.layers if entry.private == "body" else layers
-    private = private_names(model, entry.private, layers, named)
-    names = tuple(model.state_dict())
+    tensors, ties = tensors_of(model), ties_of(model)
+    names = tuple(tensors)
+    # A model that is cut or that several share a server with travels whole.
+    whole = config.parted or config.models.levels or entry.vertical
+    frozen = () if whole else frozen_in(model)
+    private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
-    shared = tuple(n for n in names if n not in private)
+    shared = tuple(n for n in names if n not in private and n not in frozen)
     if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
     buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
-    integers = tuple(n for n, t in model.state_dict().items() if n in shared and not t.is_floating_point())
+    integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
     check_model_of(config, entry, Tensors(config.model, trainable, untrained, buffers, integers))
-    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
-    return Parts(shared, tuple(n for n in names if n in private), trainable, top)
+    return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)
 
 
 def _check_statistics(entry: Algorithm, model: str, buffers: list[str]) -> None:
@@ -87,19 +106,22 @@ def reads_features(config: Config) -> str:
     return entry.title if entry.features else ""
 
 
-def initial_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> Arrays:
+def initial_of(
+    model: nn.Module, config: Config, shape: tuple[int, ...], classes: int, parts: Parts | None = None
+) -> Arrays:
     """Return what the server of a run begins with: what it shares of the initial model, or a table.
 
-    `shape` is that of one example.
+    `shape` is that of one example; `parts` are by default those of `parts_of`.
 
     Raises:
         ConfigError: The model is not of the form that the algorithm needs.
     """
     if any(r.layout == PROTOTYPES for r in contract_of(config).up):
-        return no_prototypes(classes, _features(model, config, shape))
+        return no_prototypes(classes, _features(model, config, shape, classes))
     if contract_of(config).public:
         return no_logits(config, classes)
-    return only(state_of(model), parts_of(model, config).shared)
+    parts = parts or parts_of(model, config)
+    return only(state_of(model, parts.frozen), parts.shared)
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:
@@ -109,9 +131,9 @@ def check_augment(config: Config, shape: tuple[int, ...]) -> None:
         ConfigError: They are no images, or what is learnt is the examples themselves.
     """
     augment, task = config.train.augment, config.data.task
-    text = _kind(config) == "text"
+    text = has_form(config) or is_text(config)
     if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
-        what = "a text" if text else f"examples of shape {list(shape)}"
+        what = "a text, or several inputs," if text else f"examples of shape {list(shape)}"
         what = "examples that are to be reconstructed" if task == "reconstruction" else what
         raise ConfigError(
             f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
@@ -140,7 +162,7 @@ def check_levels(
         parts_of(model, mine)
         sizes[name] = sum(p.numel() for p in model.parameters())
         if reads_features(config):
-            widths[name] = _features(model, mine, shape)
+            widths[name] = _features(model, mine, shape, classes)
     if len({*widths.values()}) > 1:
         found = ", ".join(f"{name} {f}" for name, f in widths.items())
         raise ConfigError(
@@ -150,14 +172,14 @@ def check_levels(
     return sizes
 
 
-def _features(model: nn.Module, config: Config, shape: tuple[int, ...]) -> int:
+def _features(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> int:
     """Return f, the inputs of the last linear layer of a run's model."""
     who = reads_features(config)
     if not is_reference(config.model):
         return last_linear(model, who).in_features
-    from task.models.brought import examples, output_layer
+    from task.models.brought import output_layer
 
-    path = output_layer(model, examples(shape, 2, text=_kind(config) == "text"))
+    path = output_layer(model, made_up(config, shape, classes, model))
     if path is None:
         raise no_last_linear(who, model)
     return int(dict(model.named_modules())[path].in_features)
@@ -216,13 +238,10 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
         from task.models.kinds import SideBySide
 
         return SideBySide({name: model_of(config.with_model(name), shape, classes) for name in names})
-    outputs = outputs_of(config, classes)
-    return build_model(names[0], shape, outputs, config.seeds.model, _kind(config), twin, features)
-
-
-def _kind(config: Config) -> str:
-    """Return "text" if the data are; else "", as a model says itself what it reads."""
-    return "text" if spec_of(config.data.dataset).text else ""
+    outputs, trainable = outputs_of(config, classes), listed(config.trainable)
+    interface = interface_of(config, classes) if is_reference(names[0]) else None
+    seed, kind = config.seeds.model, kind_read(config)
+    return build_model(names[0], shape, outputs, seed, kind, twin, features, trainable, interface)
 
 
 def check_model(
@@ -246,9 +265,7 @@ def check_model(
         return
     from task.models.brought import check_brought, check_linear
 
-    entry, rows = contract_of(config), None
-    if dataset is not None and runs:
-        rows = readable(dataset).inputs(slice(0, min(2, dataset.num_train)))
+    entry, known = contract_of(config), dataset if runs else None
     last = {}
     if entry.private == "head" and not config.train.private_layers:
         last["personal.layers"] = config.personal.layers
@@ -261,12 +278,14 @@ def check_model(
         partial(model_of, config, shape, classes),
         shape,
         classes,
-        text=_kind(config) == "text",
+        text=is_text(config),
         logits=TASKS[task].classes,
+        places=places_of(config, shape, task, known),
+        interface=interface_of(config, classes),
         own_loss=is_reference(config.loss),
         needs_features=reads_features(config),
         last_layers=last,
-        rows=rows,
+        rows=trial_rows(known),
         runs=runs,
     )
     if entry.traits.by_feature:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import BFLOAT16, Arrays, NamedArrays, array_of
 
 FILE, FOLDER = 0o600, 0o700  # modes
 MOST_UNFREED = 64  # files that are gone and still open
@@ -198,8 +198,35 @@ def write_safetensors(path: Path, arrays: NamedArrays, metadata: dict[str, str] 
     """Replace a safetensors file atomically; equal arrays and metadata give equal bytes."""
     with replacing(path) as temp:
         try:
-            save_file({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)
+            _save({k: np.asarray(arrays[k], order="C") for k in sorted(arrays)}, temp, metadata)
         except SafetensorError as err:  # it has the system's error only in its text
             if found := re.search(r"\(os error (\d+)\)", str(err)):
                 raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from err
             raise
+
+
+def _save(arrays: Arrays, path: Path, metadata: dict[str, str] | None) -> None:
+    if not any(a.dtype == BFLOAT16 for a in arrays.values()):
+        save_file(arrays, path, metadata)
+        return
+    from safetensors.torch import save_file as save_tensors  # NumPy has no bfloat16; torch takes seconds
+
+    from task.numerics.tensors import tensor_of
+
+    save_tensors({name: tensor_of(a) for name, a in arrays.items()}, path, metadata)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, str], Arrays]:
+    """Return the metadata and the arrays of a safetensors file.
+
+    Raises:
+        OSError: It cannot be read.
+        SafetensorError: It is damaged.
+    """
+    with safe_open(path, framework="np") as file:
+        names = list(file.keys())
+        half = any(file.get_slice(name).get_dtype() == "BF16" for name in names)
+        if not half:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: array_of(file.get_tensor(name)) for name in names}

@@ -7,7 +7,10 @@ computes. The form of targets:
 task            targets                       outputs of the model                own loss
 ==============  ============================  ==================================  =======================
 classification  class numbers int64 [N]       logits [B, C]                       cross-entropy
-language        next characters int64 [N, T]  logits [B, C, T]                    cross-entropy
+language        next characters or tokens     logits [B, C, T]                    cross-entropy
+                int64 [N, T]
+tagging         classes int64 [N, T]          logits [B, C, T]                    cross-entropy
+segmentation    classes int64 [N, H, W]       logits [B, C, H, W]                 cross-entropy, dice
 regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
 multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
 reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a  mse; elbo
@@ -15,6 +18,10 @@ reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a
 ==============  ============================  ==================================  =======================
 
 A target of -100, or NaN among floats, does not count: it fills up a batch or a text.
+
+**The unit of weight** is what n_k counts and what a batch's summed loss is divided by. It follows from the
+targets' shape: each target of a sequence counts, as its loss is summed over the tokens that are predicted; a
+map [H, W] counts once, as one example, whose loss is the mean over its pixels that count.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ from typing import TYPE_CHECKING
 from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
+from task.inputs import SEQUENCES
 from task.models import MODELS
 from task.population import listed
 from task.references import check_reference, is_reference, load_reference
@@ -82,12 +90,16 @@ def _of_model(config: Config, task: str) -> tuple[str, tuple[str, ...]]:
     return (spec.loss, spec.metrics) if spec and task == "reconstruction" else ("", ())
 
 
-def with_task(config: Config, found: str) -> Config:
-    """Return a run config whose task is no longer "auto"; the run's name stays."""
-    if config.data.task != "auto":
+def with_task(config: Config, found: str, form: str = "") -> Config:
+    """Return a run config whose task is no longer "auto", nor its inputs if these have a form."""
+    data = replace(
+        config.data,
+        task=found if config.data.task == "auto" else config.data.task,
+        inputs=form or config.data.inputs,
+    )
+    if data == config.data:
         return config
-    output = replace(config.output, run_name=config.run_name)
-    return replace(config, data=replace(config.data, task=found), output=output)
+    return replace(config, data=data, output=replace(config.output, run_name=config.run_name))
 
 
 def check_goal_names(config: Config) -> None:
@@ -106,7 +118,9 @@ def check_goal_names(config: Config) -> None:
 
 def _check_data(config: Config, name: str, found: str) -> None:
     """Refuse a task that the targets of the data are not made for."""
-    fits = {found} if found == "language" else {found, "reconstruction"}
+    fits = {found, "reconstruction"}
+    if found in ("language", "segmentation"):
+        fits = {"language": {*SEQUENCES}, "segmentation": {found}}[found]
     if found == "multi-label":
         fits.add("regression")  # a matrix of zeros and ones may be numbers
     if name not in fits:
@@ -131,11 +145,12 @@ def check_goal(config: Config, name: str) -> None:
     if not spec.classes and (why := classes_only(config)):
         fits = " or ".join(n for n, s in TASKS.items() if s.classes)
         raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')
-    if name == "language" and config.attack.kind in BACKDOORS:
+    if name in (*SEQUENCES, "segmentation") and config.attack.kind in BACKDOORS:
         raise ConfigError(
             f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
-            'numbers; expected task = "classification"; got "language"'
+            f'numbers; expected task = "classification"; got "{name}"'
         )
+    _check_places(config, name)
     plain = config.loss in ("", "cross-entropy")
     if config.entry.owns("fedrod.gamma") and config.fedrod.gamma and not plain:
         raise ConfigError(
@@ -146,6 +161,26 @@ def check_goal(config: Config, name: str) -> None:
         raise ConfigError(
             f'run-config key "target-accuracy": no prediction of task = "{name}" is right or wrong, so there '
             f"is no accuracy; expected the key left out; got {config.server.target_accuracy:g}"
+        )
+
+
+def _check_places(config: Config, name: str) -> None:
+    """Refuse algorithms and features that need one class an example, where the data have several."""
+    if name == "segmentation" and (why := classes_only(config)):
+        raise ConfigError(
+            f'run-config key "task": {why}, one of each example; expected "classification"; got "{name}"'
+        )
+    if name not in SEQUENCES:
+        return
+    if any(record.weights for record in config.entry.up):
+        raise ConfigError(
+            f'run-config key "task": "{config.algorithm}" needs one class an example; expected '
+            f'"classification"; got "{name}"'
+        )
+    if config.dp.local:
+        raise ConfigError(
+            'run-config key "dp.unit": it is not defined what one example of a text is, each of whose tokens '
+            f'is predicted; expected "client", or task = "classification"; got "{config.dp.unit}"'
         )
 
 

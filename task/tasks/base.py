@@ -11,6 +11,7 @@ import torch
 
 from task.datasets.base import PADDING
 from task.datasets.columns import readable
+from task.datasets.vocabulary import check_ids
 from task.errors import ConfigError, local
 from task.tasks.specs import TASKS
 
@@ -27,10 +28,13 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 def counted(y: torch.Tensor, rows: int = 1) -> torch.Tensor:
     """Return the number of targets that count by row, int64, of targets whose first `rows` axes are rows.
 
-    An example of floats counts once, a text each byte that is predicted, and padding not at all.
+    An example of floats counts once, a text each byte or token that is predicted, a map [H, W] once if one of
+    its places counts, and padding not at all: this is the unit of weight (`task.tasks`).
     """
     if y.is_floating_point():
         return (~y.flatten(rows)[..., 0].isnan() if y.dim() > rows else ~y.isnan()).long()
+    if y.dim() > rows + 1:
+        return (y >= 0).flatten(rows).any(rows).long()
     return (y >= 0).flatten(rows).sum(rows) if y.dim() > rows else (y >= 0).long()
 
 
@@ -104,6 +108,10 @@ class Task(ABC):
         """Return the outputs in the form that the loss takes."""
         return outputs
 
+    def main(self, outputs: Any) -> Any:
+        """Return what metrics see of outputs that a loss of the user's own may take in any form."""
+        return outputs
+
     def correct(self, outputs: Any, y: torch.Tensor) -> int:
         """Return how many predictions are right; 0 where that means nothing."""
         return 0
@@ -139,9 +147,11 @@ class Task(ABC):
         try:
             outputs = model(x)
         except Exception as err:  # whatever the user's code raises
+            whole = x.is_floating_point() and bool((x == x.round()).all()) and bool((x >= 0).all())
+            todo = '. If they are ids of tokens, set the run-config key inputs = "ids"' if whole else ""
             raise ConfigError(
                 f'run-config key "model": it cannot read examples of shape {list(x.shape[1:])}, {x.dtype}: '
-                f"{type(err).__name__}: {local(err)}"
+                f"{type(err).__name__}: {local(err)}{todo}"
             ) from err
         tensor = isinstance(outputs, torch.Tensor)
         if tensor and not (outputs.is_floating_point() and self.fits(outputs, y, classes)):
@@ -170,8 +180,9 @@ class Task(ABC):
                 f"{where}: expected finite losses under the initial model; got NaN or infinity. Scale the "
                 "data, or choose another loss."
             )
+        seen = self.main(outputs)
         for metric in self.measures.own:
-            metric.sums(outputs.detach() if tensor else outputs, y)
+            metric.sums(seen.detach() if isinstance(seen, torch.Tensor) else seen, y)
 
 
 def _shapes(outputs: Any) -> str:
@@ -181,8 +192,9 @@ def _shapes(outputs: Any) -> str:
 
 
 def check_fits(task: Task, model: torch.nn.Module, dataset: Dataset) -> None:
-    """Check a model and a loss on a data set's first two training examples, see `Task.check`."""
-    rows, dataset = slice(0, min(2, dataset.num_train)), readable(dataset)
+    """Check a model and a loss on two of a data set's training examples, see `Task.check`, and its ids."""
+    rows, dataset = dataset.telling(2), readable(dataset)
+    check_ids(model, dataset)
     device = next(model.parameters()).device
     x, y = dataset.inputs(rows).to(device), task.targets(dataset, rows).to(device)
     task.check(model, x, y, dataset.num_classes)

@@ -11,7 +11,8 @@ from copy import deepcopy
 import numpy as np
 import torch
 
-from task.numerics.arrays import Arrays, NamedArrays, state_of
+from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of
+from task.numerics.tensors import load_into
 
 
 class Distiller:
@@ -75,7 +76,7 @@ class Distiller:
             stacks = {name: teachers[name] for name in model.state_dict() if name in teachers}
             clients = len(next(iter(stacks.values()))) if stacks else 0
             for k in range(clients):
-                _load(model, {name: stack[k] for name, stack in stacks.items()})
+                load_into(model, {name: np.array(stack[k]) for name, stack in stacks.items()})
                 with torch.no_grad():
                     totals = [t + model(x).double() for t, x in zip(totals, batches, strict=True)]
             count += clients
@@ -90,7 +91,7 @@ def _distilled(
     lr: float,
     batches: list[torch.Tensor],
 ) -> tuple[Arrays, dict[str, float]]:
-    _load(model, start)
+    load_into(model, {name: np.array(a) for name, a in start.items()})
     before = _divergence(model, batches, wanted)
     params = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(params, lr=lr)
@@ -101,13 +102,10 @@ def _distilled(
         logits.backward(by_logits(logits.detach(), wanted[j % len(batches)]))
         optimizer.step()
         schedule.step()
-    return state_of(model), {"kl-before": before, "kl-after": _divergence(model, batches, wanted)}
-
-
-def _load(model: torch.nn.Module, arrays: NamedArrays) -> None:
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+    return state_of(model, frozen_in(model)), {
+        "kl-before": before,
+        "kl-after": _divergence(model, batches, wanted),
+    }
 
 
 def _divergence(model: torch.nn.Module, batches: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:

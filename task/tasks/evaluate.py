@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import torch
 
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 from task.tasks.metrics import added
@@ -14,13 +14,7 @@ from task.tasks.metrics import added
 # On two cores 10,000 images cost the CNN 1.5 s at batches of 128 or 250 and 2.3 s at 500 (caches); the
 # small models gain little from more.
 BATCH = 250
-
-
-def load_state(model: torch.nn.Module, state: NamedArrays) -> None:
-    """Set all of the model's parameters and buffers, in their memory."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(torch.from_numpy(state[name]))
+MOST = 1 << 24
 
 
 def measure(
@@ -36,15 +30,18 @@ def measure(
     The first are ``loss``, ``num-examples`` and, if the task has one, ``accuracy``. Inputs, targets and
     outputs are as in `task.tasks`. Targets of -100 (padding in text) do not count. For text each byte is an
     example. `threads` share the batches. With one torch thread each, they have no barrier to wait at when
-    others want the cores too; the result does not depend on their number.
+    others want the cores too; the result does not depend on their number. Of outputs with a class at each of
+    many places a batch has fewer examples, so that no more than `MOST` logits are in memory.
     """
+    batch = max(1, min(batch, MOST // max(math.prod(y.shape[1:]) * task.measures.classes, 1)))
 
     def one(i: int) -> tuple[float, int, int, Arrays]:
         with torch.inference_mode():
             yb = y[i : i + batch]
             outputs = model(x[i : i + batch])
             loss, count = float(task.total(outputs, yb)), int(counted(yb).sum())
-            return loss, task.correct(outputs, yb), count, task.measures.sums(outputs, yb, count)
+            seen = task.main(outputs)
+            return loss, task.correct(seen, yb), count, task.measures.sums(seen, yb, count)
 
     was_training = model.training
     model.eval()

@@ -14,6 +14,8 @@ from torch.nn.functional import (
 )
 
 from task.errors import ConfigError
+from task.inputs import SEQUENCES
+from task.models.adapt import Outputs, main_of
 from task.models.elbo import neg_elbo
 from task.tasks.base import Loss, Task
 from task.tasks.metrics import Measures
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 SMOOTHING = 0.1  # of "label-smoothing": weight of the uniform distribution over the classes
 GAMMA = 2.0  # of "focal"
+SMOOTH = 1.0  # epsilon of "dice", in places
 
 
 def _cross_entropy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,6 +60,31 @@ def _mean(loss: Any) -> Loss:
     return each
 
 
+def _mean_of_places(each: Loss) -> Loss:
+    """Return a loss of each place as that of an example [B]: its mean over the places that count, else 0."""
+
+    def mean(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return each(logits, y).flatten(1).sum(1) / (y >= 0).flatten(1).sum(1).clamp(min=1)
+
+    return mean
+
+
+def dice_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the soft Dice loss of each example, [B]: 1 - mean_c (2 sum p q + 1) / (sum p + sum q + 1).
+
+    p are the probabilities and q is 1 at the true class (Milletari et al. 2016, arXiv 1606.04797, with plain
+    sums), over the places that count. Without any it is 0. It is a function of each example alone: the
+    quotient of a batch's sums would be none that clients could add up.
+    """
+    counts = (y >= 0).unsqueeze(1)
+    p = torch.softmax(logits, 1) * counts
+    classes = torch.arange(logits.shape[1], device=y.device).view(1, -1, *[1] * (y.dim() - 1))
+    q = (y.unsqueeze(1) == classes).to(p)
+    both, of_p, of_q = ((t.flatten(2).sum(2)) for t in (p * q, p, q))
+    each = 1 - ((2 * both + SMOOTH) / (of_p + of_q + SMOOTH)).mean(1)
+    return each * counts.flatten(1).any(1)
+
+
 _CLASSES: dict[str, Loss] = {
     "cross-entropy": _cross_entropy,
     "label-smoothing": _smoothed,
@@ -64,12 +92,19 @@ _CLASSES: dict[str, Loss] = {
 }
 _NUMBERS: dict[str, Loss] = {"mse": _mean(mse_loss), "mae": _mean(l1_loss), "huber": _mean(huber_loss)}
 _BCE = {"bce": _mean(binary_cross_entropy_with_logits)}
+_MAPS: dict[str, Loss] = {
+    "cross-entropy": _mean_of_places(_cross_entropy),
+    "focal": _mean_of_places(_focal),
+    "dice": dice_loss,
+}
 _LOSSES: dict[str, dict[str, Loss]] = {
     "classification": _CLASSES,
     "language": _CLASSES,
     "regression": _NUMBERS,
     "multi-label": {**_BCE, "focal": _focal_labels},
     "reconstruction": {**_NUMBERS, **_BCE, "elbo": neg_elbo},
+    "segmentation": _MAPS,
+    "tagging": _CLASSES,
 }
 
 
@@ -108,6 +143,10 @@ class Classes(Task):
             return cross_entropy(outputs, y, reduction="sum")
         return super().total(outputs, y)
 
+    def main(self, outputs: Any) -> Any:
+        """Return the logits."""
+        return main_of(outputs, Outputs(self.measures.classes, self.name in SEQUENCES))
+
     def correct(self, outputs: Any, y: torch.Tensor) -> int:
         """Return how often the largest logit is that of the target."""
         return int((outputs.argmax(1) == y).sum())
@@ -120,6 +159,40 @@ class Classes(Task):
         """Return whether there is a logit for every class."""
         alike = (outputs.shape[:1], outputs.shape[2:]) == (y.shape[:1], y.shape[1:])
         return alike and outputs.dim() > 1 and outputs.shape[1] == classes
+
+
+class Maps(Classes):
+    """A class of each place of a map, such as a pixel; the loss is that of an example."""
+
+    def __init__(self, name: str, loss: Loss, title: str, measures: Measures) -> None:
+        super().__init__(name, loss, title, measures)
+        self._ours = loss in _MAPS.values()
+
+    def _rows(self, outputs: Any, y: torch.Tensor) -> torch.Tensor:
+        return self._loss(outputs, y)
+
+    def _shape(self, y: torch.Tensor) -> torch.Size:
+        return y.shape[:1]
+
+    def correct(self, outputs: Any, y: torch.Tensor) -> int:
+        """Return 0: an example is neither right nor wrong; the share of pixels is a metric."""
+        return 0
+
+    def _check(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, classes: int) -> None:
+        """Refuse also a loss of an example that depends on the others of its batch."""
+        super()._check(model, x, y, classes)
+        if self._ours or len(x) < 2:
+            return
+        with torch.no_grad():
+            together = self.each(model(x), y)
+            alone = torch.cat([self.each(model(x[i : i + 1]), y[i : i + 1]) for i in range(len(x))])
+        if not torch.allclose(together, alone, rtol=1e-3, atol=1e-5):
+            raise ConfigError(
+                f'run-config key "loss": "{self.title}": expected a loss of each example that does not '
+                f"depend on the others of its batch, since clients add them up; got {together.tolist()} of "
+                f"two together and {alone.tolist()} of each alone. A Dice loss is a mean of the examples' "
+                "quotients, not the quotient of a batch's sums"
+            )
 
 
 class Numbers(Task):
@@ -180,6 +253,8 @@ _KINDS: dict[str, type[Task]] = {
     "regression": Numbers,
     "multi-label": Labels,
     "reconstruction": Inputs,
+    "segmentation": Maps,
+    "tagging": Classes,
 }
 
 
@@ -194,7 +269,8 @@ def make_task(name: str, title: str, own: Any = None, measures: Measures | None 
             f'run-config key "loss": expected "{title}" to be a callable (outputs, targets) -> loss of each '
             f"example; got {type(own).__name__}"
         )
-    return _KINDS[name](name, own or _LOSSES[name][title], title, measures or Measures(name))
+    measures = Measures(name) if measures is None else measures
+    return _KINDS[name](name, own or _LOSSES[name][title], title, measures)
 
 
 CLASSIFICATION = make_task("classification", "cross-entropy")

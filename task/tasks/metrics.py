@@ -15,6 +15,7 @@ sums                       what they are                                       m
 ``scores`` [C, 2, BINS]    examples by score, without and with the class       auroc, with its error
 ``labels`` [C, 3]          true positives, predicted and true by label         precision, recall, f1
 ``exact`` [1]              examples whose labels are all right                 accuracy
+``confusion`` of pixels    the same of all pixels that count                   miou, dice, pixel-accuracy
 ``errors`` [d, 4, LIMBS]   |r|, r^2, y and y^2 by output, r = output - y       mae, mse, rmse, r2
 ``elbo``, ``iwae``         bounds of -log p(x), `task.models.elbo`; [1, LIMBS]  neg-elbo, neg-iwae
 =========================  ==================================================  ==============================
@@ -157,6 +158,10 @@ def _f1(tp: npt.NDArray[Any], predicted: Any, true: Any) -> npt.NDArray[np.float
     return _ratio(2.0 * tp, true + predicted)
 
 
+def _iou(tp: npt.NDArray[Any], predicted: Any, true: Any) -> npt.NDArray[np.float64]:
+    return _ratio(tp, true + predicted - tp)
+
+
 def _macro(of: Callable[..., npt.NDArray[np.float64]]) -> Callable[[Sums], Value]:
     def value(sums: Sums) -> Value:
         scores = of(*_positives(sums))
@@ -278,6 +283,14 @@ _ERRORS = {
     "mse": Metric("errors", _mean_of(1)),
     "rmse": Metric("errors", _rmse),
 }
+_DENSE = {  # Dice is F1; classes that neither occur nor are predicted are left out
+    "miou": Metric("confusion", _macro(_iou)),
+    "iou-per-class": Metric("confusion", _per_class(_iou)),
+    "dice": Metric("confusion", _macro(_f1)),
+    "dice-per-class": Metric("confusion", _per_class(_f1)),
+    "pixel-accuracy": Metric("confusion", _accuracy),
+    "confusion": _CLASSES["confusion"],
+}
 _BOUNDS = {f"neg-{name}": Metric(name, _mean_bound(name)) for name in ("elbo", "iwae")}
 METRICS: dict[str, dict[str, Metric]] = {
     "classification": _CLASSES,
@@ -285,6 +298,8 @@ METRICS: dict[str, dict[str, Metric]] = {
     "multi-label": {"accuracy": Metric("exact", _accuracy), **_of_positives("labels"), **_AUROC},
     "regression": {**_ERRORS, "r2": Metric("errors", _r2)},
     "reconstruction": {**_ERRORS, **_BOUNDS},
+    "segmentation": _DENSE,
+    "tagging": _CLASSES,
 }
 _Add = Callable[[Any, torch.Tensor, int], Ints]
 _SUMS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {

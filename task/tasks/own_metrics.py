@@ -10,7 +10,8 @@ It is an object, or a class that needs no arguments, with two methods:
 task                     outputs                    y
 =======================  =========================  ================
 classification           logits [n, C]              classes [n]
-language                 logits of n positions      characters [n]
+language, tagging        logits of n positions      characters [n]
+segmentation             logits of n pixels         classes [n]
 multi-label              logits [n, C]              0 or 1, [n, C]
 regression               numbers [n, d]             numbers [n, d]
 reconstruction           numbers [n, p]             inputs [n, p]

@@ -17,8 +17,17 @@ class TaskSpec:
 _CLASSES = ("cross-entropy", "label-smoothing", "focal")
 TASKS: dict[str, TaskSpec] = {
     "classification": TaskSpec("one class of each example", _CLASSES, classes=True, accuracy=True),
-    "language": TaskSpec("the next character of each one in a text", _CLASSES, classes=True, accuracy=True),
+    "language": TaskSpec(
+        "the next character or token of each one in a text", _CLASSES, classes=True, accuracy=True
+    ),
     "multi-label": TaskSpec("each label of an example, 0 or 1", ("bce", "focal"), accuracy=True),
     "reconstruction": TaskSpec("the example itself", ("mse", "bce", "mae", "huber", "elbo")),
     "regression": TaskSpec("numbers", ("mse", "mae", "huber"), metrics=("mae", "r2")),
+    "segmentation": TaskSpec(
+        "the class of each pixel or voxel",
+        ("cross-entropy", "dice", "focal"),
+        classes=True,
+        metrics=("miou", "dice", "pixel-accuracy"),
+    ),
+    "tagging": TaskSpec("the class of each token in a text", _CLASSES, classes=True, accuracy=True),
 }

@@ -12,6 +12,7 @@ import re
 import numpy as np
 
 from task.errors import FieldError
+from task.numerics.arrays import BFLOAT16
 
 FORM = "numpy.ndarray"  # what Flower calls this form
 LONGEST_HEADER = 1024  # bytes; the longest that NumPy writes, for 32 dimensions, has some 700
@@ -19,11 +20,11 @@ _WANTED = "an array in NumPy's .npy form"
 _MAGIC = b"\x93NUMPY"
 # Each number must be followed by a comma or be the last, so that the pattern matches in only one way.
 _HEADER = re.compile(
-    rb"\{'descr': '([<>|=]?[biufc]\d{1,2})', 'fortran_order': (False|True), "
+    rb"\{'descr': '([<>|=]?[biufc]\d{1,2}|\|V2)', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), ?\} *\n?"
 )
 _KINDS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
-DTYPES = {name: np.dtype(name) for name in _KINDS.split()}
+DTYPES = {name: np.dtype(name) for name in _KINDS.split()} | {str(BFLOAT16): BFLOAT16}
 
 
 def view(name: str, form: str, dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:

@@ -47,6 +47,8 @@ class Registration:
     width: float = 0.0  # of its one client's model; 0 = as the run assigns it
     model: str = ""  # its one client's model, by name; "" = as the run assigns it
     meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
+    # SHA-256 of frozen parts of models that it has: as drawn by the run's seed, and in its store.
+    frozen: tuple[str, ...] = ()
     names: Description | None = None  # the names that these are digests of, where the owner lets them out
 
     @property
@@ -69,6 +71,7 @@ def registration_content(answer: Registration) -> RecordDict:
             "code": [f"{package}={digest}" for package, digest in answer.code.items()],
             **({"width": answer.width} if answer.width else {}),
             **({"model": answer.model} if answer.model else {}),
+            **({"frozen": list(answer.frozen)} if answer.frozen else {}),
             "meaning": [f"{part}={digest}" for part, digest in answer.meaning.parts.items()],
             "inputs": list(answer.meaning.inputs),
             "outputs": list(answer.meaning.outputs),
@@ -118,7 +121,7 @@ def read_registration(content: RecordDict) -> Registration:
     parts = {part: digest for part, digest in _pairs(config, "meaning").items() if part in PARTS}
     return Registration(
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
-        code=_pairs(config, "code"), width=width, model=model,
+        code=_pairs(config, "code"), width=width, model=model, frozen=_digests(config, "frozen"),
         meaning=Meaning(parts, _places(config, "inputs"), _places(config, "outputs")),
         names=_names(config.get("names")),
     )  # fmt: skip
@@ -161,6 +164,14 @@ def _pairs(config: ConfigRecord, name: str) -> dict[str, str]:
         raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
     pairs = [str(value)[:LONGEST_LINE].partition("=") for value in values]
     return {one_line(key, ""): one_line(text, "") for key, _, text in pairs}
+
+
+def _digests(config: ConfigRecord, name: str) -> tuple[str, ...]:
+    """Return a few hashes."""
+    values = config.get(name, [])
+    if not isinstance(values, list) or len(values) > MOST_PACKAGES:
+        raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
+    return tuple(one_line(str(value)[:LONGEST_LINE], "") for value in values)
 
 
 def _clients(value: object) -> Sequence[str]:

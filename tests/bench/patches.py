@@ -30,7 +30,7 @@ SKIPPED = 2  # rounds that do not count: nodes load their data, connections are 
 PATCHES: dict[str, Use] = {
     "economy": deployed.ECONOMY, "trees": deployed.TREES, "delivery": deployed.DELIVERY,
     "runtime": deployed.RUNTIME, "retries": deployed.RETRIES, "held": anywhere.HELD,
-    "fetching": anywhere.FETCHING,
+    "packed": anywhere.PACKED, "fetching": anywhere.FETCHING,
 }  # fmt: skip
 ROWS = tuple(f"patch-{name}" for name in PATCHES)
 LACKS = "BOUQUET_BENCH_LACKS"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -34,6 +35,7 @@ class Outcome:
             for.
         rss: The same with shared pages counted in each process.
         processes: Their number at the peak.
+        cpu: Seconds of CPU time of the process and of those that it waited for.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Outcome:
     pss: int = 0
     rss: int = 0
     processes: int = 0
+    cpu: float = float("nan")
 
     @property
     def until_round_1(self) -> float:
@@ -102,7 +105,7 @@ def run(command: list[str], folder: Path, env: Mapping[str, str], *, memory: boo
     folder.parent.mkdir(parents=True, exist_ok=True)
     log, rounds = folder.with_suffix(".log"), folder / "rounds.jsonl"
     outcome = Outcome()
-    size = 0
+    size, before = 0, _cpu()
     with log.open("wb") as sink:
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=sink, stderr=subprocess.STDOUT)
@@ -122,10 +125,17 @@ def run(command: list[str], folder: Path, env: Mapping[str, str], *, memory: boo
             outcome.wall = now
         finally:
             end(family)
+    outcome.cpu = _cpu() - before
     if process.wait() != 0 or len(outcome.arrivals) < 2:
         raise RuntimeError(f"{_brief(command)} ended with {process.returncode}:\n{last_lines(log)}")
     outcome.rows = read_rows(folder)
     return outcome
+
+
+def _cpu() -> float:
+    """Return the seconds of CPU time of all processes that this one has waited for."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -51,8 +51,7 @@ def test_any_module_trains_under_every_algorithm(name: str, tmp_path: Path) -> N
     if not ALGORITHMS[name].personal:
         assert any((model[n] != played.arrays(1)[n]).any() for n in trained)
     if name == "fedavg":
-        assert model["mask"].dtype == np.bool_
-        assert model["mask"].all()
+        assert "mask" not in model  # which never changes
         # Three batches in each of two rounds, a single example among them, which does not move statistics.
         assert model["calls"] == 6
         assert model["body.0.norm.num_batches_tracked"] == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,10 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.common.constant import NOOP_FLWR_AID
 from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
+from flwr.supercore.state.schema.linkstate_models import MessageIns
+from sqlalchemy import update
 
-from server_app.deploy.calls.cache import CachedQuery, Traffic
+from server_app.deploy.calls.cache import CachedQuery
 from server_app.deploy.calls.limits import Limits
 from task import timing
 from tests.support.fleet import Served, served
@@ -109,20 +110,59 @@ def test_the_tree_of_what_was_deleted_is_not_remembered(link: Served) -> None:
         store.get_object_tree(order)
 
 
-def test_traffic_is_counted_in_the_end(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_written_in_the_end(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def received() -> int:
+        return link.state.get_run_info(run_ids=[link.run])[0].bytes_recv
+
     node = link.peer()
     link.order(node.id)
     content = RecordDict({"config": ConfigRecord({"n": 1})})
     node.push(node.pull()[0], content)
-    traffic = inspect.unwrap(link.state.store_traffic)
-    assert isinstance(traffic, Traffic)
-    assert link.state.get_run_info(run_ids=[link.run])[0].bytes_recv == 0
-    traffic.write()
-    written = link.state.get_run_info(run_ids=[link.run])[0].bytes_recv
+    link.state.add_clientapp_runtime(link.run, 0.25)
+    link.state.add_clientapp_runtime(link.run, 0.5)
+    assert received() == 0
+    for sums in link.sums:
+        sums.write()
+    info = link.state.get_run_info(run_ids=[link.run])[0]
+    assert info.clientapp_runtime == 0.75
+    written = received()
     assert written > 100
     monkeypatch.setattr(timing, "TRAFFIC_S", 0.0)
-    traffic(link.run, bytes_sent=0, bytes_recv=5)
-    assert link.state.get_run_info(run_ids=[link.run])[0].bytes_recv == written + 5
-    traffic(link.run + 1, bytes_sent=0, bytes_recv=5)  # a run that is no more
-    traffic(link.run, bytes_sent=0, bytes_recv=5)
-    assert link.state.get_run_info(run_ids=[link.run])[0].bytes_recv == written + 10
+    count = link.state.store_traffic
+    count(link.run, bytes_sent=0, bytes_recv=5)
+    assert received() == written + 5
+    count(link.run + 1, bytes_sent=0, bytes_recv=5)  # a run that is no more
+    count(link.run, bytes_sent=0, bytes_recv=5)
+    assert received() == written + 10
+
+
+def test_a_run_is_locked_as_flower_does_it(link: Served) -> None:
+    state = link.state
+
+    def rows(run: int) -> list[object]:
+        return [
+            lock(state, run, require_unfinished=unfinished)
+            for unfinished in (True, False)
+            for lock in (type(state)._lock_run, lambda state, *a, **k: state._lock_run(*a, **k))
+        ]
+
+    strict, ours, lax, passed_on = rows(link.run)
+    assert strict == ours == lax == passed_on
+    assert ours is not None
+    assert rows(link.run ^ 1) == [None] * 4
+    state.stop_run(link.run)
+    assert rows(link.run) == [None, None, lax, lax]
+
+
+def test_a_message_is_checked_as_flower_does_it(link: Served) -> None:
+    state, orders = link.state, [link.order(link.peer().id) for _ in range(3)]
+    state._check_stored_messages(set(orders), link.run)
+    state._check_stored_messages(set(orders))
+    state._check_stored_messages({*orders, "none"})
+    assert state.num_message_ins() == 3
+    with pytest.raises(ValueError, match="invalid IDs"):
+        state._check_stored_messages(set(orders), link.run ^ 1)
+    with state.session() as session:
+        session.execute(update(MessageIns).where(MessageIns.message_id == orders[0]).values(ttl=0.0))
+    state._check_stored_messages(set(orders), link.run)
+    assert state.num_message_ins() == 2

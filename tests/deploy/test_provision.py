@@ -275,7 +275,7 @@ def test_flower_reads_the_keys_of_a_node(out: Path) -> None:
     )
     assert pair is not None
     private, public = pair
-    assert isinstance(private.curve, ec.SECP384R1)
+    assert isinstance(private.curve, ec.SECP256R1)
     assert try_load_public_key(kit.public_key) == public_key_to_bytes(public)
     assert try_load_public_key(read_link_kit(out / "link").node_keys["ward-1"]) == public_key_to_bytes(public)
     secret = read_link_kit(out / "link").secret

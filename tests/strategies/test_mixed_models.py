@@ -168,7 +168,7 @@ def test_results_by_model_by_hand() -> None:
 
 def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path) -> None:
     """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
-    from client_app.work import kept_model
+    from client_app.own_models import kept_model
     from server_app.takeout.last_order import evaluation_order
     from server_app.takeout.model import _own_of
     from task.catalogue.entry import evaluation_of

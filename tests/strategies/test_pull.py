@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.flower import grid as flower_grid
 from task.flower.grid import answered
+from task.wire import parts
 
 LONG_S = 20.0
 REPLY = cast(Message, object())
@@ -221,3 +223,48 @@ def test_a_grid_without_such_a_client_cannot_say(monkeypatch: pytest.MonkeyPatch
 def test_an_error_of_the_superlink_is_raised() -> None:
     with pytest.raises(httpx.HTTPStatusError):
         answered(Grid(Client(500)), ["a"], 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_small_objects_are_pushed_together_where_the_link_takes_them(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http_grid: Any = importlib.import_module("flwr.superlink.grid.http_grid")
+
+    monkeypatch.setattr(http_grid, "push_objects", http_grid.push_objects)
+    monkeypatch.setattr(parts, "MOST", 200)
+    flower_grid.pack_pushes(Grid(_Parts(status)))  # type: ignore[arg-type]
+    objects = {64 * name: _Object(size) for name, size in {"a": 50, "b": 60, "c": 300, "d": 5}.items()}
+    pushed: dict[str, bytes] = {}
+    http_grid.push_objects(
+        objects,
+        pushed.__setitem__,
+        object_ids_to_push={64 * name for name in "abc"},
+    )
+    unpacked = {name: parts.unpack(content) or {name: content} for name, content in pushed.items()}
+    assert {n: c for found in unpacked.values() for n, c in found.items()} == {
+        64 * "a": b"x" * 50, 64 * "b": b"x" * 60, 64 * "c": b"x" * 300
+    }  # fmt: skip
+    assert len(pushed) == (2 if status == 200 else 3)
+
+
+class _Object:
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def deflate(self) -> bytes:
+        return b"x" * self._size
+
+
+class _Parts(Client):
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+
+    def _unary_unary(self, *, path: str, rpc_method: str, request: Any, response_type: Any) -> Any:
+        if self._status != 200:
+            return super()._unary_unary(
+                path=path, rpc_method=rpc_method, request=request, response_type=response_type
+            )
+        answer = response_type()
+        answer.ParseFromString(parts.pack([]))
+        return answer

@@ -27,7 +27,7 @@ from task.datasets import natural_task
 from task.datasets.skew import load_partitioned
 from task.errors import BouquetError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import Arrays, only, state_of
 from task.numerics.seeds import rng_for
 from task.resolve.contract import contract_of
 from task.resolve.read import fuse, read_config
@@ -171,7 +171,9 @@ def play(
     strategy.engine.register(grid, 0)
     shape, classes = strategy.registry.shape_of_data()
     model = model_of(config, shape, classes)
-    parts, strategy.engine.full = parts_of(model, config), state_of(model)
+    parts = parts_of(model, config)
+    strategy.engine.full = state_of(model, parts.frozen)
+    strategy.engine.fixed = only(state_of(model), parts.frozen)
     registry = strategy.registry
     set_family(strategy.engine, family_of(model, config, shape, registry.width, registry.model))
     if contract_of(config).distils:

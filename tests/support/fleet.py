@@ -44,6 +44,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
+from server_app.deploy.calls.cache import Tally
 from server_app.deploy.calls.fleet_relay import Relay, serve
 from server_app.deploy.calls.fleet_transport import CallError, HttpTransport
 from server_app.deploy.calls.limits import Limits, NodeNotes, RateLimiter
@@ -173,6 +174,7 @@ class Served:
     http: HttpTransport | None = None  # by which peers call; None = over gRPC
     http_address: str = ""
     http_listener: Any = None
+    sums: tuple[Tally, ...] = ()
     _rest: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def peer(self, *, registered: bool = True, name: str = "ward") -> Peer:
@@ -361,8 +363,9 @@ def served(
     assert token
     assert state.activate_task(task_id)
     delivery: Any = Records(state)
+    sums: tuple[Tally, ...] = ()
     if delivers:
-        economise(state)
+        sums = economise(state)
         economise_trees(state)
         delivery = Delivery(state)
     limiter = RateLimiter(
@@ -388,7 +391,8 @@ def served(
     finally:
         stock.FleetServicer = theirs
     try:
-        yield Served(state, delivery, limiter, address, run, state.get_tasks(task_ids=[task_id])[0], token)
+        task = state.get_tasks(task_ids=[task_id])[0]
+        yield Served(state, delivery, limiter, address, run, task, token, sums=sums)
     finally:
         server.stop(grace=0).wait()
 

@@ -249,7 +249,38 @@ def test_memory_of_a_mean_does_not_grow_with_the_cohort() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= peaks[0] * 1.01
-    assert peaks[0] <= 2.2 * 8 * 1_663_370  # two int64 a parameter, and a block
+    assert peaks[0] <= 2.2 * 8 * 1_663_370  # two int64 a parameter, as values exceed 1, and a block
+
+
+@pytest.mark.parametrize(("peak", "numbers"), [(0.05, 1), (3.0, 2)])
+def test_a_tensor_has_a_second_int64_only_where_its_values_need_one(peak: float, numbers: int) -> None:
+    import tracemalloc
+
+    size = 1 << 20
+    update = {"w": np.full(size, peak, np.float32)}
+    tracemalloc.start()
+    mean = Mean(update)
+    for i in range(10):
+        mean.add(update, 20, str(i))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 8 * numbers * size <= held <= 8 * numbers * size + (1 << 20)  # and blocks to compute in
+
+
+def test_a_sum_that_outgrows_one_int64_is_that_of_its_integers() -> None:
+    """0.9 * 600 * 20 passes 2^12 at the eighth client; parts of it are merged before and after."""
+    xs, whole = [0.9, -0.7, 0.9 + 2.0**-24, 0.8], Sum(arrays(0))
+    for turn in range(20):
+        part = Sum(arrays(0))
+        part.add(arrays(xs[turn % 4]), 600, "a")
+        merge(whole, part)
+        whole.add(arrays(xs[turn % 3]), 600, "b")
+    units = sum(
+        round(Fraction(float(np.float32(xs[turn % k]))) * 2**51) * 600 for k in (3, 4) for turn in range(20)
+    )
+    records = whole.partial()
+    assert (int(records["high"]["w"][0]) << 31) + int(records["low"]["w"][0]) == units
+    assert whole.result()["w"][0] == np.float32(units / 2**51)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(1e-9, np.int32), (0.3, np.int32), (3.0, np.int64)])

@@ -54,20 +54,24 @@ class CachedQuery(Generic[K, V]):
         self._answers = {}
 
 
-class Traffic:
-    """Sums the traffic of runs and writes it once a second; a kill loses the last second."""
+class Tally:
+    """Sums numbers of runs, by name, and writes them once a second; a kill loses the last second.
+
+    Args:
+        write: Adds a run's numbers to those in the database.
+    """
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
-        self._sums: dict[int, tuple[int, int]] = {}
+        self._sums: dict[int, dict[str, float]] = {}
         self._lock = threading.Lock()
         self._written_at = time.monotonic()
 
-    def __call__(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+    def add(self, run_id: int, **numbers: float) -> None:
         """Count."""
         with self._lock:
-            sent, received = self._sums.get(run_id, (0, 0))
-            self._sums[run_id] = sent + bytes_sent, received + bytes_recv
+            sums = self._sums.setdefault(run_id, {})
+            sums |= {name: sums.get(name, 0) + number for name, number in numbers.items()}
             due = time.monotonic() - self._written_at > timing.TRAFFIC_S
         if due:
             self.write()
@@ -77,8 +81,8 @@ class Traffic:
         with self._lock:
             sums, self._sums = self._sums, {}
             self._written_at = time.monotonic()
-        for run_id, (sent, received) in sums.items():
+        for run_id, numbers in sums.items():
             try:
-                self._write(run_id, bytes_sent=sent, bytes_recv=received)
+                self._write(run_id, **numbers)
             except Exception as err:  # such as a run that was deleted, or a locked database
-                logger.warning("traffic of run %d is not counted: %s", run_id, err)
+                logger.warning("%s of run %d are not counted: %s", " and ".join(numbers), run_id, err)

@@ -28,7 +28,7 @@ from flwr.app.message import make_message
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession, ObjectPushSessionRoot, Task
 from flwr.supercore.state.schema.linkstate_models import MessageIns, MessageRes, Node
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 
 from server_app.deploy.calls.inbox import Arrivals
 from server_app.deploy.calls.protocol import (
@@ -52,6 +52,32 @@ logger = logging.getLogger("flwr")
 
 MAX_ORDERS = 3
 ORDERS, REPLIES = MessageIns.__tablename__, MessageRes.__tablename__
+# Built once: that costs more than their execution. Both are asked for each reply.
+PARTIAL = (
+    select(MessageRes.reply_to_message_id, ObjectPushSession.session_id, ObjectPushSession.expires_at)
+    .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
+    .join(ObjectPushSession, ObjectPushSession.session_id == ObjectPushSessionRoot.session_id)
+    .where(
+        MessageRes.reply_to_message_id.in_(bindparam("orders", expanding=True)),
+        ObjectPushSession.pending_count > 0,
+    )
+)
+WAITING = (
+    select(MessageIns.message_id)
+    .join(Node, Node.node_id == MessageIns.dst_node_id)
+    .join(MessageRes, MessageRes.reply_to_message_id == MessageIns.message_id, isouter=True)
+    .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id, isouter=True)
+    .join(ObjectPushSession, ObjectPushSession.session_id == ObjectPushSessionRoot.session_id, isouter=True)
+    .where(
+        MessageIns.message_id.in_(bindparam("orders", expanding=True)),
+        MessageIns.run_id == bindparam("run"),
+        MessageIns.created_at + MessageIns.ttl > bindparam("seconds"),
+        Node.status != NODE_UNREGISTERED,
+        Node.online_until >= bindparam("seconds"),
+        MessageRes.message_id.is_(None)
+        | ((ObjectPushSession.pending_count > 0) & (ObjectPushSession.expires_at > bindparam("now"))),
+    )
+)
 
 
 class Delivery(Records):
@@ -212,14 +238,7 @@ class Delivery(Records):
         """
         wanted = set(orders)
         with self.state.session() as session:
-            partial = session.execute(
-                select(
-                    MessageRes.reply_to_message_id, ObjectPushSession.session_id, ObjectPushSession.expires_at
-                )
-                .join(ObjectPushSessionRoot, ObjectPushSessionRoot.root_object_id == MessageRes.message_id)
-                .join(ObjectPushSession, ObjectPushSession.session_id == ObjectPushSessionRoot.session_id)
-                .where(MessageRes.reply_to_message_id.in_(wanted), ObjectPushSession.pending_count > 0)
-            ).all()
+            partial = session.connection().execute(PARTIAL, {"orders": list(wanted)}).all()
         for _, session_id, expires in partial:
             if expires <= now():
                 self.state._cleanup_push_session(session_id, cleanup_messages=True)
@@ -227,33 +246,21 @@ class Delivery(Records):
 
     def ready(self, orders: Collection[str], run: int) -> set[str]:
         """Return the orders of a run that have a complete reply, or will get an error instead."""
-        order, root, upload = MessageIns, ObjectPushSessionRoot, ObjectPushSession
+        at = now()
+        values = {"orders": list(orders), "run": signed(run), "seconds": at.timestamp(), "now": at}
         with self.state.session() as session:
-            waiting = session.scalars(
-                select(order.message_id)
-                .join(Node, Node.node_id == order.dst_node_id)
-                .join(MessageRes, MessageRes.reply_to_message_id == order.message_id, isouter=True)
-                .join(root, root.root_object_id == MessageRes.message_id, isouter=True)
-                .join(upload, upload.session_id == root.session_id, isouter=True)
-                .where(
-                    order.message_id.in_(orders),
-                    order.run_id == signed(run),
-                    order.created_at + order.ttl > now().timestamp(),
-                    Node.status != NODE_UNREGISTERED,
-                    Node.online_until >= now().timestamp(),
-                    MessageRes.message_id.is_(None)
-                    | ((upload.pending_count > 0) & (upload.expires_at > now())),
-                )
-            ).all()
+            waiting = session.connection().execute(WAITING, values).scalars().all()
         return set(orders) - set(waiting)
 
     def reopen_replies(self, orders: Iterable[str]) -> None:
         """Redeliver replies that the ServerApp requests although it has received them."""
         given = f"reply_to_message_id IN {objects.THESE} AND delivered_at != ''"
-        with objects.sql(self.state) as run:
+        with objects.sql(self.state) as db:
             these = objects.these(orders)
-            if run(f"SELECT 1 FROM {REPLIES} WHERE {given} LIMIT 1", these).all():  # else nothing is written
-                run(f"UPDATE {REPLIES} SET delivered_at = '' WHERE {given}", these)
+            if db.execute(
+                f"SELECT 1 FROM {REPLIES} WHERE {given} LIMIT 1", these
+            ).fetchone():  # else nothing is written
+                db.execute(f"UPDATE {REPLIES} SET delivered_at = '' WHERE {given}", these)
 
     def forget(self, orders: set[str]) -> None:
         """Delete orders and their objects, and the replies to them."""
@@ -285,8 +292,8 @@ class Delivery(Records):
             return
         try:
             found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE message_id IN {objects.THESE}"
-            with objects.sql(self.state) as run:
-                orders = {order for (order,) in run(found, objects.these(done))}
+            with objects.sql(self.state) as db:
+                orders = {order for (order,) in db.execute(found, objects.these(done))}
             self._delete(orders, orders | done)
         except Exception as err:  # such as a locked database: the sweep retries
             logger.warning("cannot delete messages that were answered: %s", err)
@@ -297,8 +304,8 @@ class Delivery(Records):
             f"SELECT i.dst_node_id, r.message_id FROM {ORDERS} i LEFT JOIN {REPLIES} r "
             "ON r.reply_to_message_id = i.message_id WHERE i.message_id = ?"
         )
-        with objects.sql(self.state) as run:
-            row = run(found, (order,)).first()
+        with objects.sql(self.state) as db:
+            row = db.execute(found, (order,)).fetchone()
         return (unsigned(row[0] or 0), row[1] is not None) if row else (None, False)
 
     def recall(self, node: int) -> None:
@@ -310,8 +317,8 @@ class Delivery(Records):
     def answered(self, orders: set[str]) -> set[str]:
         """Return those orders to which a reply is stored."""
         found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE reply_to_message_id IN {objects.THESE}"
-        with objects.sql(self.state) as run:
-            return {order for (order,) in run(found, objects.these(orders))}
+        with objects.sql(self.state) as db:
+            return {order for (order,) in db.execute(found, objects.these(orders))}
 
     def sweep(self) -> None:
         """Delete what is no longer needed: expired orders, replies to them, objects.

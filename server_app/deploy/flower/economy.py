@@ -1,8 +1,8 @@
 """Caches for the SuperLink: database queries that need not be repeated at every call.
 
 Flower asks at each call which node has the key, whether the run runs, and whose task has the token, and adds
-up traffic: half of all transactions. Here such an answer is cached briefly, unless this process, the only
-writer of the database, changes it; traffic is summed in memory and written once a second.
+up traffic and run times: half of all transactions. Here such an answer is cached briefly, unless this
+process, the only writer of the database, changes it; sums are kept in memory and written once a second.
 """
 
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from typing import Any
 
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 
-from server_app.deploy.calls.cache import CachedQuery, Traffic
+from server_app.deploy.calls.cache import CachedQuery, Tally
 from server_app.deploy.host.replacing import replace
 from task import timing
 
 RUNNING = "running"  # as the Control API spells it; a different word would only cost queries
 
 
-def economise(state: SqlLinkState) -> Traffic:
-    """Reduce a state's database queries; return what must be written when the SuperLink ends."""
+def economise(state: SqlLinkState) -> tuple[Tally, Tally]:
+    """Reduce a state's database queries; return the sums to be written when the SuperLink ends."""
     node_of = CachedQuery(state.get_node_id_by_public_key, timing.KEY_S)
     task_of = CachedQuery(state.get_task_by_token, timing.RUN_STATE_S)
     statuses = state.get_run_status
@@ -44,10 +44,18 @@ def economise(state: SqlLinkState) -> Traffic:
 
         return changed
 
-    traffic = Traffic(state.store_traffic)
+    traffic, runtimes = Tally(state.store_traffic), Tally(state.add_clientapp_runtime)
+
+    def store_traffic(run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        traffic.add(run_id, bytes_sent=bytes_sent, bytes_recv=bytes_recv)
+
+    def add_clientapp_runtime(run_id: int, runtime: float) -> None:
+        runtimes.add(run_id, runtime=runtime)
+
     replace(
         state, get_node_id_by_public_key=node_of, get_task_by_token=task_of, get_run_status=get_run_status,
         delete_node=changing(state.delete_node, node_of),
-        finish_task=changing(state.finish_task, task_of, status_of), store_traffic=traffic,
+        finish_task=changing(state.finish_task, task_of, status_of), store_traffic=store_traffic,
+        add_clientapp_runtime=add_clientapp_runtime,
     )  # fmt: skip
-    return traffic
+    return traffic, runtimes

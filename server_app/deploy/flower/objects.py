@@ -1,16 +1,17 @@
-"""Trees of objects, processed in a few SQL statements; Flower needs five for each object.
+"""Messages and their trees of objects, in a few SQL statements; Flower needs five for each object.
 
-The statements are plain SQL: building one with SQLAlchemy costs fifty times its execution in SQLite.
+The statements are plain SQL, or built once: building one with SQLAlchemy costs fifty times its execution.
 """
 
 import json
 import re
+import sqlite3
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.inflatable.inflatable_utils import validate_object_content
@@ -19,14 +20,16 @@ from flwr.supercore.state.schema.corestate_models import (
     ObjectPushSession,
     ObjectPushSessionPending,
     ObjectPushSessionRoot,
+    Task,
 )
+from flwr.supercore.state.schema.linkstate_models import MessageIns, Run
 from flwr.supercore.state.schema.objectstore_models import (
     ObjectChild,
     ObjectStoreLock,
     RunObject,
     StoredObject,
 )
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, exists, select, update
 
 from server_app.deploy.calls.protocol import PUSH_SESSION_S, now, object_id, objects_of, signed, unsigned
 from server_app.deploy.host.replacing import replace
@@ -40,22 +43,39 @@ OBJECTS, CHILDREN = StoredObject.__tablename__, ObjectChild.__tablename__
 RUN_OBJECTS, LOCKS = RunObject.__tablename__, ObjectStoreLock.__tablename__
 SESSIONS, ROOTS = ObjectPushSession.__tablename__, ObjectPushSessionRoot.__tablename__
 PENDING = ObjectPushSessionPending.__tablename__
-Run = Callable[..., Any]
+MINE = ObjectPushSession.session_id == bindparam("session")
+UPLOAD = select(
+    ObjectPushSession.run_id, ObjectPushSession.expires_at, ObjectPushSession.pending_count
+).where(MINE)
+GOES_ON = update(ObjectPushSession).where(MINE)
+LOCKED = (
+    update(Run)
+    .where(
+        Run.run_id == bindparam("run"),
+        exists().where(Task.task_id == Run.primary_task_id, Task.finished_at.is_(None)),
+    )
+    .values(run_id=Run.run_id)
+    .returning(Run.run_id, Run.federation_id, Run.primary_task_id)
+)
+VALID = (
+    f"SELECT COUNT(*) FROM {MessageIns.__tablename__} WHERE message_id IN {THESE} "
+    "AND created_at + ttl > ? AND run_id = COALESCE(?, run_id)"
+)
 
 
 @contextmanager
-def sql(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
-    """Yield a function that executes SQL in one transaction."""
+def sql(database: SqlLinkState | SqlObjectStore) -> Iterator[sqlite3.Connection]:
+    """Yield the connection of one transaction, for plain SQL."""
     with database.session() as session:
-        yield session.connection().exec_driver_sql
+        yield cast(sqlite3.Connection, session.connection().connection.driver_connection)
 
 
 @contextmanager
-def _changing(database: SqlLinkState | SqlObjectStore) -> Iterator[Run]:
-    """Yield what executes SQL in one transaction, during which nothing else writes."""
-    with sql(database) as run:
-        run(f"UPDATE {LOCKS} SET lock_value = lock_value")  # from here on SQLite's own lock is held
-        yield run
+def _changing(database: SqlLinkState | SqlObjectStore) -> Iterator[sqlite3.Connection]:
+    """Yield the connection of one transaction, during which nothing else writes."""
+    with sql(database) as db:
+        db.execute(f"UPDATE {LOCKS} SET lock_value = lock_value")  # from here on SQLite's own lock is held
+        yield db
 
 
 class _Trees:
@@ -89,11 +109,26 @@ class _Trees:
 
 
 def economise_trees(state: SqlLinkState) -> None:
-    """Process trees of objects in few statements; the object store's `delete` then takes several ids."""
+    """Process messages and trees in few statements; the object store's `delete` then takes several ids."""
     store, trees = state.object_store, _Trees()
     assert isinstance(store, SqlObjectStore)  # as the state is in a database
     preregister, find_tree = store.preregister, store.get_object_tree
     preregister_missing = state.preregister_object_tree
+    lock, check = state._lock_run, state._check_stored_messages
+
+    def lock_run(run_id: int, *, require_unfinished: bool) -> dict[str, Any] | None:
+        if not require_unfinished:
+            return lock(run_id)
+        with state.session() as session:
+            row = session.connection().execute(LOCKED, {"run": signed(run_id)}).mappings().one_or_none()
+            return None if row is None else dict(row)
+
+    def check_stored_messages(message_ids: set[str], run_id: int | None = None) -> None:
+        run = None if run_id is None else signed(run_id)
+        with sql(state) as db:
+            (valid,) = db.execute(VALID, (*these(message_ids), now().timestamp(), run)).fetchone()
+        if valid < len(message_ids):  # all nodes are in a link's one federation
+            check(message_ids, run_id)
 
     def register_tree(run_id: int, object_tree: Protobuf) -> list[str]:
         missing = register(store, run_id, object_tree)
@@ -113,7 +148,10 @@ def economise_trees(state: SqlLinkState) -> None:
         for gone in remove(store, object_ids):
             trees.drop(gone)
 
-    replace(state, preregister_object_tree=register_missing)
+    replace(
+        state, preregister_object_tree=register_missing, _lock_run=lock_run,
+        _check_stored_messages=check_stored_messages,
+    )  # fmt: skip
     replace(store, preregister=register_tree, get_object_tree=get_object_tree, delete=forget_objects)
 
 
@@ -127,27 +165,24 @@ def register(store: SqlObjectStore, run_id: int, tree: Protobuf) -> list[str] | 
         return None
     if any(len(set(names)) < len(names) for names in children.values()):
         return None
-    with _changing(store) as run:
+    with _changing(store) as db:
         known = f"SELECT object_id, is_available FROM {OBJECTS} WHERE object_id IN {THESE}"
-        here: dict[str, int] = dict(map(tuple, run(known, these(children))))
+        here: dict[str, int] = dict(db.execute(known, these(children)))
         if here:
             listed = defaultdict[str, set[str]](set)
             pairs = f"SELECT parent_id, child_id FROM {CHILDREN} WHERE parent_id IN {THESE}"
-            for parent, child in run(pairs, these(here)):
+            for parent, child in db.execute(pairs, these(here)):
                 listed[parent].add(child)
             if any(listed[i] != set(children[i]) for i in here):
                 return None
         new = [(i,) for i in children if i not in here]
         links = [(i, child) for (i,) in new for child in children[i]]
-        _each(
-            run,
-            f"INSERT INTO {OBJECTS} (object_id, content, is_available, ref_count) VALUES (?, x'', 0, 0)",
-            new,
-        )
-        _each(run, f"INSERT INTO {CHILDREN} (parent_id, child_id) VALUES (?, ?)", links)
-        _refer(run, Counter(child for _, child in links), 1)
+        row = f"INSERT INTO {OBJECTS} (object_id, content, is_available, ref_count) VALUES (?, x'', 0, 0)"
+        db.executemany(row, new)
+        db.executemany(f"INSERT INTO {CHILDREN} (parent_id, child_id) VALUES (?, ?)", links)
+        _refer(db, Counter(child for _, child in links), 1)
         rows = [(signed(run_id), i) for i in children]
-        _each(run, f"INSERT OR IGNORE INTO {RUN_OBJECTS} (run_id, object_id) VALUES (?, ?)", rows)
+        db.executemany(f"INSERT OR IGNORE INTO {RUN_OBJECTS} (run_id, object_id) VALUES (?, ?)", rows)
     return [i for i in children if not here.get(i)]
 
 
@@ -156,20 +191,20 @@ def expect(state: SqlLinkState, tree: Protobuf, session_id: str) -> list[str] | 
 
     None: nothing was done, as the upload is unknown or the tree is part of an older one.
     """
-    with _changing(state) as run:
-        upload = run(f"SELECT run_id FROM {SESSIONS} WHERE session_id = ?", (session_id,)).one_or_none()
-        older = run(f"SELECT 1 FROM {ROOTS} WHERE root_object_id = ?", (tree.object_id,)).all()
+    with _changing(state) as db:
+        upload = db.execute(f"SELECT run_id FROM {SESSIONS} WHERE session_id = ?", (session_id,)).fetchone()
+        older = db.execute(f"SELECT 1 FROM {ROOTS} WHERE root_object_id = ?", (tree.object_id,)).fetchone()
         if upload is None or older:
             return None
         missing: list[str] = state.object_store.preregister(unsigned(upload[0]), tree)
         rows = [(session_id, i) for i in missing]
         root = f"INSERT INTO {ROOTS} (session_id, root_object_id) VALUES (?, ?)"
-        run(root, (session_id, tree.object_id))
+        db.execute(root, (session_id, tree.object_id))
         pending = f"INSERT OR IGNORE INTO {PENDING} (session_id, object_id) VALUES (?, ?)"
-        _each(run, pending, rows)
+        db.executemany(pending, rows)
         count = f"(SELECT COUNT(*) FROM {PENDING} WHERE session_id = ?)"
         left = f"UPDATE {SESSIONS} SET pending_count = {count} WHERE session_id = ?"
-        run(left, (session_id, session_id))
+        db.execute(left, (session_id, session_id))
     return missing
 
 
@@ -183,25 +218,20 @@ def put(state: SqlLinkState, run_id: int, session_id: str, contents: Mapping[str
             if object_id(content) != name:
                 return False
             validate_object_content(content)
-        with state.session() as session:
-            run = session.connection().exec_driver_sql
+        with state.session() as session, sql(state) as db:
             awaited = f"DELETE FROM {PENDING} WHERE session_id = ? AND object_id IN {THESE}"
-            _expect(run(awaited, (session_id, *these(contents))).rowcount == len(contents))
-            columns = ObjectPushSession.run_id, ObjectPushSession.expires_at, ObjectPushSession.pending_count
-            mine = ObjectPushSession.session_id == session_id
-            upload = session.execute(select(*columns).where(mine)).one_or_none()
-            assert upload is not None  # or nothing of it were pending
+            _expect(db.execute(awaited, (session_id, *these(contents))).rowcount == len(contents))
+            upload = session.connection().execute(UPLOAD, {"session": session_id}).one()  # else none of it
             _expect(upload.run_id == signed(run_id) and upload.expires_at > now())
             store = f"UPDATE {OBJECTS} SET content = ?, is_available = 1 WHERE object_id = ?"
-            stored = run(store, [(content, name) for name, content in contents.items()])
+            stored = db.executemany(store, [(content, name) for name, content in contents.items()])
             _expect(stored.rowcount == len(contents))
             if left := upload.pending_count - len(contents):
                 later = now() + timedelta(seconds=PUSH_SESSION_S)
-                session.execute(
-                    update(ObjectPushSession).where(mine).values(pending_count=left, expires_at=later)
-                )
+                values = {"session": session_id, "pending_count": left, "expires_at": later}
+                session.connection().execute(GOES_ON, values)
             else:
-                run(f"DELETE FROM {SESSIONS} WHERE session_id = ?", (session_id,))
+                db.execute(f"DELETE FROM {SESSIONS} WHERE session_id = ?", (session_id,))
     except ValueError:
         return False
     return True
@@ -211,30 +241,30 @@ def read(store: SqlObjectStore, names: Iterable[str], most_bytes: int) -> dict[s
     """Return the contents of objects, without those that are not there or do not fit after others."""
     chosen, left = [], most_bytes
     names = list(names)
-    with sql(store) as run:
+    with sql(store) as db:
         size_of = f"SELECT object_id, length(content) FROM {OBJECTS} WHERE object_id IN {THESE}"
-        sizes: dict[str, int] = dict(map(tuple, run(size_of, these(names))))
+        sizes: dict[str, int] = dict(db.execute(size_of, these(names)))
         for name in names:
             if 0 < (size := sizes.get(name, 0)) <= left:
                 chosen.append(name)
                 left -= size
         found = f"SELECT object_id, content FROM {OBJECTS} WHERE object_id IN {THESE}"
-        contents: dict[str, bytes] = dict(map(tuple, run(found, these(chosen))))
+        contents: dict[str, bytes] = dict(db.execute(found, these(chosen)))
     return {name: contents[name] for name in chosen}
 
 
 def remove(store: SqlObjectStore, roots: Iterable[str]) -> list[str]:
     """Delete objects and what only they refer to, as `SqlObjectStore.delete` does; return what that was."""
     deleted: list[str] = []
-    with _changing(store) as run:
+    with _changing(store) as db:
         level = list(roots)
         while level:
             free = f"SELECT object_id FROM {OBJECTS} WHERE ref_count = 0 AND object_id IN {THESE}"
-            gone = [name for (name,) in run(free, these(level))]
+            gone = [name for (name,) in db.execute(free, these(level))]
             links = f"SELECT child_id FROM {CHILDREN} WHERE parent_id IN {THESE}"
-            children = Counter(name for (name,) in run(links, these(gone)))
-            run(f"DELETE FROM {OBJECTS} WHERE object_id IN {THESE}", these(gone))
-            _refer(run, children, -1)
+            children = Counter(name for (name,) in db.execute(links, these(gone)))
+            db.execute(f"DELETE FROM {OBJECTS} WHERE object_id IN {THESE}", these(gone))
+            _refer(db, children, -1)
             level = list(children)
             deleted += gone
     return deleted
@@ -245,15 +275,10 @@ def these(names: Iterable[str]) -> tuple[str]:
     return (json.dumps(list(names)),)
 
 
-def _each(run: Run, statement: str, rows: list[Any]) -> None:
-    if rows:
-        run(statement, rows)
-
-
-def _refer(run: Run, references: Counter[str], sign: int) -> None:
+def _refer(db: sqlite3.Connection, references: Counter[str], sign: int) -> None:
     """Add references to objects, or take them away."""
     rows = [(sign * number, name) for name, number in references.items()]
-    _each(run, f"UPDATE {OBJECTS} SET ref_count = ref_count + ? WHERE object_id = ?", rows)
+    db.executemany(f"UPDATE {OBJECTS} SET ref_count = ref_count + ? WHERE object_id = ?", rows)
 
 
 def _expect(holds: bool) -> None:

@@ -16,6 +16,10 @@ class KeepingState:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._delivery.state, name)
 
+    def get_message_ins(self, node_id: int, limit: int | None, *, run_id: int) -> list[Any]:
+        """Return the messages to the SuperLink itself: a ServerApp of ours has none."""
+        return []
+
     def delete_messages(self, message_ins_ids: set[str]) -> None:
         """Delete the messages to which there is no reply from a node."""
         self._delivery.forget(message_ins_ids - self._delivery.answered(message_ins_ids))

@@ -120,7 +120,7 @@ class Patch:
 def _economise(made: Assembly) -> None:
     from server_app.deploy.flower.economy import economise
 
-    made.closing.append(economise(made.state).write)
+    made.closing += [sums.write for sums in economise(made.state)]
 
 
 def _economise_trees(made: Assembly) -> None:

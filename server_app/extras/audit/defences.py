@@ -16,6 +16,8 @@ from server_app.extras.audit.inversion import Images, Rebuilt, attack, pixels
 from server_app.extras.audit.wire import Tap, changes_heard
 from server_app.results.folder import MODEL, RunFolder
 from task.datasets.skew import load_partitioned
+from task.models.frozen import use
+from task.numerics.arrays import only
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
 from task.resolve.run_model import model_of, parts_of
@@ -62,7 +64,9 @@ def attack_run(keys: Mapping[str, Any], nodes: int, steps: int, log: Path) -> At
     card, after = read_model(path / MODEL)
     dataset, clients = load_partitioned(config)
     model = model_of(config, card.input_shape, card.num_classes)
-    parameters = parts_of(model, config).trainable
+    parts = parts_of(model, config)
+    use(model, only(after, parts.frozen))
+    parameters = parts.trainable
     before, rows = initial_of(folder), np.asarray(clients.train(0))
     moved = {n: np.subtract(after[n], before[n], dtype=np.float64) for n in parameters}
     heard = changes_heard(config, taps[0], parameters).get(clients.names[0])

@@ -38,7 +38,7 @@ from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, NamedArrays, squared_norm, state_of
+from task.numerics.arrays import Arrays, NamedArrays, only, squared_norm, state_of, ties_of
 from task.privacy.canaries import canary_names, direction, is_in
 from task.resolve.model_card import read_model
 from task.resolve.run_model import model_of, parts_of
@@ -57,8 +57,10 @@ def initial_of(folder: RunFolder) -> Arrays:
     card, _ = read_model(folder.path / MODEL)
     model = model_of(config, card.input_shape, card.num_classes)
     parts = parts_of(model, config)
-    shared = {n: a for n, a in state_of(model).items() if n in parts.shared}
-    return initial_model(config, shared, parts.private)[0] if config.initial_model else shared
+    known = {n: a for n, a in state_of(model).items() if n not in parts.private}
+    if config.initial_model:
+        known, _ = initial_model(config, known, parts.private, ties=ties_of(model))
+    return only(known, parts.shared)
 
 
 def check_audited(config: Config) -> None:

@@ -1,0 +1,72 @@
+"""Client half of the frozen part: finds it by the SHA-256 that an order names, or takes it from the order."""
+
+from dataclasses import replace
+
+from flwr.app import RecordDict
+
+from client_app.data.frozen import drawn, held, hold, is_held, store, stored
+from client_app.data.node import Node, forget_whole
+from client_app.stages.node_stage import NodeStage
+from task.config.paths import state_root
+from task.errors import ConfigError
+from task.numerics.arrays import Arrays
+from task.wire.frozen import FROZEN, digest_in, frozen_of, lost, without
+
+_checked: set[str] = set()  # digests whose tensors this process has looked at after a training
+
+
+class FrozenNode(NodeStage):
+    """Has the node use the frozen part that an order is for."""
+
+    name = "frozen"
+
+    def node(self, node: Node) -> Node:
+        """Return the node with the frozen part of the run's model, if the server says that it has one.
+
+        Raises:
+            WireError: The node lacks it, or got another one.
+        """
+        digest = digest_in(self.asked.content)
+        if not digest:
+            return node
+        if not is_held(digest):
+            hold(digest, self._find(node, digest))
+            forget_whole()
+        return replace(node, frozen=digest)
+
+    def _find(self, node: Node, digest: str) -> Arrays:
+        root = state_root(node.config)
+        mine, arrays = node.drawn()
+        if mine == digest:
+            return arrays
+        sent = frozen_of(self.asked.content, arrays)
+        if sent is not None:
+            return store(root, digest, sent)
+        found = stored(root, digest, list(arrays))
+        if found is None:
+            raise lost(digest, mine)
+        return found
+
+    def content(self, node: Node, content: RecordDict) -> RecordDict:
+        """Return the message without the frozen tensors."""
+        return without(content) if FROZEN in content else content
+
+    def answered(self, content: RecordDict) -> None:
+        """Refuse a model whose training has changed what is frozen; once a process, as it reads all of it.
+
+        Raises:
+            ConfigError: Naming a tensor.
+        """
+        digest = digest_in(self.asked.content)
+        if not digest or digest in _checked or self.asked.contract.work != "train":
+            return
+        node = replace(self.asked.node, frozen=digest)
+        found, arrays = drawn(node.model(), tuple(held(digest)))
+        if found != digest:
+            moved = [n for n, a in held(digest).items() if a.tobytes() != arrays[n].tobytes()]
+            raise ConfigError(
+                'run-config key "model": expected frozen tensors that training leaves as they are; got a '
+                f"change of {moved[0] if moved else next(iter(arrays))!r}, which a trial step left alone. "
+                "Train it, or keep the module that changes it in evaluation mode"
+            )
+        _checked.add(digest)

@@ -1,0 +1,95 @@
+"""The frozen part of a run's model in its folder: in the checkpoint once, and in the results with the rest.
+
+``checkpoint/frozen.safetensors`` has it from before round 1 on; the checkpoints of rounds have what travels.
+``model.safetensors`` has both, and ``adapters.safetensors`` beside it what travels alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from server_app.results.folder import CHECKPOINT, RunFolder
+from task.errors import StateError
+from task.numerics.arrays import Arrays, NamedArrays, sha256
+from task.resolve.model_card import BESIDE
+from task.storage.files import read_safetensors, write_safetensors
+
+FILE = "frozen.safetensors"  # in the checkpoint
+ADAPTERS = "adapters.safetensors"
+RECORD = "frozen"  # in config.json and result.json
+
+
+def record_of(frozen: NamedArrays) -> dict[str, Any]:
+    """Return what config.json and result.json say of a frozen part."""
+    numbers, size = sum(a.size for a in frozen.values()), sum(a.nbytes for a in frozen.values())
+    return {"sha256": sha256(frozen), "tensors": len(frozen), "numbers": numbers, "bytes": size}
+
+
+def frozen_of_run(resumed: RunFolder | None, frozen: Arrays) -> Arrays:
+    """Return the frozen part of a run: of one that is resumed, that of its folder.
+
+    Raises:
+        StateError: The run had another one.
+    """
+    before = resumed.config().get(RECORD) if resumed else None
+    if resumed is None or before is None:
+        return frozen
+    found = _read(resumed.path, frozen) or frozen
+    if (got := sha256(found)) != before["sha256"]:
+        raise StateError(
+            f"{resumed.path}: expected the frozen part of the model that the run began with, SHA-256 "
+            f"{before['sha256'][:12]}; got {got[:12]}. Restore {CHECKPOINT}/{FILE}, or start a new run"
+        )
+    return found
+
+
+def _read(folder: Path, names: Iterable[str]) -> Arrays | None:
+    path = folder / CHECKPOINT / FILE
+    if not path.exists():
+        return None
+    try:
+        arrays = read_safetensors(path)[1]
+        return {name: arrays[name] for name in names}
+    except (OSError, SafetensorError, KeyError) as err:
+        raise StateError(f"{path}: expected a whole file; got {type(err).__name__}: {err}") from None
+
+
+def write_frozen(folder: Path, frozen: NamedArrays) -> None:
+    """Write the frozen part of a run that begins into its checkpoint, unless it is there."""
+    path = folder / CHECKPOINT / FILE
+    if frozen and not path.exists():
+        write_safetensors(path, frozen)
+
+
+def in_folder(folder: RunFolder) -> Arrays:
+    """Return the frozen part of a run from its folder; empty if it has none.
+
+    Raises:
+        StateError: The file is damaged or missing.
+    """
+    record: Mapping[str, Any] | None = folder.config().get(RECORD)
+    if record is None:
+        return {}
+    path = folder.path / CHECKPOINT / FILE
+    try:
+        arrays = read_safetensors(path)[1]
+    except (OSError, SafetensorError) as err:
+        raise StateError(f"{path}: expected the frozen part of the model; got {err}") from None
+    if (got := sha256(arrays)) != record["sha256"]:
+        raise StateError(f"{path}: expected SHA-256 {record['sha256'][:12]}; got {got[:12]}")
+    return arrays
+
+
+def write_best(folder: RunFolder, model: NamedArrays, card: dict[str, str]) -> None:
+    """Write the best model so far into the checkpoint; a frozen part stays in the file next to it."""
+    about = card | ({BESIDE: FILE} if RECORD in folder.config() else {})
+    write_safetensors(folder.path / CHECKPOINT / "best.safetensors", model, about or None)
+
+
+def write_adapters(folder: Path, model: NamedArrays, frozen: NamedArrays) -> None:
+    """Write what travels of a run's model beside it."""
+    if frozen:
+        about = {"format": "pt", "frozen-sha256": sha256(frozen)}
+        write_safetensors(folder / ADAPTERS, model, about)
