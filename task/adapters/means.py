@@ -32,7 +32,7 @@ def product_mean(
 
     By Eckart and Young it is the truncated SVD. B_i and A_i are stacked, and the two QR factors of the stacks
     leave an SVD of sum r_i squared numbers. B = U S and A = V^T: A's rows have norm 1, about that of their
-    start, and are in the order of the singular values, so that the first r_i of them are the best of rank r_i.
+    start, in the order of the singular values, so that the first r_i of them are the best of rank r_i.
     The sign of each direction makes the largest entry of its column of U positive. Factors of ranks that
     differ may be padded by zeros, which add nothing. The loss is the Frobenius norm of the difference
     over that of the mean.

@@ -23,6 +23,7 @@ from task.features.settings import (
     STRUCTURED,
     TRANSCRIPT,
 )
+from task.references import is_reference
 
 _AVERAGE = Setting("lora.average", lambda c: c.lora.average != "factors", '"factors"')
 _BASIS = "the server finds new factors in each round, and what is kept in the coordinates of the old ones"
@@ -61,6 +62,15 @@ def _refuses_model(config: Config, tensors: Tensors) -> str:
     )
 
 
+def _refuses(config: Config, entry: Algorithm) -> str:
+    if not config.lora.rank or is_reference(config.model):
+        return ""
+    return (
+        '"lora.rank": expected a model of your own, "net:make", or of transformers, "transformers:./FOLDER"; '
+        f'got model = "{config.model}"'
+    )
+
+
 FEATURE = Feature(
     "lora",
     place=15,
@@ -94,6 +104,7 @@ FEATURE = Feature(
             ),
         ),
     ),
+    refuses=_refuses,
     refuses_model=_refuses_model,
     stock_loops=(((_AVERAGE,), 'only its own server averages products of factors, by "lora.average"'),),
 )

@@ -22,6 +22,7 @@ from task.adapters.names import Pair, pairs_of
 from task.errors import ConfigError
 from task.models import layers
 from task.models.family import Axis, SubModel, UnitGroup, Units
+from task.numerics.arrays import frozen_in
 
 DENSE = (nn.Linear,)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, layers.Conv2d)
@@ -112,8 +113,9 @@ def _ranks(key: str, model: nn.Module, pairs: tuple[Pair, ...]) -> Units:
 
 
 def smaller(model: nn.Module, part: SubModel) -> nn.Module:
-    """Return a copy of a model with the units of a part only."""
-    small = deepcopy(model)
+    """Return a copy of a model with the units of a part only; what is frozen is shared by both."""
+    frozen = {id(p): p for n, p in model.named_parameters() if n in frozen_in(model)}
+    small = deepcopy(model, {**frozen})
     for name in part.units.axes:
         path, _, own = name.rpartition(".")
         layer: Any = small.get_submodule(path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from task.adapters.names import pairs_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.user_algorithm import algorithm_of
@@ -70,8 +71,9 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     layers = config.lg_fedavg.layers if entry.private == "body" else layers
     tensors, ties = tensors_of(model), ties_of(model)
     names = tuple(tensors)
-    # A model that is cut or that several share a server with travels whole.
-    whole = config.parted or config.models.levels or entry.vertical
+    # A model that is cut or that several share a server with travels whole; of adapters only ranks are cut.
+    cut = config.narrow and not pairs_of(dict(model.named_parameters()))
+    whole = cut or config.by_kind or config.models.levels or entry.vertical
     frozen = () if whole else frozen_in(model)
     private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
