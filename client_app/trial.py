@@ -104,7 +104,7 @@ def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: L
     tests = node.clients.test(number)[:ROWS]
     rows = tests if len(tests) else rows
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
-    model = copy.deepcopy(node.model(node.clients.names[number]))
+    model = copy.deepcopy(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
     load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)

@@ -110,7 +110,7 @@ class Node:
         if isinstance(part, Kind):
             return _of_kind(self.config, shape, classes, self.device, part.name)
         width = family.levels.of(client) if client else family.levels.values[0]
-        return _smaller(self.config, shape, classes, self.device, width)
+        return _smaller(self.config, shape, classes, self.device, width, self.frozen)
 
     def _made(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
         shape, classes = self.dataset.input_shape, self.dataset.num_classes
@@ -245,10 +245,11 @@ def _family(config: Config, shape: Shape, classes: int, width: float, named: str
 
 @lru_cache(maxsize=16)
 def _smaller(
-    config: Config, shape: Shape, classes: int, device: torch.device, width: float
+    config: Config, shape: Shape, classes: int, device: torch.device, width: float, frozen: str
 ) -> torch.nn.Module:
-    family, model = _family(config, shape, classes, 0.0, ""), model_of(config, shape, classes)
-    return (smaller(model, family.sized(width)) if isinstance(family, Widths) else model).to(device)
+    family = _family(config, shape, classes, 0.0, "")
+    model = _model(config, shape, classes, device, frozen)
+    return smaller(model, family.sized(width)) if isinstance(family, Widths) else model
 
 
 @lru_cache(maxsize=16)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from task.adapters.names import pairs_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.user_algorithm import algorithm_of
@@ -84,8 +85,9 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     layers = config.lg_fedavg.layers if entry.private == "body" else layers
     tensors, ties = tensors_of(model), ties_of(model)
     names = tuple(tensors)
-    # A model that is cut or that several share a server with travels whole.
-    whole = config.parted or config.models.levels or entry.vertical
+    # A model that is cut or that several share a server with travels whole; of adapters only ranks are cut.
+    cut = config.narrow and not pairs_of(dict(model.named_parameters()))
+    whole = cut or config.by_kind or config.models.levels or entry.vertical
     frozen = () if whole else frozen_in(model)
     private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
@@ -95,7 +97,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
     integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
-    check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
+    check_model_of(config, entry, Tensors(config.model, trainable, untrained, buffers, integers))
     _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)

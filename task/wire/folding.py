@@ -8,8 +8,8 @@ import numpy as np
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import SUB_MODEL, Record
 from task.encryption.sums import Ciphertexts, Sealing
-from task.models.coverage import CoverageMean
-from task.models.family import SubModels
+from task.models.coverage import CollectPadded, CoverageMean
+from task.models.family import SubModels, Widths
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect, CollectParts
 from task.numerics.reduce import REDUCTIONS, Mean, Reduction, Sum
@@ -79,6 +79,8 @@ class Folding:
 
     def _collect(self, record: Record) -> Collect:
         own = record.layout == SUB_MODEL and self.part
+        if record.reduce == "collect" and self.models and isinstance(self.models.family, Widths):
+            return CollectPadded(self.models)
         return CollectParts(own) if own else Collect(self.like[record.name])
 
     def form(self, record: Record, client: str) -> NamedArrays:
