@@ -28,7 +28,6 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
 from task.errors import BouquetError, kind_of
-from task.numerics import pages
 from task.references import place
 from task.wire import messages as wire
 
@@ -113,7 +112,6 @@ def _run(
     order: ArrivalLog | None,
 ) -> Path:
     opened = open_run(grid, config, path)
-    pages.trim(always=True)  # trials of the model are over
     config, model = opened.config, opened.model
     server, output = config.server, config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)

@@ -21,6 +21,11 @@ class FrozenNode(NodeStage):
 
     name = "frozen"
 
+    @property
+    def answers(self) -> bool:
+        """Whether it makes the answer or adds to it: no, it looks at the model."""
+        return False
+
     def node(self, node: Node) -> Node:
         """Return the node with the frozen part of the run's model, if the server says that it has one.
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from task.numerics import pages
+
 if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
@@ -60,6 +62,12 @@ def state_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
     A tied parameter is in it once.
     """
     return {name: array_of(t).copy() for name, t in tensors_of(model).items() if name not in without}
+
+
+def shared_state(model: torch.nn.Module, names: Iterable[str]) -> Arrays:
+    """Return copies of some of the model's tensors; in a simulation for all its processes."""
+    tensors = tensors_of(model)
+    return pages.copied({name: array_of(tensors[name]) for name in names})
 
 
 def forms_of(arrays: NamedArrays) -> Arrays:

@@ -19,12 +19,11 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics import pages
 from task.numerics.arrays import (
     Arrays,
-    array_of,
     frozen_in,
     is_statistic,
+    shared_state,
     state_of,
     tensors_of,
     ties_of,
@@ -137,8 +136,7 @@ def initial_of(
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
-    tensors = tensors_of(model)
-    return pages.copied({name: array_of(tensors[name]) for name in parts.shared})
+    return shared_state(model, parts.shared)
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:
