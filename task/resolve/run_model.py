@@ -78,11 +78,11 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     shared = tuple(n for n in names if n not in private and n not in frozen)
     if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
-    buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
+    buffers = tuple(n for n in names if n not in dict(model.named_parameters()) and n not in frozen)
     integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
     check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
-    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)
 
