@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from server_app.results.folder import CHECKPOINT, RunFolder
+from server_app.run import peft_folder
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.resolve.model_card import BESIDE
@@ -99,3 +100,4 @@ def write_adapters(folder: Path, model: NamedArrays, frozen: NamedArrays) -> Non
     if frozen:
         about = {"format": "pt", "frozen-sha256": sha256(frozen)}
         write_safetensors(folder / ADAPTERS, model, about)
+        peft_folder.end(folder, model)

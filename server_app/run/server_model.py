@@ -20,13 +20,14 @@ from task.errors import ConfigError
 from task.models.family import Kinds, Widths
 from task.models.frozen import thaw, use
 from task.models.model_file import Loaded
-from task.numerics.arrays import Arrays, array_of, only, state_of, tensors_of, ties_of
+from task.numerics.arrays import Arrays, array_of, form_of, only, tensors_of, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks.base import Task, check_fits
 from task.tasks.distil import Distiller
+from task.wire.messages import pack_arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class ServerModel:
     family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
     sizes: dict[str, int]  # parameters of the clients' models, by name
     distiller: Distiller | None  # trains models on the run's public examples
-    shared: Arrays  # what the clients share of the initial model, by name
+    shared: Arrays  # what the clients share of the initial model, by name, until it is handed over
     frozen: Arrays  # what none of them changes, in the memory of `module`
     loaded: Loaded | None  # how the initial file's tensors were used
 
@@ -60,8 +61,17 @@ class ServerModel:
 
     @property
     def full(self) -> Arrays:
-        """The arrays of its form, with those that stay at the clients, without those that none changes."""
-        return state_of(self.module, self.parts.frozen)
+        """Arrays of its form, with those that stay at the clients, without those that none changes.
+
+        They take no memory.
+        """
+        return form_of(self.module, self.parts.frozen)
+
+    def handed_over(self) -> ArrayRecord:
+        """Return what the clients share of the initial model; it is not kept here any longer."""
+        record = pack_arrays(self.shared)
+        self.shared.clear()
+        return record
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.
