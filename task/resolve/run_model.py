@@ -23,7 +23,7 @@ from task.numerics import pages
 from task.numerics.arrays import (
     Arrays,
     array_of,
-    frozen_in,
+    fixed_in,
     is_statistic,
     state_of,
     tensors_of,
@@ -88,7 +88,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     # A model that is cut or that several share a server with travels whole; of adapters only ranks are cut.
     cut = config.narrow and not pairs_of(dict(model.named_parameters()))
     whole = cut or config.by_kind or config.models.levels or entry.vertical
-    frozen = () if whole else frozen_in(model)
+    frozen = () if whole else fixed_in(model)
     private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private and n not in frozen)

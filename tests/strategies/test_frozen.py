@@ -73,7 +73,7 @@ def keys(owners: Path, model: str = "Net", name: str = "fedavg", **more: Any) ->
 def travelling_all(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Played:
     """Play a run whose frozen part travels with the rest."""
     with monkeypatch.context() as patch:
-        patch.setattr(run_model, "frozen_in", lambda model: ())
+        patch.setattr(run_model, "fixed_in", lambda model: ())
         played = play(run, **more)
     forget_whole()
     return played
