@@ -15,7 +15,7 @@ _lent: WeakKeyDictionary[nn.Module, list[weakref.ref[np.ndarray]]] = WeakKeyDict
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Return an array as a tensor in the array's memory; of one that is read-only not to be written either."""
+    """Return an array as a tensor in its memory; one of a read-only array is not to be written either."""
     half = array.dtype == BFLOAT16
     array = array.view(np.int16) if half else array
     if not array.flags.writeable:
