@@ -23,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
 BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
 BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: its bits, with which nothing can be computed by mistake
-UNTRAVELLED = "_bouquet_frozen"  # attribute of a module: names of the tensors that loading may leave out
+FIXED, THAWED = "_bouquet_fixed", "_bouquet_thawed"  # attributes of a module, see `task.models.frozen`
 
 
 class Digest(Protocol):
@@ -81,8 +81,13 @@ def form_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
 
 
 def frozen_in(model: torch.nn.Module) -> tuple[str, ...]:
-    """Return the names of the tensors that are marked as frozen in a model, in its order."""
-    found: tuple[str, ...] = getattr(model, UNTRAVELLED, ())
+    """Return the names of the tensors that a module keeps apart from what it loads, in its order."""
+    return () if getattr(model, THAWED, False) else fixed_in(model)
+
+
+def fixed_in(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of the tensors that no training of a model changes, in its order."""
+    found: tuple[str, ...] = getattr(model, FIXED, ())
     return found
 
 
