@@ -111,7 +111,7 @@ def server_model(
         thaw(module)
     family = family_of(module, config, shape, registry.width, registry.model)
     brought = any(map(is_reference, levels_of(config).values))
-    if dataset and (not task.plain or task.measures.own or brought):
+    if dataset and (not task.plain or task.measures.own or brought or dataset.form):
         check_fits(task, module, dataset)
     shared, loaded = initial_of(module, config, shape, classes), None
     frozen = {name: array_of(t) for name, t in tensors_of(module).items() if name in parts.frozen}
