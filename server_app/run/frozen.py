@@ -76,7 +76,7 @@ def _read(folder: Path, names: Iterable[str]) -> Arrays | None:
 
 
 def write_frozen(folder: Path, frozen: NamedArrays, module: nn.Module) -> None:
-    """Write what a run begins with: the configuration of adapters, and the frozen part, unless it is there."""
+    """Write what a run begins with: the adapters' configuration, and the frozen part, unless it is there."""
     peft_folder.begin(folder, module)
     path = folder / CHECKPOINT / FILE
     if frozen and not path.exists():
