@@ -75,8 +75,9 @@ def _read(folder: Path, names: Iterable[str]) -> Arrays | None:
         raise StateError(f"{path}: expected a whole file; got {type(err).__name__}: {err}") from None
 
 
-def write_frozen(folder: Path, frozen: NamedArrays) -> None:
-    """Write the frozen part of a run that begins into its checkpoint, unless it is there."""
+def write_frozen(folder: Path, frozen: NamedArrays, module: nn.Module) -> None:
+    """Write what a run begins with: the adapters' configuration, and the frozen part, unless it is there."""
+    peft_folder.begin(folder, module)
     path = folder / CHECKPOINT / FILE
     if frozen and not path.exists():
         write_safetensors(path, frozen)
