@@ -21,11 +21,13 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from task import trust
 from task.config.knobs import Config
 from task.datasets import load_dataset
 from task.datasets.partition import load_partition
 from task.models import build_model
 from task.numerics.seeds import rng_for
+from task.references import references_in
 from task.resolve.read import read_config
 from task.tasks.evaluate import measure
 
@@ -36,6 +38,7 @@ SPAWN = get_context("spawn")
 def work(pipe: Connection, keys: Mapping[str, Any]) -> None:
     """Train the clients that come through the pipe; send back their sum weighted by examples."""
     torch.set_num_threads(1)
+    trust.user_named(references_in(keys))
     config = read_config(keys)
     dataset = load_dataset(config.data, config.synthetic, config.seed)
     partition = load_partition(dataset, config.data, config.seed)
@@ -86,6 +89,7 @@ class PlainLoop:
     def __init__(
         self, keys: Mapping[str, Any], worker: Callable[..., Any] = SPAWN.Process, workers: int = WORKERS
     ) -> None:
+        trust.user_named(references_in(keys))
         self.config = config = read_config(keys)
         # Before there are threads: drawing the first weights sets torch's one generator.
         dataset = load_dataset(config.data, config.synthetic, config.seed)
