@@ -10,7 +10,7 @@ from torch import nn
 from server_app.run.peft_folder import peft_name
 from strategies.stages.lora import averaged
 from task.adapters.means import norm_mean, product_mean, product_norm
-from task.adapters.names import Pair, pairs_of
+from task.adapters.names import Factors, pairs_of
 from task.errors import ConfigError
 from task.models.family import Levels, SubModels, Widths
 from task.models.lora import Adapters
@@ -89,12 +89,12 @@ def test_other_tensors_become_their_exact_mean() -> None:
         B: np.array([[[3.0], [0]], [[0], [1.0]]], np.float32),
         "head": np.array([[1.0], [5.0]], np.float32),
     }
-    made, left_out = averaged(stack, np.array([3, 1]), (Pair(A, B),), "product")
+    made, left_out = averaged(stack, np.array([3, 1]), (Factors(A, B),), "product")
     assert list(made) == [A, B, "head"]
     assert made["head"].tolist() == [2.0]
     assert np.allclose(made[B] @ made[A], np.diag([2.25, 0]), atol=1e-6)
     assert left_out == pytest.approx(0.25 / np.hypot(2.25, 0.25))
-    made, none = averaged(stack, np.array([3, 1]), (Pair(A, B),), "norms")
+    made, none = averaged(stack, np.array([3, 1]), (Factors(A, B),), "norms")
     assert none is None
     assert made[B].ravel() == pytest.approx([3 * 0.75, 0.25])
 
@@ -102,7 +102,7 @@ def test_other_tensors_become_their_exact_mean() -> None:
 def test_factors_are_found_by_name() -> None:
     names = [A, B, "e.lora_embedding_A.default", "e.lora_embedding_B.default", "y.lora_A.default.weight", "w"]
     found = pairs_of(names)
-    assert found == (Pair(A, B), Pair("e.lora_embedding_A.default", "e.lora_embedding_B.default"))
+    assert found == (Factors(A, B), Factors("e.lora_embedding_A.default", "e.lora_embedding_B.default"))
     assert peft_name("m.base_model.model.h.lora_embedding_A.default") == "base_model.model.h.lora_embedding_A"
     assert peft_name("base_model.model.norm.weight") == ""
     assert peft_name("head.weight") == ""
