@@ -10,6 +10,7 @@ from task.catalogue.entry import Algorithm
 from task.config.when import (
     AVERAGED,
     CHOSEN_STEPS,
+    EXACT,
     HEAD,
     STEPS,
     WAITING,
@@ -168,6 +169,9 @@ class DataConfig(Section):
         False,
         "standardise columns of csv and npz by the mean and deviation over all clients",
         when=(_TABLE, AVERAGED),
+    )
+    doubles: bool = knob(
+        False, "read the numbers of a csv file as float64, and keep no rows for a test", when=EXACT
     )
     pool_test: bool = knob(False, "split the test set among clients, too, as PFLlib does: no global test set")
 
