@@ -16,6 +16,7 @@ from task.catalogue.entry import Algorithm
 from task.config.paths import cache_dir
 from task.datasets.reorder import read_by_name
 from task.errors import MISTAKES, WireError
+from task.numerics import pages
 from task.resolve.contract import contract_of
 from task.wire import messages as wire
 from task.wire.norms import NormBound
@@ -57,10 +58,13 @@ def answer(
         stage.check(content, order)
     node = node.at(order.round)
     named = bool(order.clients) and not order.whole
-    merged = Merge(_plan(node, contract, order, stages, named=named), node.owner)
+    plan = _plan(node, contract, order, stages, named=named)
     if not named:
         clients = _share(node)
         order = replace(order, clients=clients, epochs=(order.epochs or (0,))[:1] * len(clients))
+    plan.alone = len(order.clients) == 1
+    plan.stays = pages.used() and not any(stage.answers for stage in stages)
+    merged = Merge(plan, node.owner)
     if contract.parted and any(wire.ARRAYS not in order.received(c) for c in order.clients):
         raise WireError(
             "training message: expected 'arrays' for each client, a part of the model (run-config key "
@@ -72,6 +76,7 @@ def answer(
         keep_model(node, order)
     for client, outcome in WORK[contract.work](node, contract, order):
         _add(merged, client, outcome, order.round, named=named)
+        del outcome  # the next client may train in its memory
     found = (stage.reply(merged) for stage in stages)
     reply = next((content for content in found if content is not None), None)
     if reply is None:

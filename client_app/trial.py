@@ -24,6 +24,7 @@ from task.catalogue.entry import Algorithm
 from task.config.read import as_run_config
 from task.datasets.columns import readable
 from task.errors import BouquetError, ConfigError, FieldError, local
+from task.numerics import pages
 from task.numerics.tensors import load_into
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
@@ -54,6 +55,7 @@ def try_out(node: Node) -> None:
     for phase in (entry, *(p for p in entry.phases.values() if p.work == "train")):
         with generators.kept():
             _try(node, phase, number, own)
+    pages.trim(always=True)
 
 
 def _try(node: Node, entry: Algorithm, number: int, own: Mapping[str, str]) -> None:
@@ -102,7 +104,7 @@ def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: L
     tests = node.clients.test(number)[:ROWS]
     rows = tests if len(tests) else rows
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
-    model = copy.deepcopy(node.model(node.clients.names[number]))
+    model = copy.deepcopy(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
     load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)

@@ -12,7 +12,7 @@ from client_app.data.node import Node, OneClient
 from client_app.data.owner import check_basis, check_tests
 from client_app.memory.memory import Memory
 from client_app.solvers import solver_of
-from client_app.solvers.sgd import Solver
+from client_app.solvers.sgd import OURS, Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome
 from client_app.training.augment import augmentation
@@ -193,10 +193,11 @@ class Training:
             ]
         parts = [order.received(c)[wire.ARRAYS] for c in cohort] if entry.parted else ()
         received = parts[0] if parts else order.arrays.get(wire.ARRAYS, {})
-        initial = node.initial(cohort[0])  # clients that train together have one model
+        whole = node.parts(cohort[0]).whole  # clients that train together have one model
+        solves = solver_of(entry.solver)
         task = LocalTask(
             program,
-            initial | received if len(received) < len(initial) else received,
+            node.initial(cohort[0]) | received if len(received) < len(whole) else received,
             examples,
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
@@ -216,10 +217,11 @@ class Training:
                 sizes,
                 node.dataset,
             ),
+            lends=solves.__module__.startswith(OURS) and not (entry.personal or entry.keeps or entry.private),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
-        solver = solver_of(entry.solver)(config, order.scalars, order.arrays, kept, own, mine)
+        solver = solves(config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
 
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:

@@ -292,6 +292,7 @@ class Strategy(FlowerStrategy):
         engine.run_id = engine.journal.run_id or engine.run_id
         engine.trainable = trainable or engine.trainable
         self._sync(initial_arrays)
+        del initial_arrays  # the state has them, as long as it needs them
         configs = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         self.summary()
         self.registry.membership.count_whole_nodes(False)
@@ -381,7 +382,7 @@ class Strategy(FlowerStrategy):
         """Use a model that was passed in; a no-op if it is the packed one."""
         if self.state is not None and arrays is self.record():
             return self.state
-        given = wire.read_arrays(arrays)
+        given = wire.views(arrays)
         trainable = self.engine.trainable = self.engine.trainable or presumed_trainable(given)
         if self.state is None:
             state = self.rule.initial_state(given, trainable)

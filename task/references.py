@@ -24,6 +24,7 @@ from task.errors import PACKAGES, ConfigError, choose_from
 
 HUB = "hf:"  # what a data set of Hugging Face's begins with
 _HUB_NAME = re.compile(r"hf:([./~].*|\w[\w.-]*(/\w[\w.-]*){0,2})", re.ASCII)
+_MODEL_FOLDER = re.compile(r"transformers:[./~].*", re.ASCII)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 _NOT_THEIRS = ("importlib", f"{os.sep}site-packages{os.sep}", str(Path(__file__).parent))  # of a traceback
@@ -54,6 +55,29 @@ def is_reference(text: str) -> bool:
 def is_hub(text: str) -> bool:
     """Return whether a value names a data set of Hugging Face's, which is no code: ``hf:OWNER/NAME``."""
     return text.startswith(HUB)
+
+
+def is_model_folder(text: str) -> bool:
+    """Return whether a value names a model of `transformers` in a folder: ``transformers:./gpt2``."""
+    return _MODEL_FOLDER.fullmatch(text) is not None
+
+
+def model_folder(key: str, reference: str) -> Path:
+    """Return the folder of a model of `transformers`, as it stands or below `code_folder`.
+
+    Raises:
+        ConfigError: It is not there, was not allowed, or lies elsewhere and was not typed by the user.
+    """
+    packages = trust.packages_for(key, reference, package_of(reference))
+    folder = (code_folder() / Path(reference.partition(":")[2]).expanduser()).resolve()
+    where = f'run-config key "{key}": "{reference}"'
+    if packages is not None and not folder.is_relative_to(code_folder().resolve()):
+        raise ConfigError(f"{where}: expected a folder below {code_folder()}, as a file or a server names it")
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{where}: expected a folder that save_pretrained of transformers wrote; {folder} is none"
+        )
+    return folder
 
 
 def references_in(keys: Mapping[str, Any]) -> tuple[str, ...]:
@@ -117,6 +141,8 @@ def check_reference(key: str, reference: str) -> None:
                 f'{where}: expected "hf:NAME", "hf:OWNER/NAME", "hf:OWNER/NAME/CONFIGURATION", or '
                 f'"hf:FOLDER" with a folder that begins with "/", "." or "~"; got "{reference}"'
             )
+        return
+    if is_model_folder(reference) and key in ("model", "models.levels"):
         return
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
@@ -217,13 +243,22 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
 
     It is over the Python files of the package, or the module's file, and of what these import from the same
     folder, if that is none of installed packages. Nothing is imported. What is not found has "", and a data
-    set of Hugging Face's is no code. An object of a Python program has the digest under its own name.
+    set of Hugging Face's is no code. Of a model in a folder it is over its config.json, and an object of a
+    Python program has the digest under its own name.
     """
-    packages = {package_of(r) for r in references if not is_hub(r)}
+    listed = tuple(references)
+    folders = {r: _config_of(r) for r in listed if is_model_folder(r)}
+    packages = {package_of(r) for r in listed if not is_hub(r) and r not in folders}
     given = {name: objects.digest_of(name) for name in packages if objects.is_object(name)}
     if packages := packages - given.keys():  # otherwise no user modules are searched in the present folder
         _look_here()
-    return given | {package: _sha256(package) for package in sorted(packages)}
+    return folders | given | {package: _sha256(package) for package in sorted(packages)}
+
+
+def _config_of(reference: str) -> str:
+    """Return the SHA-256 of what says the form of a model in a folder; nodes compare its weights as such."""
+    path = code_folder() / Path(reference.partition(":")[2]).expanduser() / "config.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def is_installed(package: str) -> bool:

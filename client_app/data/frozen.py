@@ -1,12 +1,14 @@
 """The frozen part of the model on a node: found or received once, checked by its SHA-256, held once.
 
 A node has it by itself if the model is drawn from the run's seed, which gives the same numbers everywhere
-where the code and PyTorch are the same. It stores what it received below its folder of client state, by hash.
-So its other processes, later runs and a restarted node have it; they map the file into memory, which they
-share. The store is a cache: without a file the node is sent the tensors again.
+where the code and PyTorch are the same, or if its owner has the file (node config ``initial-model``). It
+stores what it received below its folder of client state, by hash. So its other processes, later runs and a
+restarted node have it; they map the file into memory, which they share. The store is a cache: without a file
+the node is sent the tensors again.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from task.models.frozen import thaw, use
-from task.numerics.arrays import Arrays, NamedArrays, array_of, sha256
+from task.models.model_file import load
+from task.numerics.arrays import Arrays, NamedArrays, array_of, sha256, ties_of
 from task.storage.files import write_safetensors
 from task.text import logger
 
@@ -96,8 +99,20 @@ def _forget(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def drawn(model: nn.Module, names: tuple[str, ...]) -> tuple[str, Arrays]:
-    """Return the frozen part of a model that was just drawn, in its memory, and its SHA-256."""
+def part_of(model: nn.Module, names: Iterable[str]) -> Arrays:
+    """Return the frozen part of a model, in its memory if that is on the CPU."""
     tensors: dict[str, torch.Tensor] = model.state_dict()
-    arrays = {name: array_of(tensors[name]) for name in names}
+    return {name: array_of(tensors[name]) for name in names}
+
+
+def own(model: nn.Module, names: Sequence[str], file: str) -> tuple[str, Arrays]:
+    """Return the frozen part of a model as it was just drawn, with what a file has of it, and its SHA-256.
+
+    Raises:
+        ConfigError: The file cannot be read, or has nothing of it.
+    """
+    arrays = part_of(model, names)
+    if file:
+        key = 'node config: key "initial-model"'
+        arrays, _ = load(key, file, arrays, (), strict=False, ties=ties_of(model))
     return sha256(arrays), arrays

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from client_app.data.frozen import bind, drawn, held, hold
+from client_app.data.frozen import bind, held, hold, own
 from client_app.data.open_data import OneClient, open_data
 from client_app.data.owner import SIMULATION, Owner
 from task.config.knobs import Config
@@ -23,7 +23,7 @@ from task.models.family import Kind, Kinds, SubModels, Widths
 from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, only, sha256, state_of
+from task.numerics.arrays import Arrays, form_of, forms_of, only, sha256, state_of
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks import task_of
@@ -110,15 +110,16 @@ class Node:
         if isinstance(part, Kind):
             return _of_kind(self.config, shape, classes, self.device, part.name)
         width = family.levels.of(client) if client else family.levels.values[0]
-        return _smaller(self.config, shape, classes, self.device, width)
+        return _smaller(self.config, shape, classes, self.device, width, self.frozen)
 
-    def _initial(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
+    def _made(self, client: str = "") -> tuple[Arrays, Parts, Arrays]:
         shape, classes = self.dataset.input_shape, self.dataset.num_classes
-        return _initial(self.seen_by(client), shape, classes, bool(self.frozen))
+        return _made(self.seen_by(client), shape, classes, self.device, self.frozen)
 
     def initial(self, client: str = "") -> Arrays:
         """Return a client's initial model, by default the run's, without what is frozen; it is shared."""
-        return self._initial(client)[0]
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        return _initial(self.seen_by(client), shape, classes, bool(self.frozen))
 
     def initial_of(self, client: str) -> Arrays:
         """Return an initial model of a client's own, drawn by the run's seed and the client's name."""
@@ -127,15 +128,21 @@ class Node:
         model = model_of(config, self.dataset.input_shape, self.dataset.num_classes)
         return state_of(model, self.parts(client).frozen)
 
-    def drawn(self) -> tuple[str, Arrays]:
-        """Return the SHA-256 of the frozen part as drawn by the run's seed, "" = none, and the part."""
+    def own_frozen(self) -> tuple[str, Arrays]:
+        """Return the SHA-256 of the frozen part that this node has, "" = none, and the part.
+
+        It is as drawn by the run's seed, or of the owner's file.
+
+        Raises:
+            ConfigError: The file cannot be read, or has nothing of it.
+        """
         model = model_of(self.config, self.dataset.input_shape, self.dataset.num_classes)
         frozen = parts_of(model, self.config).frozen
-        return drawn(model, frozen) if frozen else ("", {})
+        return own(model, frozen, self.owner.initial_model) if frozen else ("", {})
 
     def having(self, given: Arrays) -> "Node":
         """Return the node with the frozen part of a whole model, or as drawn by seed where that has none."""
-        _, mine = self.drawn()
+        _, mine = self.own_frozen()
         if not mine:
             return self
         mine = {name: given.get(name, a) for name, a in mine.items()}
@@ -149,11 +156,11 @@ class Node:
 
     def parts(self, client: str = "") -> Parts:
         """Return which of the tensors of a client's model are shared and which are private."""
-        return self._initial(client)[1]
+        return self._made(client)[1]
 
     def forms(self, client: str = "") -> Forms:
         """Return the forms of records for a client's model, by default the run's."""
-        whole, parts, server = self._initial(client)
+        whole, parts, server = self._made(client)
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
         others["shared-table"] = server
@@ -238,10 +245,11 @@ def _family(config: Config, shape: Shape, classes: int, width: float, named: str
 
 @lru_cache(maxsize=16)
 def _smaller(
-    config: Config, shape: Shape, classes: int, device: torch.device, width: float
+    config: Config, shape: Shape, classes: int, device: torch.device, width: float, frozen: str
 ) -> torch.nn.Module:
-    family, model = _family(config, shape, classes, 0.0, ""), model_of(config, shape, classes)
-    return (smaller(model, family.sized(width)) if isinstance(family, Widths) else model).to(device)
+    family = _family(config, shape, classes, 0.0, "")
+    model = _model(config, shape, classes, device, frozen)
+    return smaller(model, family.sized(width)) if isinstance(family, Widths) else model
 
 
 @lru_cache(maxsize=16)
@@ -260,18 +268,28 @@ def _task(config: Config, found: str, classes: int) -> Task:
 
 
 @lru_cache(maxsize=16)
-def _initial(config: Config, shape: Shape, classes: int, frozen: bool) -> tuple[Arrays, Parts, Arrays]:
-    model = model_of(config, shape, classes)
+def _made(
+    config: Config, shape: Shape, classes: int, device: torch.device, frozen: str
+) -> tuple[Arrays, Parts, Arrays]:
+    """Return the forms of the model's arrays, its parts, and the forms of what the server begins with."""
+    on_cpu = device.type == "cpu"
+    model = _model(config, shape, classes, device, frozen) if on_cpu else model_of(config, shape, classes)
     parts = parts_of(model, config)
-    whole = state_of(model, parts.frozen if frozen else ())
+    whole = form_of(model, parts.frozen if frozen else ())
     parts = parts if frozen else parts.thawed(whole)
-    return whole, parts, initial_of(model, config, shape, classes, parts)
+    return whole, parts, forms_of(initial_of(model, config, shape, classes, parts))
+
+
+@lru_cache(maxsize=16)
+def _initial(config: Config, shape: Shape, classes: int, frozen: bool) -> Arrays:
+    model = model_of(config, shape, classes)
+    return state_of(model, parts_of(model, config).frozen if frozen else ())
 
 
 def forget_whole() -> None:
     """Free the models of this process that were made before the frozen part of the run's was known."""
-    _model.cache_clear()
-    _initial.cache_clear()
+    for made in (_model, _made, _initial):
+        made.cache_clear()
 
 
 def app_version() -> str:

@@ -17,6 +17,7 @@ key               meaning                                                       
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
                   and data sets of Hugging Face, "hf:OWNER/NAME"
 ``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
+``initial-model`` file with the frozen part of models, which then does not travel to this node     none
 ``he-required``   whether it takes part in runs under ``he`` only                                 false
 ``max-epsilon``,  largest epsilon that what leaves may cost, all runs together, and the delta at  0, none
 ``delta``         which it is counted (`task.privacy.noise_ledger`)
@@ -56,6 +57,7 @@ from task.vertical.proofs import Prover
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
 PACKAGES, KEEP_MODELS, NAMES, OWN_MODEL = "packages", "keep-models", "names", "own-model"
+INITIAL_MODEL = "initial-model"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -70,6 +72,7 @@ class Owner:
     encrypted: bool = False  # whether it takes part in encrypted runs only
     keep_models: str = ""  # folder of the newest global models, see `client_app.stages.kept_model`; "" = none
     names: bool = False  # whether names of columns, categories and classes go to the server
+    initial_model: str = ""  # file of the frozen part of models; "" = none, see `client_app.data.frozen`
     own_model: bool = False  # whether its own model goes to others (run-config key ``cross-evaluation``)
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
@@ -106,10 +109,13 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     for name, flag in ((NAMES, names), (OWN_MODEL, own)):
         if type(flag) is not bool:
             raise ConfigError(f'node config: key "{name}": expected true or false; got {flag!r}')
+    file = node_config.get(INITIAL_MODEL, "")
+    if not isinstance(file, str):
+        raise ConfigError(f'node config: key "{INITIAL_MODEL}": expected a file; got {file!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
     return Owner(
-        False, bounds[0], bounds[1], key, encrypted, models, bool(names), bool(own), ledger,
+        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), ledger,
         Prover.of(node_config, run),
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from task.references import code_of, is_reference, references_in
 from task.resolve.contract import contract_of
 from task.resolve.run_model import check_levels, check_model, levels_of
 from task.tasks.base import check_fits
+from task.wire.frozen import OWN_FROZEN
 from task.wire.registration import Registration
 
 
@@ -82,7 +83,7 @@ def _frozen(node: Node) -> tuple[str, ...]:
     """Return the digests of the frozen parts that a node has."""
     if not FEATURE.active(node.config, contract_of(node.config)):
         return ()
-    mine, arrays = node.drawn()
+    mine, arrays = node.own_frozen()
     if mine:
         hold(mine, arrays)
     return (mine, *in_store(state_root(node.config))) if mine else ()
@@ -95,6 +96,8 @@ def _code(node: Node) -> dict[str, str]:
         code[KEY_FILE] = node.key().id
     if node.config.train.portable:
         code[KERNELS] = kernels()
+    if node.owner.initial_model and (mine := _frozen(node)):
+        code[OWN_FROZEN] = mine[0]
     if public := node.public():
         code[CODE] = public.sha256
     if not isinstance(node.clients, OneClient):

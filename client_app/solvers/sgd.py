@@ -31,7 +31,7 @@ from task.wire import messages as wire
 PerClient = Mapping[str, Mapping[str, Arrays]]
 Finished = list[tuple[wire.ClientUpdate, dict[str, Arrays]]]
 Gradients = Callable[[Any, LocalTask, Batch], LossAndGradient]  # the method of solvers
-_OURS = "client_app."  # with which the names of our modules begin
+OURS = "client_app."  # with which the names of our modules begin
 _NONE: Mapping[str, Sequence[Arrays]] = MappingProxyType({})
 
 
@@ -87,7 +87,7 @@ class Solver:
             assert hasattr(cls, key), key
             setattr(cls, key, value)
         if "gradient" in vars(cls):
-            cls.own_gradient |= not cls.__module__.startswith(_OURS)
+            cls.own_gradient |= not cls.__module__.startswith(OURS)
             cls.gradient = _checked(vars(cls)["gradient"])  # type: ignore[method-assign]
 
     def received(self, task: LocalTask, name: str) -> Tensors:
@@ -160,7 +160,8 @@ class Solver:
         and numbers by name.
         """
         finished: Finished = []
-        states = task.states() if model else [{}] * task.clients
+        made = task.program.lent if task.lends else task.program.states
+        states = made(task.params) if model else [{}] * task.clients
         for k, (state, n) in enumerate(zip(states, task.num_examples, strict=True)):
             shared = {name: a for name, a in state.items() if name not in task.private}
             arrays = {wire.ARRAYS: shared} if shared or (model and wire.ARRAYS in self.arrays) else {}

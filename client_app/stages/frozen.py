@@ -4,15 +4,16 @@ from dataclasses import replace
 
 from flwr.app import RecordDict
 
-from client_app.data.frozen import drawn, held, hold, is_held, store, stored
+from client_app.data.frozen import held, hold, is_held, part_of, store, stored
 from client_app.data.node import Node, forget_whole
 from client_app.stages.node_stage import NodeStage
+from task.config.knobs import Config
 from task.config.paths import state_root
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, sha256
 from task.wire.frozen import FROZEN, digest_in, frozen_of, lost, without
 
-_checked: set[str] = set()  # digests whose tensors this process has looked at after a training
+_checked: set[tuple[Config, str]] = set()  # runs and digests whose tensors this process has checked
 
 
 class FrozenNode(NodeStage):
@@ -36,7 +37,7 @@ class FrozenNode(NodeStage):
 
     def _find(self, node: Node, digest: str) -> Arrays:
         root = state_root(node.config)
-        mine, arrays = node.drawn()
+        mine, arrays = node.own_frozen()
         if mine == digest:
             return arrays
         sent = frozen_of(self.asked.content, arrays)
@@ -58,15 +59,16 @@ class FrozenNode(NodeStage):
             ConfigError: Naming a tensor.
         """
         digest = digest_in(self.asked.content)
-        if not digest or digest in _checked or self.asked.contract.work != "train":
+        run = self.asked.node.config, digest
+        if not digest or run in _checked or self.asked.contract.work != "train":
             return
         node = replace(self.asked.node, frozen=digest)
-        found, arrays = drawn(node.model(), tuple(held(digest)))
-        if found != digest:
+        arrays = part_of(node.model(), held(digest))
+        if sha256(arrays) != digest:
             moved = [n for n, a in held(digest).items() if a.tobytes() != arrays[n].tobytes()]
             raise ConfigError(
                 'run-config key "model": expected frozen tensors that training leaves as they are; got a '
                 f"change of {moved[0] if moved else next(iter(arrays))!r}, which a trial step left alone. "
                 "Train it, or keep the module that changes it in evaluation mode"
             )
-        _checked.add(digest)
+        _checked.add(run)

@@ -31,6 +31,8 @@ class FoldPlan:
     coder: Coder | None = None  # reads and writes the records that travel as codes
     ciphertexts: Encrypted = Ciphertexts  # holds the sums of records that travel encrypted
     part: Callable[[str], Arrays] | None = None  # returns the form of a client's part of the model
+    alone: bool = False  # whether there is one client, whose upload goes up as it is
+    stays: bool = False  # whether the answer stays on this machine, and no feature has to do with it
 
 
 class Merge:
@@ -41,6 +43,7 @@ class Merge:
         self.folding = Folding(
             plan.contract, plan.like, plan.bound, carries=True, ciphertexts=plan.ciphertexts, part=plan.part
         )
+        self.alone, self.stays = plan.alone, plan.stays
         self.clients: list[str] = []
         self.failed: list[wire.RejectedReply] = []
         self.scalars: list[dict[str, float]] = []
@@ -52,11 +55,9 @@ class Merge:
         """Check one client's upload and fold it in."""
         checks.check_scalars(self.entry, upload.scalars)
         fold = self.folding.checked(client, upload.arrays, upload.scalars)
-        # The first upload waits: a single one is sent unfolded.
-        if not self.clients:
+        if self.alone:  # it is sent unfolded
             self.first, self.fold_first = upload, fold
         else:
-            self._fold_first()
             fold()
         for r in self.entry.up:
             if r.name in self.forwarded and self.coder:
@@ -66,7 +67,7 @@ class Merge:
         self.scalars.append(upload.scalars)
 
     def _fold_first(self) -> None:
-        if len(self.clients) == 1:
+        if self.alone and self.clients:
             self.fold_first()
 
     def fail(self, client: str, server_round: int, err: Exception) -> None:
@@ -80,12 +81,13 @@ class Merge:
 
     def reply(self) -> wire.NodeReply:
         """Return the node's answer: plain if it is one client's and in clear, else merged."""
-        if len(self.clients) == 1 and not self.failed and not self.entry.encrypted:
+        if self.alone and self.clients and not self.entry.encrypted:
             return wire.NodeReply(self.clients, {}, upload=self._on_wire(self.first))
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        partials = {**self.folding.partials(), **self.forwarded} if self.clients else {}
+        sums = self.folding.partials(stays=self.stays) if self.clients else {}
+        partials = {**sums, **self.forwarded} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 
     def sums(self) -> tuple[dict[str, Any], list[dict[str, float]], list[int]]:
@@ -113,7 +115,7 @@ class Merge:
                 "the message names no clients, and this node's share of them is empty: there are "
                 "more nodes than clients"
             )
-        if len(self.clients) == 1:
+        if self.alone:
             return wire.NodeReply(self.clients, {}, upload=self.first)
         counts = [int(s[wire.NUM_EXAMPLES]) for s in self.scalars]
         names = set.intersection(*(set(s) for s in self.scalars)) - {wire.NUM_EXAMPLES}

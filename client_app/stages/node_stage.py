@@ -45,6 +45,12 @@ class NodeStage:
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
 
+    @property
+    def answers(self) -> bool:
+        """Whether it makes the answer or adds to it."""
+        kind = type(self)
+        return (kind.reply, kind.answered) != (NodeStage.reply, NodeStage.answered)
+
     @classmethod
     def absent(cls, asked: Asked) -> None:
         """Refuse a message of a run without this feature, if the message or the owner requires it.

@@ -104,9 +104,12 @@ class LocalTask:
     restriction: Restriction | None = None  # a restriction of every gradient
     public: PublicExamples | None = None  # the same for all
     augmentation: Augmentation | None = None  # augmentation of each step's examples
+    lends: bool = False  # whether w_k may go up as it lies in the model's memory
 
     def __post_init__(self) -> None:
-        self.clients = len(self.examples.sizes)
+        self.clients = self.training = len(self.examples.sizes)
+        """Clients, and how many of them still train."""
+
         self.num_examples = [self.examples.counted(k) for k in range(self.clients)]
         """n_k: examples, or of text the bytes that are predicted."""
 
@@ -115,17 +118,26 @@ class LocalTask:
     def start_from(self, own: Sequence[Arrays]) -> None:
         """Take these values in place of received ones, by client, and start from them."""
         self.own = own
-        device, names = self.examples.device, self.program.names
-        differ = {n for mine in own for n in mine} - self.private
-        self.start: Tensors = [
-            torch.stack([torch.tensor(mine.get(n, self.received[n]), device=device) for mine in own])
-            if n in differ
-            else torch.tensor(self.received[n], device=device).unsqueeze(0)
-            for n in names
-        ]
-        """w^t, what a proximal term refers to: [1, ...], or [k, ...] where it differs by client."""
-
+        self._start: Tensors | None = None
         self.load(own)
+
+    @property
+    def start(self) -> Tensors:
+        """w^t, what a proximal term refers to: [1, ...], or [k, ...] where it differs by client.
+
+        Made when it is asked for first, as plain training does not need it.
+        """
+        if self._start is None:
+            device, own = self.examples.device, self.own
+            differ = {n for mine in own for n in mine} - self.private
+            self._start = [
+                torch.stack([torch.tensor(mine.get(n, self.received[n]), device=device) for mine in own])
+                if n in differ
+                else torch.tensor(self.received[n], device=device).unsqueeze(0)
+                for n in self.program.names
+            ]
+        k = self.training
+        return self._start if k == self.clients else [s[:k] if len(s) > 1 else s for s in self._start]
 
     def load(self, own: Sequence[Arrays] = ()) -> None:
         """Set the parameters, and buffers, to the received values but for each client's `own`."""
@@ -232,7 +244,7 @@ def train(
     # Weight decay is part of a restricted gradient, as the optimizer's own would leave the restricted space.
     stepping = replace(config, weight_decay=0.0) if restriction else config
     optimizer = local_optimizer(stepping, solver.config.adam, held)
-    memory, start, losses = task.memory, task.start, []
+    memory, losses = task.memory, []
     task.frozen = frozen
     task.program.train(solver.training)
     k, augmentation = task.clients, task.augmentation
@@ -240,10 +252,9 @@ def train(
         augmentation.begin()
     for step, active in enumerate(schedule.active):
         if active != k:
-            k = active
+            k = task.training = active
             task.params = [p[:k] for p in task.all_params]
             task.memory = {name: [t[:k] for t in held] for name, held in memory.items()}
-            task.start = [s[:k] if len(s) > 1 else s for s in start]
             if optimizer:
                 optimizer.cut(k)
         batch, private = schedule.batch(step), task.steps
@@ -276,7 +287,8 @@ def train(
                     torch._foreach_add_(params, grads, alpha=-task.lr)
                 else:
                     gradient.add_to(params, -task.lr)
-    task.params, task.memory, task.start = task.all_params, memory, start
+        del gradient  # or it would be there while the next one is made
+    task.params, task.memory, task.training = task.all_params, memory, task.clients
     return _mean_losses(losses, schedule)
 
 

@@ -66,6 +66,10 @@ class Mixed(Program):
         """Return what the program returns."""
         return self.program.states(params)
 
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return what the program returns."""
+        return self.program.lent(params)
+
     def logits(self, params: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return the program's logits, float32."""
         with self._autocast(params):

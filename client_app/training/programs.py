@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from task.models.layer_split import linear_calls, no_last_linear
 from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
-from task.numerics.tensors import load_into
+from task.numerics.tensors import lent_by, load_into
 from task.tasks.base import Task, counted
 from task.tasks.kinds import CLASSIFICATION
 
@@ -141,6 +141,13 @@ class Program(ABC):
     def states(self, params: Tensors) -> list[Arrays]:
         """Return each client's parameters and buffers as arrays."""
 
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return `states`, perhaps in the memory that they are computed in: the next step may change them.
+
+        The next `load` does not, as long as any of these arrays is in use.
+        """
+        return self.states(params)
+
     def train(self, training: bool) -> None:
         """Choose how layers that have two ways behave (dropout, moving statistics)."""
         self.model.train(training)
@@ -176,6 +183,7 @@ class Single(Program):
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
         load_into(self.model, {**received, **own[0]} if own else received)
+        self._own = [p.detach().unsqueeze(0) for p in self._leaves]  # loading may give it new memory
         return list(self._own)
 
     def _holds(self, params: Tensors) -> bool:
@@ -222,3 +230,8 @@ class Single(Program):
             values = zip(self.names, params, strict=True)
             state |= {name: p[0].detach().cpu().numpy().copy() for name, p in values}
         return [state]
+
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return the parameters and the model's buffers in its memory, where they lie there."""
+        here = self._holds(params) and all(p.device.type == "cpu" for p in params)
+        return [lent_by(self.model)] if here else self.states(params)

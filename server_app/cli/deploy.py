@@ -212,6 +212,10 @@ def node(
     model: Annotated[
         str, typer.Option(help="This node's model, one of models.levels; none = as the run assigns it.")
     ] = "",
+    initial_model: Annotated[
+        Path | None,
+        typer.Option(help="File with the frozen part of the runs' model, which then is not sent here."),
+    ] = None,
 ) -> None:
     """Run a node of a federation from its kit, until you stop it.
 
@@ -237,6 +241,7 @@ def node(
             http,
             width,
             model,
+            initial_model,
         )
         for own, share in zip(owned, shares, strict=True)
     ]

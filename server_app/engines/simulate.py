@@ -24,6 +24,7 @@ from strategies.engine.arrival_log import ArrivalLog
 from task import trust
 from task.errors import ConfigError
 from task.flower.simulation import VirtualNodes
+from task.numerics import pages
 from task.objects import Sent
 from task.references import references_in
 from task.resolve.read import read_config
@@ -67,6 +68,7 @@ def simulate(
     nodes = nodes or max(cpus, least)
     config = {**run_config, "min-nodes": nodes}
     with ExitStack() as ends:
+        ends.callback(pages.in_use, use=pages.in_use(use=True))
         ends.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.ERROR)
         ends.callback(torch.set_num_threads, torch.get_num_threads())  # the evaluation here takes one

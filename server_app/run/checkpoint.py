@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from safetensors import SafetensorError, safe_open
 
 from strategies.engine.journal import Snapshot
 from task.errors import StateError
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays, hash_into, sha256
 from task.storage.files import write_json, write_safetensors
+
+CHECKSUM, OLD = "xxh3", "sha256"  # keys of the checksum, now and up to 0.10
 
 
 class Checkpoint:
@@ -30,23 +33,26 @@ class Checkpoint:
         self.folder = folder
         self.latest = folder / "latest.json"
         self._known: dict[int, dict[str, Any]] = {}  # by round, what the JSON says of its file
+        self._committed: Snapshot | None = None
 
     def write_arrays(self, snapshot: Snapshot) -> Path:
         """Write the arrays of a snapshot; they count once `commit` names them."""
         path = self.folder / f"round-{snapshot.round}.safetensors"
-        write_safetensors(path, snapshot.arrays)
+        if snapshot is not self._committed:
+            write_safetensors(path, snapshot.arrays)
         return path
 
     def commit(self, snapshot: Snapshot, path: Path, extra: Mapping[str, Any]) -> None:
         """Make `path` the checkpoint; of the earlier files only the rollback target's is kept."""
-        meta = {snapshot.round: _meta(snapshot, path)}
+        again = snapshot is self._committed  # as when a run ends after a round with a checkpoint
+        meta = {snapshot.round: self._known[snapshot.round] if again else _meta(snapshot, path)}
         good = snapshot.good
         if good is not None:
             # With a checkpoint after every round its file is there.
             meta[good.round] = self._known.get(good.round) or _meta(good, self.write_arrays(good))
         latest = {**meta[snapshot.round], "extra": dict(extra)}
         write_json(self.latest, latest if good is None else {**latest, "good": meta[good.round]})
-        self._known = meta
+        self._known, self._committed = meta, snapshot
         for old in self.folder.glob("round-*.safetensors"):
             if old.name not in {m["file"] for m in meta.values()}:
                 old.unlink(missing_ok=True)
@@ -76,7 +82,8 @@ class Checkpoint:
         with _whole(path):
             with safe_open(path, framework="np") as file:
                 arrays: Arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
-            found, wanted = sha256(arrays), meta["sha256"]
+            old = OLD in meta
+            found, wanted = (sha256 if old else _checksum)(arrays), meta[OLD if old else CHECKSUM]
             numbers = {k: _number(v) for k, v in meta["numbers"].items()}
             snapshot = Snapshot(int(meta["round"]), arrays, numbers)
         if found != wanted:
@@ -89,8 +96,15 @@ def _meta(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     # repr keeps every bit, and infinity; a rule may have computed a number with NumPy.
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in snapshot.numbers.items()}
     numbers = {k: repr(v) for k, v in plain.items()}
-    facts = {"round": snapshot.round, "file": path.name, "sha256": sha256(snapshot.arrays)}
+    facts = {"round": snapshot.round, "file": path.name, CHECKSUM: _checksum(snapshot.arrays)}
     return {**facts, "numbers": numbers}
+
+
+def _checksum(arrays: Arrays) -> str:
+    """Return a checksum that shows damage; who may write the file may write this, too."""
+    digest = xxhash.xxh3_128()
+    hash_into(digest, arrays)
+    return digest.hexdigest()
 
 
 def _number(text: str) -> bool | int | float:

@@ -22,7 +22,7 @@ from task.models.kinds import SideBySide
 from task.models.units import smaller
 from task.numerics.arrays import Arrays
 from task.numerics.metrics import weighted_mean
-from task.numerics.tensors import load_into
+from task.numerics.tensors import compute_with, load_into
 from task.tasks.base import Task
 from task.tasks.evaluate import measure
 from task.tasks.kinds import CLASSIFICATION
@@ -68,9 +68,9 @@ def central_evaluation(
     one_at_a_time = threading.Lock()  # a round may measure models while the last one is being evaluated
 
     def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        received = wire.read_arrays(arrays)
+        received = wire.views(arrays)
         with one_at_a_time:
-            load_into(model, received)
+            compute_with(model, received)
             x, y = data(server_round)
             found, sums = measure(model, x, y, threads=threads, task=task)
             if (

@@ -11,10 +11,12 @@ from typing import Any
 from safetensors import SafetensorError
 
 from server_app.results.folder import CHECKPOINT, RunFolder
+from server_app.run import peft_folder
 from task.errors import StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.resolve.model_card import BESIDE
 from task.storage.files import read_safetensors, write_safetensors
+from task.wire.frozen import OWN_FROZEN
 
 FILE = "frozen.safetensors"  # in the checkpoint
 ADAPTERS = "adapters.safetensors"
@@ -25,6 +27,11 @@ def record_of(frozen: NamedArrays) -> dict[str, Any]:
     """Return what config.json and result.json say of a frozen part."""
     numbers, size = sum(a.size for a in frozen.values()), sum(a.nbytes for a in frozen.values())
     return {"sha256": sha256(frozen), "tensors": len(frozen), "numbers": numbers, "bytes": size}
+
+
+def expected_of(frozen: NamedArrays) -> dict[str, str]:
+    """Return the SHA-256 that a node's own file of a frozen part must have, as `expect_code` takes it."""
+    return {OWN_FROZEN: sha256(frozen)} if frozen else {}
 
 
 def frozen_of_run(resumed: RunFolder | None, frozen: Arrays) -> Arrays:
@@ -93,3 +100,4 @@ def write_adapters(folder: Path, model: NamedArrays, frozen: NamedArrays) -> Non
     if frozen:
         about = {"format": "pt", "frozen-sha256": sha256(frozen)}
         write_safetensors(folder / ADAPTERS, model, about)
+        peft_folder.end(folder, model)

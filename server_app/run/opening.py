@@ -65,7 +65,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     engine.reply_limit = reply_limit()
     code = code_of_run(config, keys, raw)
     membership = registry.membership
-    membership.expect_code(expected_of_nodes(config, code, raw))
+    expected = expected_of_nodes(config, code, raw)
+    membership.expect_code(expected)
     membership.expect_meaning(known_meaning(config, raw, resumed.config() if resumed else None))
     dataset = in_order(raw, config, membership.agreement) if raw else None
     if dataset:
@@ -87,6 +88,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     if dataset is not None and moments is not None:
         dataset = with_moments(dataset, moments)
     model = server_model(config, task, dataset, registry, shape, classes, runs=runs, resumed=resumed)
+    membership.expect_code(expected | model.expected())
     set_family(engine, model.family)
     engine.distil, engine.full, engine.fixed = model.distiller, model.full, model.frozen
     card, names = described(config, raw, registry, shape, classes, labelled=task.name == "classification")

@@ -15,7 +15,7 @@ from server_app.run.frozen import write_best
 from server_app.run.kept import KeptSync
 from server_app.run.privacy_ledger import Ledger
 from server_app.run.progress import Progress
-from server_app.run.transcript import Transcript
+from server_app.run.transcript import OF_TRANSCRIPT, Transcript
 from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.rounds import Clock
@@ -60,7 +60,7 @@ class Recorder(Journal):
         self.ledger = Ledger(folder.path, resume=resume)
         config = folder.config()
         self._run = read_checked(config["run"])
-        about: dict[str, Any] = {k: config[k] for k in ("id", "run", "columns", "code") if k in config}
+        about: dict[str, Any] = {k: config[k] for k in OF_TRANSCRIPT if k in config}
         self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
         self.authority = authority()
         if not resume:

@@ -9,8 +9,8 @@ from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
-from server_app.run.frozen import RECORD, frozen_of_run, record_of
-from server_app.run.initial_model import Loaded, initial_model
+from server_app.run.frozen import RECORD, expected_of, frozen_of_run, record_of
+from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
 from task.config.attack_section import BACKDOORS
@@ -19,13 +19,15 @@ from task.datasets import Dataset
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
 from task.models.frozen import thaw, use
-from task.numerics.arrays import Arrays, array_of, only, state_of, tensors_of, ties_of
+from task.models.model_file import Loaded
+from task.numerics.arrays import Arrays, array_of, form_of, only, tensors_of, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks.base import Task, check_fits
 from task.tasks.distil import Distiller
+from task.wire.messages import pack_arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class ServerModel:
     family: Widths | Kinds | None  # which part of the model each client trains; None = the whole
     sizes: dict[str, int]  # parameters of the clients' models, by name
     distiller: Distiller | None  # trains models on the run's public examples
-    shared: Arrays  # what the clients share of the initial model, by name
+    shared: Arrays  # what the clients share of the initial model, by name, until it is handed over
     frozen: Arrays  # what none of them changes, in the memory of `module`
     loaded: Loaded | None  # how the initial file's tensors were used
 
@@ -48,6 +50,10 @@ class ServerModel:
         """The further names of tied tensors, each with the one that files have: metadata of these."""
         return ties_of(self.module)
 
+    def expected(self) -> dict[str, str]:
+        """Return the SHA-256 that a node's own file of the frozen part must have, as `expect_code` has it."""
+        return expected_of(self.frozen)
+
     def record(self) -> dict[str, Any]:
         """Return what config.json says of it."""
         found = {RECORD: record_of(self.frozen)} if self.frozen else {}
@@ -55,8 +61,17 @@ class ServerModel:
 
     @property
     def full(self) -> Arrays:
-        """The arrays of its form, with those that stay at the clients, without those that none changes."""
-        return state_of(self.module, self.parts.frozen)
+        """Arrays of its form, with those that stay at the clients, without those that none changes.
+
+        They take no memory.
+        """
+        return form_of(self.module, self.parts.frozen)
+
+    def handed_over(self) -> ArrayRecord:
+        """Return what the clients share of the initial model; it is not kept here any longer."""
+        record = pack_arrays(self.shared)
+        self.shared.clear()
+        return record
 
     def evaluation(self, config: Config) -> Callable[[int, ArrayRecord], MetricRecord | None] | None:
         """Return Flower's ``evaluate_fn``; None where the server has no test set, or no model in clear.

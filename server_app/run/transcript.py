@@ -26,6 +26,7 @@ from task.privacy.releases import Releases
 from task.storage.files import make_folder, naming, private, write_safetensors
 from task.wire.commitments import Stored
 
+OF_TRANSCRIPT = ("id", "run", "columns", "code", "frozen")  # what a transcript says of config.json
 FOLDER, LINES, INITIAL, UPLOADS = "transcript", "rounds.jsonl", "initial.safetensors", "uploads"
 FORMAT = 2  # 1 had neither the epochs of uploads nor all numbers of orders
 

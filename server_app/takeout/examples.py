@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
+from server_app.takeout.places import of_places
 from task.datasets import Dataset
 from task.datasets.arrow import is_saved
 from task.datasets.columns import prepared, with_moments
@@ -71,6 +72,9 @@ def read_examples(path: Path, card: ModelCard) -> Input:
             f"--data: the model is given each example's {card.config.data.condition}, which no such file "
             f"says; expected --data left out; got {path}"
         )
+    if found := of_places(path, card):
+        data, labelled = found
+        return replace(of_dataset(data, np.arange(len(data.y))), labelled=labelled)
     if card.kind == "text":
         raise DataError(f"--data: the model reads text, which no such file has; got {path}")
     if path.suffix.lower() == ".csv":

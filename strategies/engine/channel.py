@@ -6,6 +6,7 @@ A feature that replaces the exchange has a channel of its own, see `strategies.c
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,11 @@ class Channel:
             """Wait longer if the round cannot succeed without the lost clients."""
             return max(engine.registry.timeout_s, timing.COME_BACK_S) if needs(lost) else timing.COME_BACK_S
 
+        least, this = phase.least, weakref.ref(opened)  # a circle would keep the messages and their arrays
+
         def needs(lost: int) -> bool:
-            return 0 < phase.least - opened.good <= lost
+            now = this()
+            return now is not None and 0 < least - now.good <= lost
 
         opened.terms.patience, opened.terms.needs = patience, needs
 

@@ -215,6 +215,7 @@ class PhaseEngine:
             folded.reduced = replace(self.spent(folded.reduced, len(phase.to)), names=names)
         for stage in self.stages:
             stage.after_fold(opened, folded)
+        opened.sums = dict  # their memory is free
         return folded
 
     def nobody(self) -> AggregatedReplies:

@@ -27,6 +27,7 @@ from task.datasets.public import CODE as PUBLIC
 from task.encryption.ckks import KEY_FILE
 from task.population import ClientNames, some
 from task.portable import KERNELS
+from task.wire.frozen import OWN_FROZEN
 from task.wire.registration import Data, Registration
 
 
@@ -137,6 +138,14 @@ def _other_code(registered: Registration, code: Mapping[str, str]) -> str:
             return (
                 "has a data set that differs from the server's in its rows or in their order. Give "
                 "both the same files, or code that returns the same rows each time: seed its random numbers"
+            )
+        if package == OWN_FROZEN:
+            if not theirs:  # it has no file, and is sent what it lacks
+                continue
+            return (
+                f"has a file with another frozen part of the model than the run's: expected SHA-256 "
+                f"{digest[:12]}, got {theirs[:12]}; give the node the run's file, or none (its node config, "
+                "initial-model)"
             )
         if package == KEY_FILE:
             return (

@@ -15,6 +15,7 @@ from task.config.algorithm_sections import AlgorithmKeys
 from task.config.attack_section import AttackConfig
 from task.config.data_sections import ArriveConfig, DriftConfig, StreamConfig
 from task.config.level_sections import LevelKeys
+from task.config.lora_section import LoraConfig
 from task.config.personal_sections import PersonalKeys
 from task.config.run_name import CHANGE_NO_RESULT, FLAT, default_name, key_of
 from task.config.sections import (
@@ -99,6 +100,7 @@ class RunKeys:
     contribution: ContributionConfig = field(default_factory=ContributionConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     structured: StructuredConfig = field(default_factory=StructuredConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def decode_pairs(request: Request, where: str, pairs: Pairs, read: Callable[[str
     y, notes = np.stack(masks), list(pairs.notes)
     values = np.unique(y)
     if values.tolist() == [0, VOID]:
-        if request.owner:
+        if request.owner and request.num_classes != 2:
             raise DataError(
                 f"{local(where)}: the masks have the values 0 and {VOID} only, and it is not clear whether "
                 f"{VOID} is a class, as other nodes' masks may have more. Save class numbers, 0 and 1"

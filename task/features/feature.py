@@ -18,6 +18,7 @@ class Tensors:
     """The tensors of a run's model that a feature may not stand, by name."""
 
     model: str  # its name, for errors
+    trained: tuple[str, ...]  # those that the server knows and clients train
     untrained: tuple[str, ...]  # those that the server knows and no client trains
     buffers: tuple[str, ...]  # all that are no parameters
     integers: tuple[str, ...]  # those of integers that the server knows

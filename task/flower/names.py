@@ -250,7 +250,7 @@ HELD = Use(
 
 PACKED = Use(
     "sending a node several small objects of a message per call.",
-    "each small object of a message is a call of its own.",
+    "each small object of a message is a call: a round costs link and ServerApp 1.3 times the CPU.",
     """
         flwr.superlink.grid.http_grid
             push_objects(objects, push_object_fn, *, object_ids_to_push)

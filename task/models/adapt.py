@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from task.inputs import by_name, kind_of, read_form, unpacked
+from task.models.lora import Adapters
 
 MAIN = ("logits", "out")  # names of the tensor that counts, in a dict
 
@@ -83,6 +84,7 @@ class Interface:
 
     form: str = ""  # of the inputs, see `task.inputs`
     outputs: Outputs | None = None  # None = the loss gets the outputs as they are
+    adapters: Adapters | None = None  # which are added to it
 
     def shape(self, shape: tuple[int, ...]) -> Any:
         """Return what a model's maker is told of an example's shape: of inputs by name, the shape of each."""

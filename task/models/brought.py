@@ -16,7 +16,8 @@ from task.errors import ConfigError
 from task.models.adapt import Interface, Outputs, kind_of_outputs, main_of
 from task.models.layer_split import linear_calls, no_last_linear
 from task.models.layers import LONE_EXAMPLE
-from task.references import load_reference, place
+from task.models.pretrained import Pretrained
+from task.references import is_model_folder, load_reference, model_folder, place
 
 GIVEN = ("input_shape", "num_classes")
 _WANTED = "a callable (input_shape, num_classes) or () that returns a torch.nn.Module"
@@ -31,6 +32,8 @@ def find_maker(reference: str) -> Callable[..., Any]:
     Raises:
         ConfigError: It cannot be imported, or cannot be called as a model's maker is.
     """
+    if is_model_folder(reference):
+        return Pretrained(model_folder("model", reference))
     made = load_reference("model", reference)
     if isinstance(made, nn.Module) or not callable(made):
         raise _refused(reference, _WANTED, f"{type(made).__name__}; give the class or a function")
@@ -73,6 +76,8 @@ def build_brought(
             reference, 'a model on the CPU, which the run moves itself (run-config key "device")',
             f"one on {away}; leave out .to(...) and .cuda()",
         )  # fmt: skip
+    if interface and interface.adapters:
+        model = interface.adapters.add(model)
     for layer in model.modules():
         layer.__class__ = LONE_EXAMPLE.get(type(layer), type(layer))
     if interface:

@@ -28,11 +28,31 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.collect import Collect
 from task.numerics.held import Foldable, dense
 from task.numerics.reduce import Sum
 
 if TYPE_CHECKING:
     from task.models.family import SubModels
+
+
+class CollectPadded(Collect):
+    """All clients' parts of a model side by side, with zeros for what a client does not have."""
+
+    def __init__(self, models: SubModels) -> None:
+        super().__init__(models.model)
+        self._models = models
+
+    def add(
+        self, arrays: Foldable, weight: int, client: str, checked: Mapping[str, float] | None = None
+    ) -> None:
+        """Keep one client's part; raises what `Collect.add` does."""
+        part, whole = self._models.of(client), dict[str, np.ndarray]()
+        for name, a in arrays.items():
+            like = self._models.model[name]
+            whole[name] = np.zeros(like.shape, like.dtype)
+            whole[name][part.index(name)] = dense(a)
+        super().add(whole, weight, client, checked)
 
 
 class CoverageMean(Sum):

@@ -1,6 +1,7 @@
 """The units of a module that a part of it can leave out, and modules with fewer of them.
 
-They are read from an ``nn.Sequential``, perhaps of others. The outputs of a dense layer and the filters of a
+Those of a model with adapters are their ranks: rows of A and columns of B. Of other models they are read from
+an ``nn.Sequential``, perhaps of others. The outputs of a dense layer and the filters of a
 convolution form a group if the next layer with weights reads them unit by unit, with nothing but element-wise
 layers, pooling, flattening, batch and group normalisation in between. Never cut are the inputs, the outputs,
 and everything that a layer of another kind (recurrent, attention, grouped convolution, a user's own) writes
@@ -17,9 +18,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from task.adapters.names import Pair, pairs_of
 from task.errors import ConfigError
 from task.models import layers
 from task.models.family import Axis, SubModel, UnitGroup, Units
+from task.numerics.arrays import frozen_in
 
 DENSE = (nn.Linear,)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, layers.Conv2d)
@@ -51,6 +54,8 @@ def units_of(model: nn.Module, shape: tuple[int, ...], key: str = "dropout-width
     Raises:
         ConfigError: The model is no chain of layers, or has no such units.
     """
+    if pairs := pairs_of(dict(model.named_parameters())):
+        return _ranks(key, model, pairs)
     if type(model) is not nn.Sequential:
         raise _refused(
             key,
@@ -95,17 +100,31 @@ def units_of(model: nn.Module, shape: tuple[int, ...], key: str = "dropout-width
     )
 
 
+def _ranks(key: str, model: nn.Module, pairs: tuple[Pair, ...]) -> Units:
+    """Return the ranks of a model's adapters as units: a row of A and a column of B each."""
+    sizes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    groups = {pair: sizes[pair.a][0] for pair in pairs}
+    if wrong := next((p for p, r in groups.items() if sizes[p.b][1] != r), None):
+        raise _refused(key, f"adapters with as many rows of A as columns of B; got {wrong.a!r}")
+    axes: dict[str, tuple[Axis | None, ...]] = {}
+    for number, pair in enumerate(pairs):
+        axes |= {pair.a: (Axis(number), None), pair.b: (None, Axis(number))}
+    return Units(tuple(UnitGroup(r) for r in groups.values()), axes)
+
+
 def smaller(model: nn.Module, part: SubModel) -> nn.Module:
-    """Return a copy of a chain of layers with the units of a part only."""
-    small = deepcopy(model)
-    for path, layer in _chain(small):
-        for name in [name.rpartition(".")[2] for name in _tensors(path, layer)]:
-            old = getattr(layer, name)
-            new = torch.from_numpy(old.detach().cpu().numpy()[part.index(f"{path}.{name}")].copy()).to(
-                old.device
-            )
-            parameter = isinstance(old, nn.Parameter)
-            setattr(layer, name, nn.Parameter(new, old.requires_grad) if parameter else new)
+    """Return a copy of a model with the units of a part only; what is frozen is shared by both."""
+    frozen = {id(p): p for n, p in model.named_parameters() if n in frozen_in(model)}
+    small = deepcopy(model, {**frozen})
+    for name in part.units.axes:
+        path, _, own = name.rpartition(".")
+        layer: Any = small.get_submodule(path)
+        old = getattr(layer, own)
+        new = torch.from_numpy(old.detach().cpu().numpy()[part.index(name)].copy()).to(old.device)
+        parameter = isinstance(old, nn.Parameter)
+        # A list of parameters, as of the adapters of embeddings, has its own way to set one.
+        made = nn.Parameter(new, old.requires_grad) if parameter else new
+        layer.update({own: made}) if isinstance(layer, nn.ParameterDict) else setattr(layer, own, made)
         _say_sizes(layer)
     return small
 

@@ -62,6 +62,16 @@ def state_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
     return {name: array_of(t).copy() for name, t in tensors_of(model).items() if name not in without}
 
 
+def forms_of(arrays: NamedArrays) -> Arrays:
+    """Return arrays of these names, shapes and dtypes that take no memory."""
+    return {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in arrays.items()}
+
+
+def form_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
+    """Return `forms_of` what `state_of` returns."""
+    return forms_of({n: array_of(t) for n, t in tensors_of(model).items() if n not in without})
+
+
 def frozen_in(model: torch.nn.Module) -> tuple[str, ...]:
     """Return the names of the tensors that are marked as frozen in a model, in its order."""
     found: tuple[str, ...] = getattr(model, UNTRAVELLED, ())

@@ -33,6 +33,7 @@ from typing import ClassVar
 import numpy as np
 
 from task.errors import FieldError, WireError
+from task.numerics import pages
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
 from task.numerics.held import Base, Foldable, Held, dense, peak
@@ -45,6 +46,7 @@ LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x
 LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
+UNITS = "units"  # the record of a sum that stays on its machine
 MOST_PENDING = 2**30  # weight at which a base is folded: 2^10 in `low`
 
 
@@ -64,7 +66,9 @@ class Sum:
         self._names = tuple(like)
         # Of floating arrays only where it is needed.
         self._high = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind != "f"}
-        self._low = {name: np.zeros(a.shape, np.int64) for name, a in like.items() if a.dtype.kind == "f"}
+        self._low = pages.zeros(
+            {name: (a.shape, np.dtype(np.int64)) for name, a in like.items() if a.dtype.kind == "f"}
+        )
         # Excess that `_fold` added: by name, the weights in `high` and in `low`.
         self._grids = dict.fromkeys(self._low, (0, 0))
         self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
@@ -226,6 +230,19 @@ class Sum:
             high[name], low[name] = _split(self._high.get(name), self._low[name])
         return {"high": high, "low": low}
 
+    def held(self) -> dict[str, Arrays] | None:
+        """Return the exact sum as it lies here, for this machine alone: ``units`` in place of high and low.
+
+        None if not every floating array is one int64, or its `partial` would not have two int32 a number.
+        """
+        if self._low.keys() & self._high.keys():
+            return None
+        for name, low in self._low.items():
+            self._settle(name)
+            if not _largest(low) < 2**31:
+                return None
+        return {"high": self._high, UNITS: self._low}
+
     def check_merge(self, records: Mapping[str, NamedArrays], count: int) -> dict[str, float]:
         """Return the largest |sum| by name.
 
@@ -233,9 +250,11 @@ class Sum:
             FieldError: The sums leave the exact range.
         """
         found: dict[str, float] = {}
-        for name, high in records["high"].items():
+        largest = {name: peak(a) for name, a in records["high"].items()}
+        largest |= {name: _largest(a) for name, a in records.get(UNITS, {}).items()}
+        for name, most_units in largest.items():
             floats = name in self._low
-            found[name] = (peak(high) + 1) * HIGH_UNIT if floats else peak(high)
+            found[name] = (most_units + 1) * HIGH_UNIT if floats else most_units
             term, most = _most(floats)
             own, total = min(most, count * term + HIGH_UNIT), self._bound[name] + found[name]
             if not (found[name] <= own and total < most):
@@ -248,34 +267,50 @@ class Sum:
     def merge(
         self, records: Mapping[str, NamedArrays], weight: int, count: int, checked: Mapping[str, float]
     ) -> None:
-        """Fold in another node's `partial`; `checked` is what `check_merge` returned."""
+        """Fold in another node's `partial`, or what it has `held`; `checked` is what `check_merge` returned.
+
+        The first that was held is this sum's own memory from now on.
+        """
+        units = records.get(UNITS, {})
         for name, bound in checked.items():
             self._bound[name] += bound
-            high = records["high"][name]
             if name not in self._low:
-                self._high[name] += high
-                continue
-            if name in self._high or self._held[name] + bound >= MAX_LOW:
+                self._high[name] += records["high"][name]
+            elif name in self._high or self._held[name] + bound >= MAX_LOW:
+                parts = _split(None, units[name]) if units else (records["high"][name], records["low"][name])
                 self._hold(name, HIGH_UNIT)
                 self._raised(name)
-                self._high[name] += high
-                self._low[name] += records["low"][name]
-                continue
-            self._held[name] += bound
-            _join(high, records["low"][name], self._low[name])
+                self._high[name] += parts[0]
+                self._low[name] += parts[1]
+            else:
+                self._held[name] += bound
+                if not units:
+                    _join(records["high"][name], records["low"][name], self._low[name])
+                elif self.count:
+                    self._low[name] += units[name]
+                else:
+                    self._low[name] = units[name]
         self.weight += weight
         self.count += count
 
     def result(self) -> Arrays:
         """Return the sums in the dtypes that came in."""
-        return {name: self._value(name, 1) for name in self._names}
+        return self._values(1)
 
-    def _value(self, name: str, divisor: int | np.ndarray) -> np.ndarray:
-        """Return the sum by a divisor, one for all or one for each element."""
+    def _values(self, divisor: int) -> Arrays:
+        """Return all sums by a divisor."""
+        like = {name: (self._low.get(name, self._high.get(name)), self._dtype[name]) for name in self._names}
+        found = pages.zeros({name: (a.shape, dtype) for name, (a, dtype) in like.items() if a is not None})
+        for name, out in found.items():
+            self._value(name, divisor, out)
+        return found
+
+    def _value(self, name: str, divisor: int | np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the sum by a divisor, one for all or one for each element; in `out`, if it is given."""
         if name in self._low:
             self._settle(name)
             low, high = self._low[name].reshape(-1), self._high.get(name)
-            out = np.empty(self._low[name].shape, self._dtype[name])
+            out = np.empty(self._low[name].shape, self._dtype[name]) if out is None else out
             out_ = out.reshape(-1)
             for block in blocks(out.size, BLOCK):
                 value = low[block] * LOW_UNIT  # rounded once, as the sum with `high` is, whose part is exact
@@ -286,7 +321,11 @@ class Sum:
             return out
         # Integers stay integers: nearest, halves up, exact for any size.
         high = self._high[name]
-        return ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
+        means = ((2 * high + divisor) // (2 * divisor)).astype(self._dtype[name])
+        if out is None:
+            return means
+        out[...] = means
+        return out
 
 
 class Mean(Sum):
@@ -302,7 +341,7 @@ class Mean(Sum):
         """
         if self.weight <= 0:
             raise WireError("a mean needs at least one client with a positive weight; got none")
-        return {name: self._value(name, self.weight) for name in self._names}
+        return self._values(self.weight)
 
 
 Reduction = Sum | Collect
@@ -328,12 +367,16 @@ def _modulo(value: int) -> np.int64:
     return np.uint64(value % 2**64).view(np.int64)
 
 
+def _largest(units: np.ndarray) -> int:
+    """Return the largest |high| of the high parts of a sum of one int64."""
+    return max(-(int(units.min()) >> CARRY), int(units.max()) >> CARRY) if units.size else 0
+
+
 def _split(high: np.ndarray | None, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a settled sum as on the wire, its high and its low part; high is int32 where that will do."""
     if high is not None:
         return high.astype(np.int32) if peak(high) < 2**31 else high, low.astype(np.int32)
-    ends = (int(low.min()) >> CARRY, int(low.max()) >> CARRY) if low.size else (0, 0)
-    high = np.empty(low.shape, np.int32 if max(-ends[0], ends[1]) < 2**31 else np.int64)
+    high = np.empty(low.shape, np.int32 if _largest(low) < 2**31 else np.int64)
     fine = np.empty(low.shape, np.int32)
     units, high_, fine_ = low.reshape(-1), high.reshape(-1), fine.reshape(-1)
     for block in blocks(units.size, BLOCK):

@@ -1,10 +1,17 @@
 """Named arrays into PyTorch."""
 
+import weakref
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import torch
 from torch import nn
 
-from task.numerics.arrays import BFLOAT16, NamedArrays, frozen_in, tensors_of
+from task.numerics import pages
+from task.numerics.arrays import BFLOAT16, Arrays, NamedArrays, array_of, frozen_in, tensors_of
+
+# By model, the arrays that others use and that its tensors lie in.
+_lent: WeakKeyDictionary[nn.Module, list[weakref.ref[np.ndarray]]] = WeakKeyDictionary()
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
@@ -17,11 +24,52 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 def load_into(model: nn.Module, arrays: NamedArrays) -> None:
     """Copy arrays into a module; only what is frozen in it (`task.models.frozen`) may be missing.
 
+    It gets new memory where its own is in use as arrays, see `lent_by` and `compute_with`.
+
     Raises:
         KeyError: Another tensor is missing.
     """
-    left = frozen_in(model)
+    left, tensors = frozen_in(model), tensors_of(model)
+    into = [name for name in tensors if name in arrays or name not in left]
+    if any(array() is not None for array in _lent.pop(model, ())):
+        _place(model, {name: torch.empty_like(tensors[name]) for name in into})
+        tensors = tensors_of(model)
     with torch.no_grad():
-        for name, tensor in tensors_of(model).items():
-            if name in arrays or name not in left:
-                tensor.copy_(tensor_of(arrays[name]))
+        for name in into:
+            tensors[name].copy_(tensor_of(arrays[name]))
+
+
+def lent_by(model: nn.Module) -> Arrays:
+    """Return what a model on the CPU travels with as arrays, in its own memory.
+
+    Training changes them, and `load_into` does not, as long as any of them is in use.
+    """
+    left = frozen_in(model)
+    arrays = {name: array_of(t) for name, t in tensors_of(model).items() if name not in left}
+    _lent.setdefault(model, []).extend(weakref.ref(a) for a in arrays.values())
+    return arrays
+
+
+def compute_with(model: nn.Module, arrays: NamedArrays) -> None:
+    """Do what `load_into` does for a module that is not trained then.
+
+    On a CPU it computes with arrays that lie in pages (`task.numerics.pages`) as they are, without a copy.
+    """
+    here = {name: pages.alias(a) for name, a in arrays.items()}
+    given = {name: tensor_of(a) for name, a in here.items() if a is not None}
+    tensors = tensors_of(model)
+    left = frozen_in(model)
+    wanted = {name: t for name, t in tensors.items() if name in arrays or name not in left}
+    if not all(n in given and given[n].dtype == t.dtype and t.is_cpu for n, t in wanted.items()):
+        load_into(model, arrays)
+        return
+    _place(model, {name: given[name] for name in wanted})
+    _lent[model] = [weakref.ref(a) for a in here.values() if a is not None]
+
+
+def _place(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Have a module's tensors lie where these do."""
+    named: dict[str, torch.Tensor] = dict(model.named_parameters())
+    named |= dict(model.named_buffers())
+    for name, tensor in tensors.items():
+        named[name].data = tensor

@@ -2,9 +2,10 @@
 
 A section is read if and only if its owner is active, and a key of it if its own conditions hold, too.
 Algorithms, selection policies and partitions say in their registries which keys are theirs; what switches on
-any other section, and what holds of single keys, is declared beside the key (`task.config.when`). A key
-without conditions is read by every run. Flower hands over the run config with all defaults filled in, so a
-key counts as set if its value is not the default.
+any other section, and what holds of single keys, is declared beside the key (`task.config.when`). A run
+without rounds trains nothing, and reads no key of training. A key without conditions is read by every run.
+Flower hands over the run config with all defaults filled in, so a key counts as set if its value is not the
+default.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,9 @@ OWNERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 _NO_IMAGES = (*(name for name, spec in DATASETS.items() if spec.text), "breast-cancer", "csv", "synthetic")
 _IMAGES = When("dataset", tuple(sorted(_NO_IMAGES)), but=True)
+_TRAINS = When("num-server-rounds", (0,), but=True)
+_WITHOUT_ROUNDS = {"device", "portable", "private-layers", "stack", "threads"}  # of training, read by any run
+_OF_ROUNDS = {"client-evaluate-every", "fraction-train"}
 _BROUGHT = When("partition", tuple(sorted(PARTITIONS)), but=True)
 
 
@@ -45,8 +49,10 @@ def conditions(key: str) -> tuple[When, ...]:
         return ()
     section, dot, _ = key.partition(".")
     whole = knob.section_when or (_owned(f"{section}.") if dot else ())
+    trains = (knob.section == "train" and key not in _WITHOUT_ROUNDS) or key in _OF_ROUNDS
+    trains = trains or any(when.key == "algorithm" and not when.but for when in (*whole, *_owned(key)))
     of_kinds = {"pixels": (_IMAGES,), "partition-arguments": (_BROUGHT,)}.get(key, ())
-    return (*whole, *_owned(key), *knob.when, *of_kinds)
+    return (*whole, *_owned(key), *knob.when, *of_kinds, *((_TRAINS,) if trains else ()))
 
 
 def _owned(key: str) -> tuple[When, ...]:

@@ -8,6 +8,7 @@ from task.config.knobs import Config
 from task.datasets import spec_of
 from task.datasets.columns import readable
 from task.inputs import SEQUENCES, kind_of, read_form
+from task.population import listed
 from task.references import is_reference
 
 if TYPE_CHECKING:  # torch costs seconds
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # torch costs seconds
 
     from task.datasets.base import Dataset
     from task.models.adapt import Interface
+    from task.models.lora import Adapters
 
 
 def interface_of(config: Config, classes: int) -> Interface:
@@ -23,7 +25,16 @@ def interface_of(config: Config, classes: int) -> Interface:
     from task.models.adapt import Interface, Outputs
 
     main = None if is_reference(config.loss) else Outputs(classes, config.data.task in SEQUENCES)
-    return Interface(config.data.inputs if has_form(config) else "", main)
+    return Interface(config.data.inputs if has_form(config) else "", main, _adapters(config))
+
+
+def _adapters(config: Config) -> Adapters | None:
+    from task.models.lora import Adapters
+
+    lora, seed = config.lora, config.seeds.model
+    if not lora.rank:
+        return None
+    return Adapters(lora.rank, lora.alpha, listed(lora.targets), listed(lora.modules), lora.dropout, seed)
 
 
 def has_form(config: Config) -> bool:

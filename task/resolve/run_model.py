@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from task.adapters.names import pairs_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
 from task.catalogue.user_algorithm import algorithm_of
@@ -18,7 +19,16 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics.arrays import Arrays, frozen_in, is_statistic, only, state_of, tensors_of, ties_of
+from task.numerics import pages
+from task.numerics.arrays import (
+    Arrays,
+    array_of,
+    frozen_in,
+    is_statistic,
+    state_of,
+    tensors_of,
+    ties_of,
+)
 from task.numerics.prototypes import no_prototypes
 from task.population import listed
 from task.references import is_reference
@@ -51,6 +61,11 @@ class Parts:
     # Those that nobody changes: the server and the clients know them, and no message has them.
     frozen: tuple[str, ...] = ()
 
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of all tensors that are shared or private."""
+        return (*self.shared, *self.private)
+
     def thawed(self, names: Iterable[str]) -> Parts:
         """Return the parts where what is frozen travels as the rest; `names` are the model's, in order."""
         both = frozenset(self.shared + self.frozen)
@@ -70,8 +85,9 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     layers = config.lg_fedavg.layers if entry.private == "body" else layers
     tensors, ties = tensors_of(model), ties_of(model)
     names = tuple(tensors)
-    # A model that is cut or that several share a server with travels whole.
-    whole = config.parted or config.models.levels or entry.vertical
+    # A model that is cut or that several share a server with travels whole; of adapters only ranks are cut.
+    cut = config.narrow and not pairs_of(dict(model.named_parameters()))
+    whole = cut or config.by_kind or config.models.levels or entry.vertical
     frozen = () if whole else frozen_in(model)
     private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
@@ -81,7 +97,7 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
     integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
-    check_model_of(config, entry, Tensors(config.model, untrained, buffers, integers))
+    check_model_of(config, entry, Tensors(config.model, trainable, untrained, buffers, integers))
     _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)
@@ -121,7 +137,8 @@ def initial_of(
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
-    return only(state_of(model, parts.frozen), parts.shared)
+    tensors = tensors_of(model)
+    return pages.copied({name: array_of(tensors[name]) for name in parts.shared})
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import SUB_MODEL, Record
 from task.encryption.sums import Ciphertexts, Sealing
-from task.models.coverage import CoverageMean
-from task.models.family import SubModels
+from task.models.coverage import CollectPadded, CoverageMean
+from task.models.family import SubModels, Widths
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect, CollectParts
-from task.numerics.reduce import REDUCTIONS, Reduction
+from task.numerics.reduce import REDUCTIONS, Mean, Reduction, Sum
 from task.wire.checks import check_arrays, check_records, check_weights
 from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
@@ -79,6 +79,8 @@ class Folding:
 
     def _collect(self, record: Record) -> Collect:
         own = record.layout == SUB_MODEL and self.part
+        if record.reduce == "collect" and self.models and isinstance(self.models.family, Widths):
+            return CollectPadded(self.models)
         return CollectParts(own) if own else Collect(self.like[record.name])
 
     def form(self, record: Record, client: str) -> NamedArrays:
@@ -119,9 +121,18 @@ class Folding:
 
         return fold
 
-    def partials(self) -> dict[str, dict[str, Arrays]]:
-        """Return each reduction so far as named records, ready for the wire."""
-        return {name: reduction.partial() for name, reduction in self.reductions.items()}
+    def partials(self, *, stays: bool = False) -> dict[str, dict[str, Arrays]]:
+        """Return each reduction so far as named records, ready for the wire.
+
+        Sums that the server checks in no way but by their size may be what they are in memory, if all of it
+        `stays` on this machine.
+        """
+        found: dict[str, dict[str, Arrays]] = {}
+        for r in self.entry.up if stays and not self.bound.most else ():
+            reduction = self.reductions.get(r.name)
+            if isinstance(reduction, Sum) and type(reduction) in (Sum, Mean) and not (r.weights or r.coded):
+                found[r.name] = reduction.held() or {}
+        return {name: found.get(name) or reduction.partial() for name, reduction in self.reductions.items()}
 
     def results(self) -> dict[str, Arrays]:
         """Return the reduced arrays by record."""

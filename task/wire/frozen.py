@@ -14,6 +14,7 @@ from task.wire.checks import check_arrays
 
 DIGEST = "frozen-sha256"  # entry of ``config``
 FROZEN = "frozen"  # record
+OWN_FROZEN = "initial-model"  # in a registration stands for a package: the frozen part in the owner's file
 LOST = "expected the frozen part of the model"  # in the error of a node that lacks it
 
 

@@ -28,18 +28,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
 from task.errors import FieldError, WireError
+from task.numerics import pages
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.reduce import UNITS
 from task.population import LONGEST_NAME
 from task.wire import npy
 from task.wire.checks import check_arrays, check_columns, diverged, short
 from task.wire.entries import CONFIG as CONFIG
 from task.wire.entries import config_of, epochs_in, scalars_in
+from task.wire.in_place import InPlace, Units, record_bytes, record_of
 from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
@@ -133,8 +136,13 @@ class NodeReply:
 
 
 def pack_arrays(arrays: NamedArrays) -> ArrayRecord:
-    """Return the arrays as a Flower record."""
-    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in arrays.items()})
+    """Return the arrays as a Flower record, where they are: they must not change while it is there."""
+    return record_of({name: InPlace(a) for name, a in arrays.items()})
+
+
+def pack_units(arrays: NamedArrays) -> ArrayRecord:
+    """Return sums as `task.numerics.reduce.Sum.held` does as a record that stays on this machine."""
+    return record_of({name: Units(a) for name, a in arrays.items()})
 
 
 def read_arrays(record: ArrayRecord) -> Arrays:
@@ -146,10 +154,26 @@ def read_arrays(record: ArrayRecord) -> Arrays:
     return {name: a.copy() for name, a in views(record).items()}
 
 
+def taken(record: ArrayRecord) -> Arrays:
+    """Return a record's arrays for this process alone: copies, but of pages that are mapped for it.
+
+    Raises:
+        WireError: As from `read_arrays`.
+    """
+    found = {}
+    for name, a in views(record).items():
+        here = pages.alias(a)
+        found[name] = a.copy() if here is None else here
+    return found
+
+
 def views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
     return {
-        name: npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data) for name, a in record.items()
+        name: a.view()
+        if isinstance(a, InPlace)
+        else npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data)
+        for name, a in record.items()
     }
 
 
@@ -211,7 +235,7 @@ def read_order(entry: Algorithm, content: RecordDict, forms: Forms) -> TrainOrde
         if name not in records:
             raise WireError(f"training message: expected record {name!r} ({f.meaning}); got none", f.name)
         expected = forms.of_record(f, client)
-        arrays = as_ours(read_arrays(records[name]), expected)
+        arrays = as_ours(taken(records[name]), expected)
         check_arrays(name, arrays, expected)
         return arrays
 
@@ -299,7 +323,8 @@ def reply_content(reply: NodeReply) -> RecordDict:
         return content
     for name, records in reply.partials.items():
         for part, arrays in records.items():
-            content[f"{name}.{part}"] = pack_arrays(arrays)
+            packed = pack_arrays if part != UNITS else pack_units
+            content[f"{name}.{part}"] = packed(arrays)
     content[METRICS] = MetricRecord({k: [_number(x) for x in v] for k, v in reply.scalars.items()})
     content[ANSWERED] = ConfigRecord({"clients": list(reply.clients)})
     if reply.failed:
@@ -341,6 +366,8 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in records_of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
+        if part == UNITS and not all(isinstance(a, Units) for a in record.values()):
+            raise FieldError(field_name, "a sum in two parts, as it travels", f"the record {part!r}")
         partials.setdefault(field_name, {})[part] = views(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))
 
@@ -391,7 +418,7 @@ def payload_bytes(content: RecordDict) -> int:
         *records_of(content, ConfigRecord).values(),
         *records_of(content, MetricRecord).values(),
     ]
-    arrays = sum(record.count_bytes() for record in records_of(content, ArrayRecord).values())
+    arrays = sum(record_bytes(record) for record in records_of(content, ArrayRecord).values())
     return arrays + sum(len(k) + _value_bytes(v) for record in scalars for k, v in record.items())
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from task.errors import FieldError
+from task.wire.in_place import record_bytes, size_of
 
 FORM = "bouquet.packed"
 HEAD_BYTES = 8
@@ -28,10 +29,10 @@ _WANTED = "a packed record"
 
 def pack(record: ArrayRecord) -> ArrayRecord:
     """Return a record of one array that holds all of them; the record itself where that brings nothing."""
-    if len(record) < 2 or record.count_bytes() > MOST_BYTES:
+    if len(record) < 2 or record_bytes(record) > MOST_BYTES:
         return record
     index = json.dumps(
-        [[name, a.dtype, list(a.shape), a.stype, len(a.data)] for name, a in record.items()]
+        [[name, a.dtype, list(a.shape), a.stype, size_of(a)] for name, a in record.items()]
     ).encode()
     if len(index) > MOST_INDEX:
         return record

@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from task.wire import commitments
 from task.wire import messages as wire
+from task.wire.frozen import FROZEN
 from task.wire.replica import BASE
 from task.wire.secure import SECAGG
 
@@ -27,11 +28,11 @@ OWN: Mapping[str, str] = {  # entries of ``config``
 def shared_digest(content: RecordDict, kind: str, terms: str) -> str:
     """Return the SHA-256 of what an order has for all nodes.
 
-    Its model is whole. `kind` is the message type and `terms` the SHA-256 of the run's keys
-    (`task.config.run_name.session_terms`).
+    Its model is whole, but for the frozen part, of which it has the SHA-256. `kind` is the message type and
+    `terms` the SHA-256 of the run's keys (`task.config.run_name.session_terms`).
     """
     config = wire.records_of(content, ConfigRecord).get(wire.CONFIG, ConfigRecord())
     shared = ConfigRecord({k: v for k, v in config.items() if k not in OWN})
     named = ConfigRecord({"kind": kind, "terms": terms})
-    rest = {name: record for name, record in content.items() if name not in (SECAGG, wire.CONFIG)}
+    rest = {name: record for name, record in content.items() if name not in (SECAGG, FROZEN, wire.CONFIG)}
     return commitments.digest(RecordDict({**rest, wire.CONFIG: shared, SECAGG: named}))

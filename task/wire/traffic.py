@@ -6,6 +6,7 @@ from typing import cast
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from task.catalogue.entry import Algorithm
+from task.wire.in_place import record_bytes
 from task.wire.messages import CONFIG, payload_bytes, records_of
 
 # By name of an array record, the clients that it is for or from; a record that is not in it is for all
@@ -21,7 +22,7 @@ def shares(content: RecordDict, clients: Sequence[str], owners: Owners) -> dict[
     found, rest = dict.fromkeys(clients, 0.0), payload_bytes(content)
     for name, record in records_of(content, ArrayRecord).items() if owners else ():
         if whose := owners.get(name):
-            size = record.count_bytes()
+            size = record_bytes(record)
             rest -= size
             for client in whose:
                 found[client] += size / len(whose)

@@ -31,6 +31,17 @@ def same(x):
 
 def wide(x):
     return torch.cat([x, x])
+
+def both(x, mask):
+    if torch.rand(()) < 0.5:
+        x, mask = x.flip(2), mask.flip(1)
+    return x, mask
+
+def same_mask(x, mask):
+    return x
+
+def blurred(x, mask):
+    return x, mask.float()
 """
 
 
@@ -157,3 +168,30 @@ def test_a_data_set_that_draws_its_examples_is_known_by_it(folder: Path, tmp_pat
         for _ in range(2):  # decoded, and from the cache
             config = read_config({"dataset": f"noisy_data:{name}", "cache-dir": str(tmp_path / "cache")})
             assert load_dataset(config.data, config.synthetic, config.seeds.data).frozen is frozen
+
+
+def _masked(name: str) -> tuple[Batch, Batch]:
+    """Return a batch of pictures whose pixels are twice their mask, and what a change makes of it."""
+    y = torch.arange(1, 5 * 36 + 1).view(1, 5, 6, 6)
+    batch = Batch(2.0 * y.unsqueeze(2), y, torch.ones(1), rows=torch.arange(5).view(1, 5))
+    made = Augmentation(name, 1, 1, ["a"], [5], [-7.0])
+    made.begin()
+    return batch, made.batch(batch, [0])
+
+
+@pytest.mark.parametrize("name", ["crops-flips", "own_augment:both"])
+def test_a_mask_moves_with_its_picture_and_what_comes_in_does_not_count(name: str) -> None:
+    before, after = _masked(name)
+    assert after.y.dtype == torch.int64
+    assert not torch.equal(after.y, before.y)
+    inside = after.y != -100
+    assert torch.equal(after.x[:, :, 0][inside], 2.0 * after.y[inside])
+    assert bool((after.x[:, :, 0][~inside] == -7.0).all())
+    assert bool(inside.all()) == (name != "crops-flips")
+
+
+def test_a_function_that_forgets_the_mask_or_blends_its_classes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"picture and mask, two tensors .* \[1, 6, 6\], \[6, 6\]; got"):
+        _masked("own_augment:same_mask")
+    with pytest.raises(ConfigError, match=r"numbers of classes, torch.int64; got torch.float32"):
+        _masked("own_augment:blurred")

@@ -358,6 +358,30 @@ def test_the_log_of_a_queued_job_says_so_and_goes_on(
     assert log == "job mine is queued\ntrains\njob mine is finished\n"
 
 
+def test_a_log_that_a_submitter_follows_ends_when_it_is_revoked(
+    kits: Path, kit: LinkKit, superlink: SuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the run says nothing; another's goes on."""
+    monkeypatch.setattr(timing, "NODES_LOOK_S", 0.01)
+    jobs, job = Jobs(kit.jobs, kit.runs), job_of(kit, "mine", "alice", state=RUNNING, runs=(11,))
+    theirs = job_of(kit, "theirs", "bob", state=RUNNING, runs=(11,))
+    superlink.logs = {11: [("trains\n", 1.0)]}
+    alice, bob = (person(kits, superlink, name) for name in ("alice", "bob"))
+    sleep = asyncio.sleep
+
+    async def revoke(seconds: float) -> None:
+        if "alice" in read_link_kit(kits / "link").submitter_keys:
+            await asyncio.to_thread(provision, kits, revoke=["alice"])
+        await sleep(3600)
+
+    monkeypatch.setattr(timing, "FOLLOW_S", 0.0)
+    monkeypatch.setattr(asyncio, "sleep", revoke)
+    assert logged(alice, job.number) == "trains\nthe kit of who follows this log was revoked\n"
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    jobs.update(theirs, state=FINISHED)
+    assert logged(bob, theirs.number) == "trains\njob theirs is finished\n"
+
+
 def test_frames_are_read_however_the_stream_is_cut() -> None:
     stream = framed(b"one") + framed(b"") + framed(b"x" * 300)
     for size in (1, 3, 5, 1000):

@@ -85,22 +85,25 @@ def idle_connections(rig: Rig) -> str:
     tests=("tests/deploy/test_telling.py", "tests/server_app/test_terminal.py"),
 )
 def words_from_outside(rig: Rig) -> str:
-    nasty = "[red]x[/] [/nope] :smile:\x1b[2J\u202e"
+    fields = ("address", "warning", "node", "app", "run", "state", "reason")
+    nasty = {field: f"[red]{field}[/] [/nope] :smile:\x1b[2J\u202e" for field in fields}
     rig.folder.mkdir(parents=True, exist_ok=True)
     provision(rig.folder / "words", "127.0.0.1:9092", ["ward"])
     kit = read_link_kit(rig.folder / "words" / "link")
-    node = {"name": nasty, "id": "1", "online": True, "last_seen": None, "clients": 1, "examples": 2}
-    run = {"name": nasty, "state": nasty, "round": 1, "rounds": 2, "attempts": 1, "reason": nasty}
-    row = {"state": "green", "address": nasty, "warnings": [nasty], "written": time.time(), "processes": []}
-    row |= {"nodes": [node | {"app_version": nasty}], "runs": [run | {"updated": time.time()}]}
+    node = {"name": nasty["node"], "id": "1", "online": True, "last_seen": None, "clients": 1, "examples": 2}
+    run = {"name": nasty["run"], "state": nasty["state"], "round": 1, "rounds": 2, "attempts": 1}
+    run |= {"reason": nasty["reason"], "updated": time.time()}
+    row = {"state": "green", "address": nasty["address"], "written": time.time(), "processes": []}
+    row |= {"warnings": [nasty["warning"]], "nodes": [node | {"app_version": nasty["app"]}], "runs": [run]}
     write_json(kit.status, row)
     command = [BOUQUET, "status", str(kit.path)]
     env = os.environ | {"COLUMNS": "300"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("[red]x[/] [/nope] :smile:?[2J?") == 7, done.stdout
+    shown = [f"[red]{field}[/] [/nope] :smile:?[2J?" in done.stdout for field in fields]
+    assert all(shown), done.stdout
     assert "\x1b[2J" not in done.stdout
-    return "`bouquet status` shows 7 hostile texts as they are"
+    return f"`bouquet status` shows {len(fields)} hostile texts as they are"
 
 
 @case(

@@ -147,8 +147,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "empty json": ("latest.json", lambda f: (f / "latest.json").write_text("")),
     "a list": ("latest.json", lambda f: edit(f, lambda meta: [1])),
     "no file name": ("latest.json", lambda f: edit(f, lambda meta: meta.pop("file") and None)),
-    "a wrong checksum": (ARRAYS, lambda f: edit(f, lambda meta: meta.update(sha256="0" * 64))),
-    "no checksum": (ARRAYS, lambda f: edit(f, lambda meta: meta.pop("sha256") and None)),
+    "a wrong checksum": (ARRAYS, lambda f: edit(f, lambda meta: meta.update(xxh3="0" * 32))),
+    "no checksum": (ARRAYS, lambda f: edit(f, lambda meta: meta.pop("xxh3") and None)),
     "a number in words": (ARRAYS, lambda f: edit(f, lambda meta: meta.update(numbers={"mu": "ten"}))),
     "no round": (ARRAYS, lambda f: edit(f, lambda meta: meta.update(round=None))),
 }
@@ -164,6 +164,34 @@ def test_a_damaged_checkpoint_is_refused_with_its_path_and_left_as_it_is(kind: s
         Checkpoint(tmp_path).read()
     assert str(error.value).startswith(str(tmp_path / where))
     assert contents(tmp_path) == before
+
+
+def test_the_checksum_of_an_older_version_is_read(tmp_path: Path) -> None:
+    saved(tmp_path)
+    kept = Checkpoint(tmp_path).read()
+    assert kept is not None
+    right = sha256(kept[0].arrays)
+    edit(tmp_path, lambda meta: {k: v for k, v in meta.items() if k != "xxh3"} | {"sha256": right})
+    again = Checkpoint(tmp_path).read()
+    assert again is not None
+    assert sha256(again[0].arrays) == right
+    edit(tmp_path, lambda meta: meta.update(sha256="0" * 64))
+    with pytest.raises(StateError, match="checksum"):
+        Checkpoint(tmp_path).read()
+
+
+def test_a_round_is_written_once(tmp_path: Path) -> None:
+    """A run commits the state of its last round again as it ends, with the lengths of then."""
+    checkpoint, last = Checkpoint(tmp_path), snapshot(4)
+    for lengths in (1, 2):
+        checkpoint.commit(last, checkpoint.write_arrays(last), {"offsets": lengths})
+        changed = (tmp_path / ARRAYS).stat().st_mtime_ns
+        if lengths == 1:
+            first = changed
+    assert changed == first
+    found = Checkpoint(tmp_path).read()
+    assert found is not None
+    assert found[1] == {"offsets": 2}
 
 
 def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:

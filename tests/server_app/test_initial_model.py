@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from server_app.run.initial_model import load
+from server_app.run.initial_model import KEY
 from task.errors import ConfigError
+from task.models.model_file import load
 from task.resolve.read import read_config
 from tests.server_app.test_app import go
 
@@ -26,7 +27,7 @@ GIVEN = {
 
 
 def read(path: Path, *, strict: bool = True, private: tuple[str, ...] = ()) -> Any:
-    return load(str(path), SHARED, private, strict=strict)
+    return load(KEY, str(path), SHARED, private, strict=strict)
 
 
 def saved(tmp_path: Path, given: dict[str, Any]) -> Path:

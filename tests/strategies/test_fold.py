@@ -124,7 +124,7 @@ def test_how_a_record_is_carried_changes_no_bit(reduce: Literal["mean", "sum"]) 
         entry = replace(ENTRY, up=(replace(FIELDS[0], reduce=reduce, carry=carry),))
         fold = Fold(entry, {"arrays": like}, {"1": ["a", "b", "c"], "2": ["d"]}, 1)
         for message_id, clients in (("1", "abc"), ("2", "d")):
-            merge = Merge(FoldPlan(entry, {"arrays": like}))
+            merge = Merge(FoldPlan(entry, {"arrays": like}, alone=len(clients) == 1))
             for k, c in enumerate(clients):
                 merge.add(c, wire.ClientUpdate({"arrays": models[c]}, {"num-examples": 3 + k}))
             fold.take(Reply(wire.reply_content(merge.reply()), message_id))  # type: ignore[arg-type]

@@ -70,7 +70,8 @@ def named_app(
     def train(message: Message, context: Context) -> Message:
         arrays = wire.read_arrays(message.content["arrays"])  # type: ignore[arg-type]
         order = wire.read_order(entry, message.content, Forms(arrays, ()))
-        merged = Merge(FoldPlan(entry, dict.fromkeys((r.name for r in entry.up), arrays)))
+        like = dict.fromkeys((r.name for r in entry.up), arrays)
+        merged = Merge(FoldPlan(entry, like, alone=len(order.clients) == 1))
         for client in order.clients:
             merged.add(client, work(client, order))
         return Message(wire.reply_content(merged.reply()), reply_to=message)

@@ -192,11 +192,13 @@ def play(
     return Played(strategy, grid, keep, tuple(strategy.registry.names))
 
 
-def in_one_process(keys: Mapping[str, Any], folder: Path, nodes: int = 2) -> Path:
+def in_one_process(
+    keys: Mapping[str, Any], folder: Path, nodes: int = 2, grid_type: Callable[..., LocalGrid] = LocalGrid
+) -> Path:
     """Do a run with all that it writes, on a LocalGrid; return its result folder, which lies in `folder`."""
     own = {**keys, "runs-dir": str(folder), "state-dir": str(folder / "state")}
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-    return run_server(LocalGrid(make_app(own), configs), read_config(own))
+    return run_server(grid_type(make_app(own), configs), read_config(own))
 
 
 def owners_config(path: Path, **keys: Any) -> dict[str, Any]:

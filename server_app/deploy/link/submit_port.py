@@ -123,9 +123,7 @@ class SubmitPort:
             self.serving.discard(client)
 
     def _caller(self, scope: Scope) -> str:
-        shown = [value for name, value in scope["headers"] if name == b"authorization"]
-        kind, _, token = shown[0].decode("latin-1").partition(" ") if len(shown) == 1 else ("", "", "")
-        caller = caller_of(self._kit, token) if kind == "Bearer" else ""
+        caller = caller_of(self._kit, _token(scope))
         if not caller:
             self._say_refused(scope["client"][0])
             # Without "WWW-Authenticate: Bearer", on which Flower's commands would try to log in again.
@@ -157,7 +155,26 @@ class SubmitPort:
         size = int(lengths[0]) if lengths else -1  # h11 has checked that it is a number
         if not 0 <= size <= self._most[path]:
             raise AnswerError(413, f"expected a request of at most {self._most[path]} bytes; got {size}")
-        return await self._calls[path](caller, receive, size)
+        answer = await self._calls[path](caller, receive, size)
+        if isinstance(answer, StreamingResponse):
+            answer.body_iterator = self._until_revoked(_token(scope), aiter(answer.body_iterator))
+        return answer
+
+    async def _until_revoked(self, token: str, frames: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield what a caller follows as long as its token is valid."""
+        coming = asyncio.ensure_future(anext(frames, None))
+        try:
+            while await asyncio.to_thread(caller_of, self._kit, token):
+                if not (await asyncio.wait({coming}, timeout=timing.NODES_LOOK_S))[0]:
+                    continue
+                if (frame := coming.result()) is None:
+                    return
+                yield frame
+                coming = asyncio.ensure_future(anext(frames, None))
+            line = CONTROL.answer("StreamLogs", log_output="the kit of who follows this log was revoked\n")
+            yield framed(line.SerializeToString())
+        finally:
+            coming.cancel()
 
     async def _start(self, caller: str, receive: Receive, size: int) -> Response:
         """Queue a run, by a process that reads what was sent."""
@@ -316,6 +333,13 @@ class SubmitPort:
         if name not in FILES or not path.is_file():
             raise AnswerError(404, f"expected one of {', '.join(FILES)} that the run has; got another")
         return FileResponse(path)
+
+
+def _token(scope: Scope) -> str:
+    """Return the token that a call shows, "" if it shows none."""
+    shown = [value for name, value in scope["headers"] if name == b"authorization"]
+    kind, _, token = shown[0].decode("latin-1").partition(" ") if len(shown) == 1 else ("", "", "")
+    return token if kind == "Bearer" else ""
 
 
 def _answer(name: str, **fields: Any) -> Response:

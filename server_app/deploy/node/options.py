@@ -29,6 +29,7 @@ class Options:
         width: Share of each hidden layer's units that its model has, one of a run's width.levels; 0 = the run
             says.
         model: Name of its model, one of a run's models.levels; "" = the run says.
+        initial_model: File that has the frozen part of runs' models, which then does not travel; None = none.
     """
 
     data: Path | None = None
@@ -40,6 +41,7 @@ class Options:
     http: bool = False
     width: float = 0.0
     model: str = ""
+    initial_model: Path | None = None
 
 
 def check(options: Options) -> None:
@@ -67,6 +69,8 @@ def check(options: Options) -> None:
         raise ConfigError(
             "--partition: expected I/N with I from 0 to N - 1; got {}/{}".format(*options.partition)
         )
+    if options.initial_model and not os.access(options.initial_model, os.R_OK):
+        raise ConfigError(f"--initial-model: expected a file that can be read; got {options.initial_model}")
     if options.may_train and not os.access(options.may_train, os.X_OK):
         raise ConfigError(f"--may-train: expected a program that can be run; got {options.may_train}")
 
@@ -114,6 +118,7 @@ def node_config(
         "packages": ",".join(policy.packages), REQUIRED: policy.secagg,
         "keep-models": str(models) if policy.keep_models and models else "",
         "names": policy.names, "own-model": policy.own_model,
+        "initial-model": str(options.initial_model.resolve()) if options.initial_model else "",
         MAX_EPSILON: policy.max_epsilon, DELTA: policy.delta if policy.max_epsilon else 0,
         ckks.REQUIRED: policy.he, ckks.NODE_KEY: str(key) if key else "",
     }  # fmt: skip

@@ -3,19 +3,20 @@
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from server_app.extras.verify.chain import Chain, Row, read_chain
 from server_app.extras.verify.findings import Findings
 from server_app.extras.verify.receipts import check_receipts, own_of
-from server_app.extras.verify.replay import replay
+from server_app.extras.verify.replay import initial, replay
 from server_app.extras.verify.signatures import check_signatures
 from server_app.results.folder import MODEL, RunFolder
+from server_app.run.frozen import RECORD
 from server_app.run.privacy_ledger import FOLDER as PRIVACY
 from server_app.run.transcript import line_digest
 from task.errors import DataError
 from task.numerics.arrays import sha256
 from task.privacy.releases import Releases
+from task.storage.files import read_safetensors
 
 PUBLISHED = "models in rounds.jsonl and model.safetensors"
 
@@ -49,9 +50,10 @@ def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -
     folder, said = RunFolder(run), {int(line["round"]): line["model"] for line in chain.lines}
     rows = folder.rounds(unfinished=True)
     for row in rows:
-        if (got := said.get(row["round"])) != row["model_sha256"]:
+        mine = str(row.get("trained_sha256") or row["model_sha256"])  # of what travels, if a part is frozen
+        if (got := said.get(row["round"])) != mine:
             want = (got or "of no round")[:12]
-            text = f"rounds.jsonl: expected the model {want}; got {row['model_sha256'][:12]}"
+            text = f"rounds.jsonl: expected the model {want}; got {mine[:12]}"
             findings.fault(row["round"], text)
         findings.checked(PUBLISHED)
     if rows and rows[-1]["round"] < chain.lines[-1]["round"]:
@@ -61,9 +63,16 @@ def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -
         findings.note(f"there is no {MODEL} yet: the run is not over")
         return
     try:
-        got = sha256(load_file(path))
+        _, arrays = read_safetensors(path)
     except (SafetensorError, ValueError) as err:
         raise DataError(f"{path}: expected a model; got {err}") from None
+    if frozen := chain.about.get(RECORD):
+        names = initial(chain).keys()
+        rest = {name: arrays.pop(name) for name in [*arrays] if name not in names}
+        if (got := sha256(rest)) != frozen["sha256"]:
+            wanted = f"the frozen part {frozen['sha256'][:12]} of the run"
+            findings.fault(None, f"{MODEL}: expected {wanted}; got {got[:12]}")
+    got = sha256(arrays)
     want = chain.lines[-1]["model"]
     if got != want and got in said.values() and "stopped" in (folder.result() or {}):
         findings.note(f"{MODEL} is from an earlier round than the last: the run was stopped")

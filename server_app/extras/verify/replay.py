@@ -122,7 +122,7 @@ def replay(chain: Chain, findings: Findings) -> Arrays | None:
     strategy = strategy_of(contract_of(config).rule)(config)
     rule, entry, engine = strategy.rule, strategy.entry, ReplayEngine(chain, config, findings)
     first = chain.lines[0]
-    model = _initial(chain)
+    model = initial(chain)
     engine.trainable = tuple(first["trainable"])
     state: ServerState = rule.initial_state(model, engine.trainable)
     wanted = {int(line["back"]) for line in chain.lines if line["back"] is not None}
@@ -211,7 +211,12 @@ def _check_result(line: Row, state: ServerState, findings: Findings) -> None:
     findings.checked(MODELS)
 
 
-def _initial(chain: Chain) -> Arrays:
+def initial(chain: Chain) -> Arrays:
+    """Return the initial model, as far as it travels.
+
+    Raises:
+        DataError: Its file is damaged.
+    """
     path = chain.folder / INITIAL
     try:
         return load_file(path)

@@ -1,0 +1,1 @@
+"""Low-rank adapters (LoRA): their names, and the means of several clients' pairs of factors."""

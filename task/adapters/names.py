@@ -1,0 +1,36 @@
+"""Which tensors of a model are the two factors of an adapter, by the names that `peft` gives them.
+
+A layer W [d, k] with an adapter computes W + s B A, A [r, k], B [d, r], s = alpha / r. Below the layer's name
+they are ``lora_A.default.weight`` and ``lora_B.default.weight``, of an embedding ``lora_embedding_A.default``
+and ``lora_embedding_B.default``.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_FACTOR = re.compile(r"(.*\.|)lora_(embedding_)?A\.(.+)")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The names of the two factors of an adapter."""
+
+    a: str  # [r, k], of a convolution [r, k, h, w]
+    b: str  # [d, r], of a convolution [d, r, 1, 1]
+
+
+def pairs_of(names: Iterable[str]) -> tuple[Pair, ...]:
+    """Return the adapters of which both factors are among the names, in their order.
+
+    >>> pairs_of(["h.0.lora_A.default.weight", "h.0.lora_B.default.weight", "head.weight"])
+    (Pair(a='h.0.lora_A.default.weight', b='h.0.lora_B.default.weight'),)
+    """
+    listed = list(names)
+    known, found = set(listed), []
+    for name in listed:
+        if match := _FACTOR.fullmatch(name):
+            other = f"{match[1]}lora_{match[2] or ''}B.{match[3]}"
+            if other in known:
+                found.append(Pair(name, other))
+    return tuple(found)
