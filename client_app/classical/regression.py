@@ -155,8 +155,8 @@ def _check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, c
     w = local_terms(family, rows, rows.linear(beta)).w
     if w.sum() ** 2 < least * (w * w).sum():
         raise RefusedError(
-            f"policy: min-examples = {least}; with these coefficients fewer rows of client {client} than that "
-            "would have most of the weight"
+            f"policy: min-examples = {least}; with these coefficients fewer rows of client {client} would "
+            "have most of the weight"
         )
 
 

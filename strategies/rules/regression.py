@@ -1,24 +1,24 @@
 """Regression over sites by exact sums: least squares, ridge and generalised linear models.
 
-Nelder and Wedderburn 1972: iteratively reweighted least squares, a step a round. The server asks all sites for
-sums over their rows, exact integers, and solves in rationals: so coefficients, errors and deviance are those of
-the pooled rows, with the same bits for any division of the rows, under secure aggregation or not.
+Nelder and Wedderburn 1972: iteratively reweighted least squares, a step a round. The server asks all sites
+for sums over their rows, exact integers, and solves in rationals: so coefficients, errors and deviance are
+those of the pooled rows, with the same bits for any division of the rows, under secure aggregation or not.
 
-opening   n, trials, sum of y                          before round 1; beta^1 = (h^-1(mean), 0, ..., 0)
-step      H = X'WX, U = X'(y - mu) ..., deviance D     beta^{t+1} = beta^t + H^-1 U, unless D rose
-errors    sum u^2 x x', Pearson's chi square           in the round in which U'H^-1 U says that it ended
+opening   n, trials, sum of y                     before round 1; beta^1 = (h^-1(mean), 0, ..., 0)
+step      H = X'WX, U = X'(y - mu), deviance D    beta^{t+1} = beta^t + H^-1 U, unless D rose
+errors    sum u^2 x x', Pearson's chi square      in the round in which U'H^-1 U says that it ended
 
-=========  ==========================  ============================================================  ==========
-symbol     variable                    meaning                                                       where
-=========  ==========================  ============================================================  ==========
-beta       state.coefficients          coefficients that are asked for                               wire, state
-D          state.deviance              deviance at `state.best`, in units of 2^-51 of a scaled y      state
--          state.sums                  SHA-256 of the integers of all steps, one after the other      state
-h          `task.classical.families`   inverse link
-=========  ==========================  ============================================================  ==========
+=========  ========================  ========================================================  ===========
+symbol     variable                  meaning                                                   where
+=========  ========================  ========================================================  ===========
+beta       state.coefficients        coefficients that are asked for                           wire, state
+D          state.deviance            deviance at `state.best`, of a scaled y                   state
+-          ``sums-sha256``           of the integers of all questions, one after the other     state
+h          `task.classical`          inverse link (``families``)                               sites
+=========  ========================  ========================================================  ===========
 
 Every site that was there in the opening must answer each question; a round without one of them is repeated.
-The model's file has the result (`RESULT`), which is 0 until it has ended.
+The model's file has the result (`nothing`), which is 0 until it has ended.
 """
 
 import hashlib
@@ -78,14 +78,16 @@ def nothing(p: int) -> Arrays:
     }
 
 
-def server_update(state: RegressionState, reduced: AggregatedReplies, config: Config) -> Updated[RegressionState]:
+def server_update(
+    state: RegressionState, reduced: AggregatedReplies, config: Config
+) -> Updated[RegressionState]:
     """Take one step."""
     model = model_of(config)
     totals = totals_in(reduced, STEP)
     state = replace(state, arrays=hashed(state.arrays, totals), iterations=state.iterations + 1)
     step = step_in(totals, model.p)
     beta = beta_in(state.coefficients)
-    if model.family != "binomial" and step.far or _has_risen(state, step):
+    if (model.family != "binomial" and step.far) or _has_risen(state, step):
         return _halved(state, model, step)
     found = stepped(model, step, beta, state.decrement)
     first = state.null_deviance if state.null_deviance >= 0 else float(step.deviance)
@@ -265,8 +267,7 @@ def _refused(err: TooFewRepliesError, where: str) -> Exception | None:
         return None
     if "policy" in kinds:
         return ConfigError(
-            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or merge "
-            "the columns that it names, or run without the site (run-config key \"nodes\")"
+            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "
+            'merge the columns that it names, or run without the site (run-config key "nodes")'
         )
     return LASTING[kinds[0]](f"{where}: every site is needed, and one cannot answer: {said}")
-

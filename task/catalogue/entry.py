@@ -19,7 +19,7 @@ GROUPS = {
     "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
-    "classical": "A table of statistics that is the pooled rows' own",
+    "classical": "A table of coefficients, equal to that of the pooled rows",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
@@ -75,8 +75,8 @@ class Algorithm:
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
-    # tables' columns or rows, measure on test data the result of a round of training, which is neither sent nor
-    # kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
+    # tables' columns or rows, measure on test data the result of a round of training, which is neither sent
+    # nor kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
     # where the labels are, train on embeddings or measure them; or they train by sums of products that others
     # decrypt.
     work: Work = "train"

@@ -1,12 +1,12 @@
 """From the sums of a regression to its coefficients: one step, when to stop, and what the table needs.
 
-beta' = beta + H^-1 U, exactly and then rounded once. With scaled columns x_j s_j and a Gaussian target times t
-the step of a coefficient is s_j / t times that of the scaled one. A penalty lambda in the columns' own units is
-lambda s_j^2 of a scaled coefficient.
+beta' = beta + H^-1 U, exactly and then rounded once. With scaled columns x_j s_j and a Gaussian target times
+t the step of a coefficient is s_j / t times that of the scaled one. A penalty lambda in the columns' own
+units is lambda s_j^2 of a scaled coefficient.
 
 Stop: the decrement U' H^-1 U, the squared length of the step in standard errors, is at most 1e-24; or it is
-below 1e-12 and more than a quarter of the last one, the floor of the grid. If the deviance rises, the midpoint
-of the last two coefficients is next.
+below 1e-12 and more than a quarter of the last one, the floor of the grid. If the deviance rises, the
+midpoint of the last two coefficients is next.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def check_apart(model: Model, step: StepSums, n: int) -> None:
     """
     if model.family == "binomial" and (step.far or float(step.deviance) < SEPARATED * n):
         raise DataError(
-            f"column {model.design.target.name}: expected outcomes that overlap; got classes that are separated "
-            "by these columns, so that coefficients grow without end. Drop a column, or use more rows"
+            f"column {model.design.target.name}: expected outcomes that overlap; got classes that are "
+            "separated by these columns, so that coefficients grow without end. Drop a column"
         )
 
 
@@ -165,9 +165,7 @@ def covariances_of(model: Model, step: StepSums, errors: ErrorSums) -> Covarianc
     """Return them from the sums at the final coefficients."""
     found = information_of(model, step)
     scales = [Fraction(s) for s in model.design.scales]
-    return Covariances(
-        _in_units(found.matrix(), scales), _in_units(found.around(errors.middle), model.units)
-    )
+    return Covariances(_in_units(found.matrix(), scales), _in_units(found.around(errors.middle), model.units))
 
 
 def _in_units(matrix: Matrix, units: Sequence[Fraction]) -> list[list[float]]:

@@ -55,7 +55,7 @@ def inverse(matrix: Matrix, names: Sequence[str]) -> Inverse:
     for k in range(p):
         pivot, own = work[k][k], whole[k][k]
         if own <= 0:
-            raise DataError(f"column {names[k]}: expected values other than 0 in some rows; got none. Drop it")
+            raise DataError(f"column {names[k]}: expected values other than 0; got none. Drop it")
         # pivot / before is what is left of the column's square sum after those before it.
         if Fraction(pivot, before * own) < LEAST_PIVOT:
             of = [j for j in range(k) if _share(work[j][k], before, whole[j][j], own) > _NAMED]

@@ -1,4 +1,4 @@
-"""The sums of a regression's three questions: what they are, in which order they travel, and how rows make them.
+"""The sums of a regression's three questions: what they are, in which order, and how rows make them.
 
 ===========  =========================================================  ==========================
 question     numbers                                                    how many, for p columns

@@ -2,7 +2,8 @@
 
 se = sqrt(phi diag H^-1); phi is 1 of the binomial and the Poisson family, RSS / (n - p) of the Gaussian, and
 Pearson's chi square / (n - p) of the Gamma family. p values are of the normal distribution; least squares has
-Student's t with n - p degrees of freedom. HC0 is the robust error, HC1 times sqrt(n / (n - p)). AIC = -2 l + 2p,
+Student's t with n - p degrees of freedom. HC0 is the robust error by the expected information (statsmodels
+takes the observed one of the Gamma family with its log link), HC1 times sqrt(n / (n - p)). AIC = -2 l + 2p,
 as statsmodels counts: without the dispersion. Under a penalty there are coefficients alone.
 """
 
@@ -115,7 +116,9 @@ def fitted(model: Model, arrays: NamedArrays, *, squares: bool) -> Fitted:
     for name, b, variance, hc in zip(model.design.names, beta, variances, robust, strict=True):
         se, hc0 = math.sqrt(phi * variance), math.sqrt(hc)
         z = b / se if se else math.inf
-        lines.append(Coefficient(name, b, se, z, _p_value(z, free if squares else 0.0), hc0, hc0 * math.sqrt(n / free)))
+        lines.append(
+            Coefficient(name, b, se, z, _p_value(z, free if squares else 0.0), hc0, hc0 * math.sqrt(n / free))
+        )
     return Fitted(tuple(lines), figures, digest)
 
 

@@ -34,8 +34,8 @@ class CellError(ValueError):
 class Encoder:
     """Encodes the features of a table, row by row; the values of a category may be those that it meets.
 
-    With `keep_missing` a cell without a value becomes NaN, in each of the columns of a category; with `doubles`
-    numbers stay float64.
+    With `keep_missing` a cell without a value becomes NaN, in each of the columns of a category; with
+    `doubles` numbers stay float64.
     """
 
     def __init__(self, features: Sequence[TypedColumn], *, keep_missing: bool, doubles: bool = False) -> None:

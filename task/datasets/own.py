@@ -57,7 +57,13 @@ def keys_of(request: Request) -> dict[str, Any]:
     grows = {"grows": True} if request.grows else {}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
     exact = {"doubles": True} if request.doubles else {}
-    return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task | grows | exact
+    return (
+        keys
+        | {"fraction": request.local_test_fraction, "missing": request.keep_missing}
+        | task
+        | grows
+        | exact
+    )
 
 
 def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:

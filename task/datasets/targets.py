@@ -72,10 +72,8 @@ def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
     return any(value < 0 or not value.is_integer() for value in values)
 
 
-def _numbers(
-    rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request
-) -> npt.NDArray[Any]:
-    """Return numbers or labels as float32, [N] of one column, else [N, d]; float64 where a run wants these."""
+def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request) -> npt.NDArray[Any]:
+    """Return numbers or labels as float32, [N] of one column, else [N, d]; or as float64."""
     labels = request.task == "multi-label"
     if (labels and len(columns) < 2) or any(column.values for column in columns):
         expected = "several columns typed NAME:target" if labels else "NAME:target without a list of classes"
