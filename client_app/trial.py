@@ -124,7 +124,7 @@ def _check_upload(node: Node, entry: Algorithm, client: str, upload: wire.Client
 def _order(node: Node, entry: Algorithm, client: str) -> wire.TrainOrder:
     """Return an order for one client that has what the contract says, of the initial model."""
     names = node.clients.names
-    forms = replace(node.forms(client), clients=len(names))
+    forms = replace(node.forms(client, drawn=True), clients=len(names))
     scalars = {s.name: min(max(1.0, s.low), s.high) for s in entry.down_scalars}
     arrays = {f.name: forms.of_record(f, client) for f in entry.down}
     return wire.TrainOrder(

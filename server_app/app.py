@@ -11,7 +11,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server_app.results.folder import RunFolder
-from server_app.run import peft_folder
 from server_app.run.finish import write_results
 from server_app.run.frozen import write_frozen
 from server_app.run.kept import KeptSync, finish
@@ -28,7 +27,6 @@ from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
 from task.errors import BouquetError, kind_of
-from task.numerics import pages
 from task.references import place
 from task.wire import messages as wire
 
@@ -113,7 +111,6 @@ def _run(
     order: ArrivalLog | None,
 ) -> Path:
     opened = open_run(grid, config, path)
-    pages.trim(always=True)  # trials of the model are over
     config, model = opened.config, opened.model
     server, output = config.server, config.output
     folder = RunFolder.create(path, opened.record, resume=output.resume)
@@ -121,8 +118,7 @@ def _run(
     if trackers:
         trackers.begin(folder, output.resume)
     with Progress(output.progress, server.num_server_rounds, title_of(config)) as progress:
-        write_frozen(path, model.frozen)
-        peft_folder.begin(path, model.module)
+        write_frozen(path, model.frozen, model.module)
         for line in opened.remarks:
             progress.message(line)
         recorder = Recorder(

@@ -24,6 +24,16 @@ ALLOWED = [(n, c) for n, c in CELLS if not (c.why_not(ALGORITHMS[n]) or ALGORITH
 
 # Each reason, the choices that are refused for it, and an algorithm that is.
 REASONS: dict[str, dict[str, str]] = {
+    "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as by "
+    "its clients, means nothing then": {"lora.average = product": "scaffold"},
+    "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as the "
+    "clients' own models, means nothing then": {"lora.average = product": "fedper"},
+    "its server needs more than one mean of local models, and only that is taken of products": {
+        "lora.average = product": "fedatt"
+    },
+    "its server does more than take the mean, in the coordinates of the round's old factors": {
+        "lora.average = product": "fedavgm"
+    },
     "adaptive local aggregation is tested only with ditto, fedala, fedavg, fedprox, fedrep": {
         "ala = true": "adaptive-tau"
     },
@@ -36,6 +46,7 @@ REASONS: dict[str, dict[str, str]] = {
         "width.levels = 1,0.5": "vertical-logistic",
         "models.levels = logistic,mlp": "splitnn",
         "initial-model = FILE": "vertical-logistic",
+        "lora.average = product": "splitnn",
         "heldout-clients > 0": "splitnn",
         "cross-evaluation = true": "vertical-logistic",
         "attack.kind = sign-flip": "vertical-logistic",

@@ -39,7 +39,7 @@ IMPORT_MANY = {
     "client_app.work": 23,
     "server_app.extras.verify.replay": 25,
     "strategies.strategy": 24,
-    "task.resolve.run_model": 22,
+    "task.resolve.run_model": 23,
 }
 MODULE = re.compile(r"(?:bouquet|task|strategies|client_app|server_app)(?:\.\w+)+")
 

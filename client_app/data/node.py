@@ -7,6 +7,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from client_app.data.frozen import bind, held, hold, own
@@ -158,9 +159,16 @@ class Node:
         """Return which of the tensors of a client's model are shared and which are private."""
         return self._made(client)[1]
 
-    def forms(self, client: str = "") -> Forms:
-        """Return the forms of records for a client's model, by default the run's."""
+    def forms(self, client: str = "", *, drawn: bool = False) -> Forms:
+        """Return the forms of records for a client's model, by default the run's.
+
+        They take no memory, or are `drawn`: the initial values, the caller's own.
+        """
         whole, parts, server = self._made(client)
+        if drawn:
+            shape, classes = self.dataset.input_shape, self.dataset.num_classes
+            whole = _drawn(self.seen_by(client), shape, classes, bool(self.frozen))
+            server = {name: whole[name] if name in whole else np.array(a) for name, a in server.items()}
         others = {"whole": whole, "private": only(whole, parts.private), "top": only(whole, parts.top)}
         others["sums"] = self.task.measures.like
         others["shared-table"] = server
@@ -280,10 +288,12 @@ def _made(
     return whole, parts, forms_of(initial_of(model, config, shape, classes, parts))
 
 
-@lru_cache(maxsize=16)
-def _initial(config: Config, shape: Shape, classes: int, frozen: bool) -> Arrays:
+def _drawn(config: Config, shape: Shape, classes: int, frozen: bool) -> Arrays:
     model = model_of(config, shape, classes)
     return state_of(model, parts_of(model, config).frozen if frozen else ())
+
+
+_initial = lru_cache(maxsize=16)(_drawn)
 
 
 def forget_whole() -> None:

@@ -57,7 +57,7 @@ def _try_work(node: Node) -> None:
     # Only this node has examples to try a user's model on; a party's model is made for what it sends.
     if isinstance(node.clients, OneClient) and not entry.vertical:
         check_model(config, shape, classes, task.name, node.dataset)
-    if not task.plain or task.measures.own or is_reference(config.model):
+    if not task.plain or task.measures.own or is_reference(config.model) or node.dataset.form:
         check_fits(task, node.model(), node.dataset)
     for part in (entry, *(p for p in entry.phases.values() if p.work == "train")):
         solver_of(part.solver)  # a user's own may be none

@@ -13,13 +13,19 @@ from task.errors import ConfigError
 from task.numerics.arrays import Arrays, sha256
 from task.wire.frozen import FROZEN, digest_in, frozen_of, lost, without
 
-_checked: set[tuple[Config, str]] = set()  # runs and digests whose tensors this process has checked
+_known: set[tuple[Config, str]] = set()  # runs of this process, and the digests of their frozen parts
+_checked: set[tuple[Config, str]] = set()  # those of them whose tensors were looked at after a training
 
 
 class FrozenNode(NodeStage):
     """Has the node use the frozen part that an order is for."""
 
     name = "frozen"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it makes the answer or adds to it: no, it looks at the model."""
+        return False
 
     def node(self, node: Node) -> Node:
         """Return the node with the frozen part of the run's model, if the server says that it has one.
@@ -32,6 +38,8 @@ class FrozenNode(NodeStage):
             return node
         if not is_held(digest):
             hold(digest, self._find(node, digest))
+        if (node.config, digest) not in _known:
+            _known.add((node.config, digest))
             forget_whole()
         return replace(node, frozen=digest)
 

@@ -20,6 +20,7 @@ from task.datasets.trigger import stamped
 from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
+from task.numerics import pages
 from task.numerics.arrays import Arrays
 from task.numerics.metrics import weighted_mean
 from task.numerics.tensors import compute_with, load_into
@@ -48,6 +49,7 @@ def central_evaluation(
     rows = dataset.test_rows
     if rows.stop <= rows.start:
         return None
+    pages.trim(always=True)  # the trials of the model are over
     threads = 1
     if device.type != "cpu":
         model = deepcopy(model).to(device)  # the caller's stays where it is
@@ -78,6 +80,7 @@ def central_evaluation(
                 and (share := attack_success(model, x, y, target, task, threads, parts)) is not None
             ):
                 found[ATTACK_SUCCESS] = share
+        pages.trim()
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn

@@ -4,16 +4,18 @@
 ``model.safetensors`` has both, and ``adapters.safetensors`` beside it what travels alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch import nn
 
 from server_app.results.folder import CHECKPOINT, RunFolder
 from server_app.run import peft_folder
 from task.errors import StateError
-from task.numerics.arrays import Arrays, NamedArrays, sha256
+from task.models.frozen import thaw, use
+from task.numerics.arrays import Arrays, NamedArrays, array_of, sha256, tensors_of
 from task.resolve.model_card import BESIDE
 from task.storage.files import read_safetensors, write_safetensors
 from task.wire.frozen import OWN_FROZEN
@@ -34,16 +36,26 @@ def expected_of(frozen: NamedArrays) -> dict[str, str]:
     return {OWN_FROZEN: sha256(frozen)} if frozen else {}
 
 
-def frozen_of_run(resumed: RunFolder | None, frozen: Arrays) -> Arrays:
-    """Return the frozen part of a run: of one that is resumed, that of its folder.
+def frozen_of(module: nn.Module, names: Sequence[str]) -> Arrays:
+    """Return the frozen part of a module, which keeps it from then on apart from what it loads."""
+    if not names:
+        thaw(module)
+    tensors = tensors_of(module)
+    return {name: array_of(tensors[name]) for name in names}
+
+
+def frozen_of_run(module: nn.Module, frozen: Arrays, resumed: RunFolder | None) -> Arrays:
+    """Return the frozen part of a run, which its module then uses; of a resumed run that of its folder.
 
     Raises:
         StateError: The run had another one.
     """
     before = resumed.config().get(RECORD) if resumed else None
     if resumed is None or before is None:
+        use(module, frozen)
         return frozen
     found = _read(resumed.path, frozen) or frozen
+    use(module, found)
     if (got := sha256(found)) != before["sha256"]:
         raise StateError(
             f"{resumed.path}: expected the frozen part of the model that the run began with, SHA-256 "
@@ -63,8 +75,9 @@ def _read(folder: Path, names: Iterable[str]) -> Arrays | None:
         raise StateError(f"{path}: expected a whole file; got {type(err).__name__}: {err}") from None
 
 
-def write_frozen(folder: Path, frozen: NamedArrays) -> None:
-    """Write the frozen part of a run that begins into its checkpoint, unless it is there."""
+def write_frozen(folder: Path, frozen: NamedArrays, module: nn.Module) -> None:
+    """Write what a run begins with: the adapters' configuration, and the frozen part, unless it is there."""
+    peft_folder.begin(folder, module)
     path = folder / CHECKPOINT / FILE
     if frozen and not path.exists():
         write_safetensors(path, frozen)

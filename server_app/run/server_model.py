@@ -9,7 +9,7 @@ from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
-from server_app.run.frozen import RECORD, expected_of, frozen_of_run, record_of
+from server_app.run.frozen import RECORD, expected_of, frozen_of, frozen_of_run, record_of
 from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
@@ -18,9 +18,8 @@ from task.config.knobs import Config
 from task.datasets import Dataset
 from task.errors import ConfigError
 from task.models.family import Kinds, Widths
-from task.models.frozen import thaw, use
 from task.models.model_file import Loaded
-from task.numerics.arrays import Arrays, array_of, form_of, only, tensors_of, ties_of
+from task.numerics.arrays import Arrays, form_of, only, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -122,20 +121,16 @@ def server_model(
     sizes = check_levels(config, shape, classes, dataset, runs=runs)
     module = model_of(config, shape, classes)
     parts = parts_of(module, config)
-    if not parts.frozen:
-        thaw(module)
+    frozen = frozen_of(module, parts.frozen)
     family = family_of(module, config, shape, registry.width, registry.model)
     brought = any(map(is_reference, levels_of(config).values))
-    if dataset and (not task.plain or task.measures.own or brought):
+    if dataset and (not task.plain or task.measures.own or brought or dataset.form):
         check_fits(task, module, dataset)
     shared, loaded = initial_of(module, config, shape, classes), None
-    frozen = {name: array_of(t) for name, t in tensors_of(module).items() if name in parts.frozen}
     if config.initial_model:
         found, loaded = initial_model(config, shared | frozen, parts.private, resumed, ties=ties_of(module))
         shared, frozen = only(found, shared), only(found, frozen)
-    if frozen:
-        frozen = frozen_of_run(resumed, frozen)
-        use(module, frozen)
+    frozen = frozen_of_run(module, frozen, resumed)
     distil = distiller(config, module, dataset, shape)
     return ServerModel(
         module=module,

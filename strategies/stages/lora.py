@@ -18,7 +18,7 @@ from strategies.engine.rule import TRAIN, Phase, RoundContext
 from strategies.engine.stage import ServerStage
 from strategies.engine.state import AggregatedReplies
 from task.adapters.means import norm_mean, product_mean
-from task.adapters.names import Pair, pairs_of
+from task.adapters.names import Factors, pairs_of
 from task.catalogue.record import MODEL_UP
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import mean_of
@@ -29,7 +29,7 @@ LEFT_OUT = (
 
 
 def averaged(
-    stack: NamedArrays, weights: np.ndarray, pairs: tuple[Pair, ...], how: str
+    stack: NamedArrays, weights: np.ndarray, pairs: tuple[Factors, ...], how: str
 ) -> tuple[Arrays, float | None]:
     """Return the next model of clients' models [K, ...], and what the rank has cut off.
 

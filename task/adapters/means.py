@@ -17,17 +17,16 @@ U S V^T      u, s, v       SVD of sum_i p_i B_i A_i   server
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Factor = NDArray[np.floating]
+Factors = Sequence[NDArray[Any]] | NDArray[Any]  # of the clients, one after another
 
 
-def product_mean(
-    a: Sequence[Factor], b: Sequence[Factor], weights: Sequence[float], rank: int
-) -> tuple[Floats, Floats, float]:
+def product_mean(a: Factors, b: Factors, weights: Sequence[float], rank: int) -> tuple[Floats, Floats, float]:
     """Return A [rank, k] and B [d, rank], B A nearest to sum_i p_i B_i A_i, and the loss.
 
     By Eckart and Young it is the truncated SVD. B_i and A_i are stacked, and the two QR factors of the stacks
@@ -57,9 +56,7 @@ def product_mean(
     return _padded(made_a, rank, 0), _padded(made_b, rank, 1), lost
 
 
-def norm_mean(
-    a: Sequence[Factor], b: Sequence[Factor], weights: Sequence[float]
-) -> tuple[Floats, Floats, Floats]:
+def norm_mean(a: Factors, b: Factors, weights: Sequence[float]) -> tuple[Floats, Floats, Floats]:
     """Return the means of A and B weighted by ||B_i A_i||_F, and these weights.
 
     The factors are padded with zeros to one rank. Where no client has an update, the weights are p_i.
@@ -70,7 +67,7 @@ def norm_mean(
     return np.asarray(means[0]), np.asarray(means[1]), share
 
 
-def product_norm(a: Factor, b: Factor) -> float:
+def product_norm(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Return ||B A||_F = sqrt(trace(B^T B A A^T)), from r x r numbers."""
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return float(np.sqrt(max(np.sum((y.T @ y) * (x @ x.T)), 0.0)))

@@ -13,18 +13,18 @@ _FACTOR = re.compile(r"(.*\.|)lora_(embedding_)?A\.(.+)")
 
 
 @dataclass(frozen=True)
-class Pair:
+class Factors:
     """The names of the two factors of an adapter."""
 
     a: str  # [r, k], of a convolution [r, k, h, w]
     b: str  # [d, r], of a convolution [d, r, 1, 1]
 
 
-def pairs_of(names: Iterable[str]) -> tuple[Pair, ...]:
+def pairs_of(names: Iterable[str]) -> tuple[Factors, ...]:
     """Return the adapters of which both factors are among the names, in their order.
 
     >>> pairs_of(["h.0.lora_A.default.weight", "h.0.lora_B.default.weight", "head.weight"])
-    (Pair(a='h.0.lora_A.default.weight', b='h.0.lora_B.default.weight'),)
+    (Factors(a='h.0.lora_A.default.weight', b='h.0.lora_B.default.weight'),)
     """
     listed = list(names)
     known, found = set(listed), []
@@ -32,5 +32,5 @@ def pairs_of(names: Iterable[str]) -> tuple[Pair, ...]:
         if match := _FACTOR.fullmatch(name):
             other = f"{match[1]}lora_{match[2] or ''}B.{match[3]}"
             if other in known:
-                found.append(Pair(name, other))
+                found.append(Factors(name, other))
     return tuple(found)

@@ -212,9 +212,18 @@ def _form(path: Path) -> str:
         if is_saved(path) or any(map(is_saved, path.glob("*"))):
             return "arrow"
         return "imagefolder" if images.has_pictures(path) else "csv"
-    if path.suffix.lower() == ".npz":
+    if path.suffix.lower() == ".npz" or _holds_arrays(path):
         return "npz"
     return "imagefolder" if zipfile.is_zipfile(path) else "csv"
+
+
+def _holds_arrays(path: Path) -> bool:
+    """Return whether a file is an npz file, whatever its name."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return all(name.endswith(".npy") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _request(

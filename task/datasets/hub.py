@@ -214,7 +214,8 @@ def _arrays(
         isinstance(columns[n], datasets.Value) for n in roles.inputs
     ):
         arrays["columns"] = np.array(roles.inputs)
-    if names := getattr(columns.get(roles.label), "names", None):
+    label = columns.get(roles.label)
+    if names := getattr(getattr(label, "feature", label), "names", None):
         arrays["classes"] = np.array(names)
     rest = [name for name in columns if name not in (*roles.inputs, roles.label, "client")]
     notes = [note, f"{len(rest)} columns are not read: {listed(rest)}" if rest else ""]
@@ -309,7 +310,8 @@ def _numbers(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[Any]:
     for name, part in zip(names, parts, strict=True):
         if part.dtype.kind not in "fiub":
             raise DataError(
-                f'{key}: expected numbers in column "{local(name)}", lists of one length; got others. {_TODO}'
+                f'{key}: expected numbers in column "{local(name)}", lists of one length; got others. '
+                + (f"Tokenize with padding='max_length'. {_TODO}" if IDS_NAME in split.features else _TODO)
             )
     if len(parts) == 1 and _dtype(split.features[names[0]]) == "uint8" and parts[0].dtype.kind in "iu":
         return parts[0].astype(np.uint8)  # the library has made them int64

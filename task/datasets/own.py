@@ -147,7 +147,8 @@ def assemble(
         ids=None if ids is None else ids[order],
         labelled=labelled,
         owners=_owners(labels, num_train) if len(labels) else None,
-        description=f"{num_train} training and {len(y) - num_train} test examples of shape {shape}"
+        description=f"{num_train} training and {len(y) - num_train} test examples"
+        + ("" if form else f" of shape {shape}")
         + (f", {missing} values missing" if missing else ""),
         source=where,
         notes=notes,

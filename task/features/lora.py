@@ -12,7 +12,6 @@ from task.features.feature import Feature, Tensors
 from task.features.refusals import Choice, Setting, pairs
 from task.features.settings import (
     ALA,
-    ASYNCHRONOUS,
     CODEC_DOWN,
     CODEC_UP,
     DP_CENTRAL,
@@ -89,7 +88,6 @@ FEATURE = Feature(
             (STRUCTURED, "a restriction applies to changes of the received factors"),
             (ALA, f"{_BASIS}, as a client's weights of its layers, means nothing then"),
             (RING, "each client's model replaces the previous one's"),
-            (ASYNCHRONOUS, "updates are of different factors"),
             (
                 Setting("contribution.measure", lambda c: c.contribution.measure != "none", '"none"'),
                 "the values are of means of factors",

@@ -20,7 +20,7 @@ from torch import nn
 from task.errors import ConfigError
 from task.models.adapt import Interface
 from task.models.brought import examples
-from task.numerics.arrays import UNTRAVELLED, NamedArrays, tensors_of
+from task.numerics.arrays import FIXED, THAWED, NamedArrays, tensors_of
 from task.numerics.tensors import tensor_of
 from task.references import is_reference
 
@@ -100,7 +100,7 @@ def check_trained(reference: str, model: nn.Module) -> None:
 
 
 def mark(reference: str, model: nn.Module, x: torch.Tensor | None) -> None:
-    """Find the frozen part of a model, and note it in the module for `task.numerics.arrays.frozen_in`.
+    """Find the frozen part of a model, and note it in the module for `task.numerics.arrays.fixed_in`.
 
     Without examples `x`, or if a training pass over them fails, all buffers count as moving.
 
@@ -120,12 +120,12 @@ def mark(reference: str, model: nn.Module, x: torch.Tensor | None) -> None:
             )  # fmt: skip
     frozen = tuple(n for n in tensors if n not in trained and (n in parameters or n in still))
     if frozen:
-        setattr(model, UNTRAVELLED, frozen)
+        setattr(model, FIXED, frozen)
 
 
 def thaw(model: nn.Module) -> nn.Module:
     """Have a module load and return all its tensors, those that are frozen, too."""
-    vars(model).pop(UNTRAVELLED, None)
+    vars(model)[THAWED] = True
     return model
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -41,7 +41,8 @@ class Pretrained:
         if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):
             known = [n for n in dir(transformers) if n.endswith(("LMHeadModel", "LM", "Classification"))]
             raise ConfigError(choose_from(f'{self._where}: "architectures" in config.json', name, known))
-        config = made.config_class.from_pretrained(self.folder, local_files_only=True)
+        kind: Any = made
+        config = kind.config_class.from_pretrained(self.folder, local_files_only=True)
         if "Classification" in name and config.num_labels != num_classes:
             config.num_labels = num_classes
         config.use_cache = False  # what a next call would need is no output
@@ -49,18 +50,19 @@ class Pretrained:
             p.name for p in self.folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".h5")
         ]
         if not weights:
-            return made(config)  # type: ignore[no-any-return]
+            return cast(nn.Module, kind(config))
         if not any(name.endswith(".safetensors") for name in weights):
             raise self._refused("weights as safetensors, as save_pretrained writes them", sorted(weights)[0])
-        log = transformers.utils.logging
+        log: Any = transformers.utils.logging
         before = log.get_verbosity()
         log.set_verbosity_error()  # that a head is new, the user has said
         log.disable_progress_bar()
         try:
-            return made.from_pretrained(  # type: ignore[no-any-return]
+            model = kind.from_pretrained(
                 self.folder, config=config, local_files_only=True, use_safetensors=True,
                 ignore_mismatched_sizes=True, dtype="auto",
             )  # fmt: skip
+            return cast(nn.Module, model)
         finally:
             log.set_verbosity(before)
             log.enable_progress_bar()

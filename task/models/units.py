@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from task.adapters.names import Pair, pairs_of
+from task.adapters.names import Factors, pairs_of
 from task.errors import ConfigError
 from task.models import layers
 from task.models.family import Axis, SubModel, UnitGroup, Units
@@ -100,7 +100,7 @@ def units_of(model: nn.Module, shape: tuple[int, ...], key: str = "dropout-width
     )
 
 
-def _ranks(key: str, model: nn.Module, pairs: tuple[Pair, ...]) -> Units:
+def _ranks(key: str, model: nn.Module, pairs: tuple[Factors, ...]) -> Units:
     """Return the ranks of a model's adapters as units: a row of A and a column of B each."""
     sizes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     groups = {pair: sizes[pair.a][0] for pair in pairs}

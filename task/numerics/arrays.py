@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from task.numerics import pages
+
 if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
@@ -21,7 +23,7 @@ Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
 BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
 BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: its bits, with which nothing can be computed by mistake
-UNTRAVELLED = "_bouquet_frozen"  # attribute of a module: names of the tensors that loading may leave out
+FIXED, THAWED = "_bouquet_fixed", "_bouquet_thawed"  # attributes of a module, see `task.models.frozen`
 
 
 class Digest(Protocol):
@@ -62,6 +64,12 @@ def state_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
     return {name: array_of(t).copy() for name, t in tensors_of(model).items() if name not in without}
 
 
+def shared_state(model: torch.nn.Module, names: Iterable[str]) -> Arrays:
+    """Return copies of some of the model's tensors; in a simulation for all its processes."""
+    tensors = tensors_of(model)
+    return pages.copied({name: array_of(tensors[name]) for name in names})
+
+
 def forms_of(arrays: NamedArrays) -> Arrays:
     """Return arrays of these names, shapes and dtypes that take no memory."""
     return {name: np.broadcast_to(np.zeros((), a.dtype), a.shape) for name, a in arrays.items()}
@@ -73,8 +81,13 @@ def form_of(model: torch.nn.Module, without: Collection[str] = ()) -> Arrays:
 
 
 def frozen_in(model: torch.nn.Module) -> tuple[str, ...]:
-    """Return the names of the tensors that are marked as frozen in a model, in its order."""
-    found: tuple[str, ...] = getattr(model, UNTRAVELLED, ())
+    """Return the names of the tensors that a module keeps apart from what it loads, in its order."""
+    return () if getattr(model, THAWED, False) else fixed_in(model)
+
+
+def fixed_in(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of the tensors that no training of a model changes, in its order."""
+    found: tuple[str, ...] = getattr(model, FIXED, ())
     return found
 
 

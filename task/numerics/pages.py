@@ -15,8 +15,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from task.numerics.arrays import Arrays
-
 LEAST = 1 << 22  # bytes; what is smaller is sooner copied than mapped
 ALIGNED = 64  # bytes: PyTorch's own, as kernels round by where numbers lie
 _use = False
@@ -54,7 +52,7 @@ def used() -> bool:
     return _use
 
 
-def zeros(like: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> Arrays:
+def zeros(like: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> dict[str, np.ndarray]:
     """Return arrays of zeros by name, of these shapes and dtypes; together in pages if they are large."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in like.items()}
     if not _use or sum(sizes.values()) < LEAST:
@@ -67,7 +65,7 @@ def zeros(like: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> Arrays:
     return {name: array(pages, places[name], shape, dtype.str) for name, (shape, dtype) in like.items()}
 
 
-def copied(arrays: Mapping[str, np.ndarray]) -> Arrays:
+def copied(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return copies of arrays, made as `zeros` are."""
     found = zeros({name: (a.shape, a.dtype) for name, a in arrays.items()})
     for name, a in arrays.items():

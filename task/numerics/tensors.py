@@ -15,10 +15,21 @@ _lent: WeakKeyDictionary[nn.Module, list[weakref.ref[np.ndarray]]] = WeakKeyDict
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Return an array as a tensor in the array's memory."""
-    if array.dtype == BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    """Return an array as a tensor in its memory; one of a read-only array is not to be written either."""
+    half = array.dtype == BFLOAT16
+    array = array.view(np.int16) if half else array
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if half else tensor
+
+
+class _Writable:
+    """An array as one that can be written, since PyTorch warns of others: nothing here writes into it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, about = array, array.__array_interface__
+        self.__array_interface__ = {**about, "data": (about["data"][0], False)}
 
 
 def load_into(model: nn.Module, arrays: NamedArrays) -> None:

@@ -33,6 +33,7 @@ from task.datasets import Dataset, natural_task
 from task.datasets.base import PIXELS
 from task.datasets.description import Description, Meaning
 from task.errors import ConfigError, StateError, local, reason
+from task.inputs import kind_of, read_form
 from task.numerics import int8
 from task.numerics.arrays import Arrays
 from task.numerics.moments import ColumnMoments, from_dict
@@ -156,6 +157,8 @@ def card_of(
         kind = {"csv": "features", "imagefolder": "image"}.get(config.data.dataset, "")
         if config.data.dataset == "arrow" and meaning is not None:
             kind = meaning.parts.get("kind", "")
+        if read_form(config.data.inputs):
+            kind = kind_of(config.data.inputs)
         if kind == "image":
             # As every node scales pictures of its own.
             shift, divisor = PIXELS.get(config.data.pixels, PIXELS["centred"])

@@ -19,12 +19,11 @@ from task.features import Tensors, check_model_of
 from task.models import build_model
 from task.models.family import Given, Kind, Kinds, Levels, Named, Widths
 from task.models.layer_split import last_linear, no_last_linear, private_names, top_parameters
-from task.numerics import pages
 from task.numerics.arrays import (
     Arrays,
-    array_of,
-    frozen_in,
+    fixed_in,
     is_statistic,
+    shared_state,
     state_of,
     tensors_of,
     ties_of,
@@ -88,17 +87,17 @@ def parts_of(model: nn.Module, config: Config) -> Parts:
     # A model that is cut or that several share a server with travels whole; of adapters only ranks are cut.
     cut = config.narrow and not pairs_of(dict(model.named_parameters()))
     whole = cut or config.by_kind or config.models.levels or entry.vertical
-    frozen = () if whole else frozen_in(model)
+    frozen = () if whole else fixed_in(model)
     private = {ties.get(n, n) for n in private_names(model, entry.private, layers, named)}.difference(frozen)
     trainable = tuple(n for n, p in model.named_parameters() if p.requires_grad and n not in private)
     shared = tuple(n for n in names if n not in private and n not in frozen)
     if (who := reads_features(config)) and not is_reference(config.model):
         last_linear(model, who)  # they are what that layer reads
-    buffers = tuple(n for n in names if n not in dict(model.named_parameters()))
+    buffers = tuple(n for n in names if n not in dict(model.named_parameters()) and n not in frozen)
     integers = tuple(n for n, t in tensors.items() if n in shared and not t.is_floating_point())
     untrained = tuple(n for n in shared if n not in trainable)
     check_model_of(config, entry, Tensors(config.model, trainable, untrained, buffers, integers))
-    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n) and n not in frozen])
+    _check_statistics(entry, config.model, [n for n in buffers if is_statistic(n)])
     top = top_parameters(trainable, config.fedala.layers) if "ala" in entry.stages else ()
     return Parts(shared, tuple(n for n in names if n in private), trainable, top, frozen)
 
@@ -137,8 +136,7 @@ def initial_of(
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
-    tensors = tensors_of(model)
-    return pages.copied({name: array_of(tensors[name]) for name in parts.shared})
+    return shared_state(model, parts.shared)
 
 
 def check_augment(config: Config, shape: tuple[int, ...]) -> None:

@@ -54,7 +54,7 @@ class InPlace(Array):
         return in_place, (self.held,)
 
 
-class Units(InPlace):
+class HeldSum(InPlace):
     """A sum as `task.numerics.reduce.Sum.held` returns it, of which two int32 arrays would travel."""
 
     @property
@@ -68,12 +68,12 @@ class Units(InPlace):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the array."""
-        return as_units, (self.held,)
+        return held_sum, (self.held,)
 
 
-def as_units(held: np.ndarray) -> Units:
+def held_sum(held: np.ndarray) -> HeldSum:
     """Return a sum as a message has it that stays on its machine."""
-    return Units(held)
+    return HeldSum(held)
 
 
 def in_place(held: np.ndarray) -> InPlace:
@@ -81,7 +81,7 @@ def in_place(held: np.ndarray) -> InPlace:
     return InPlace(held)
 
 
-InPlace.__qualname__ = Units.__qualname__ = (
+InPlace.__qualname__ = HeldSum.__qualname__ = (
     Array.__qualname__
 )  # Flower writes the class's name into what it sends
 
@@ -112,5 +112,5 @@ def record_bytes(record: ArrayRecord) -> int:
     """Return what Flower's ``count_bytes`` does: the bytes of the arrays and the letters of their names."""
     found = 0
     for name, array in record.items():
-        found += size_of(array) + len(name) * (2 if isinstance(array, Units) else 1)
+        found += size_of(array) + len(name) * (2 if isinstance(array, HeldSum) else 1)
     return found

@@ -42,7 +42,7 @@ from task.wire import npy
 from task.wire.checks import check_arrays, check_columns, diverged, short
 from task.wire.entries import CONFIG as CONFIG
 from task.wire.entries import config_of, epochs_in, scalars_in
-from task.wire.in_place import InPlace, Units, record_bytes, record_of
+from task.wire.in_place import HeldSum, InPlace, record_bytes, record_of
 from task.wire.layouts import Forms, row_entries, rows_in
 
 LOCAL_STEPS = "local-steps"  # downward scalar: local steps in this round, instead of the configured work
@@ -140,9 +140,9 @@ def pack_arrays(arrays: NamedArrays) -> ArrayRecord:
     return record_of({name: InPlace(a) for name, a in arrays.items()})
 
 
-def pack_units(arrays: NamedArrays) -> ArrayRecord:
+def pack_sums(arrays: NamedArrays) -> ArrayRecord:
     """Return sums as `task.numerics.reduce.Sum.held` does as a record that stays on this machine."""
-    return record_of({name: Units(a) for name, a in arrays.items()})
+    return record_of({name: HeldSum(a) for name, a in arrays.items()})
 
 
 def read_arrays(record: ArrayRecord) -> Arrays:
@@ -323,7 +323,7 @@ def reply_content(reply: NodeReply) -> RecordDict:
         return content
     for name, records in reply.partials.items():
         for part, arrays in records.items():
-            packed = pack_arrays if part != UNITS else pack_units
+            packed = pack_arrays if part != UNITS else pack_sums
             content[f"{name}.{part}"] = packed(arrays)
     content[METRICS] = MetricRecord({k: [_number(x) for x in v] for k, v in reply.scalars.items()})
     content[ANSWERED] = ConfigRecord({"clients": list(reply.clients)})
@@ -366,7 +366,7 @@ def read_reply(content: RecordDict, asked: Sequence[str], server_round: int) -> 
     partials: dict[str, dict[str, Arrays]] = {}
     for name, record in records_of(content, ArrayRecord).items():
         field_name, _, part = name.partition(".")
-        if part == UNITS and not all(isinstance(a, Units) for a in record.values()):
+        if part == UNITS and not all(isinstance(a, HeldSum) for a in record.values()):
             raise FieldError(field_name, "a sum in two parts, as it travels", f"the record {part!r}")
         partials.setdefault(field_name, {})[part] = views(record)
     return NodeReply(clients, lists, partials=partials, failed=_failures(content, len(asked), server_round))

@@ -125,7 +125,8 @@ def wrong_replies(rig: Rig) -> str:
 @case(
     "R8",
     "All replies of all rounds are bad",
-    "the model is kept and the run says so and does not finish; it finishes once the data are back",
+    "the model is kept; the run ends at once and says which clients failed, why, and what to do; it finishes "
+    "with --resume once the data are back; same final model",
     "the data files of all three nodes are moved away during round 1",
 )
 def all_bad(rig: Rig) -> str:
@@ -134,17 +135,16 @@ def all_bad(rig: Rig) -> str:
     with fed.held(run, *fed.wards), fed.without_data(*fed.wards):
         fed.release(*fed.wards)
         began = time.monotonic()
-        fed.until(lambda: run.job().reason, 180, "a reason")
-        seconds, why = time.monotonic() - began, run.job().reason
+        fed.until(lambda: run.job().ended, 180, "the end")
+        seconds, job = time.monotonic() - began, run.job()
+        assert job.state == "failed", job
+        assert all(ward in job.reason for ward in fed.wards), job.reason
+        assert "resume the run" in job.reason, job.reason
         rows = run.rows()
-        assert {r["model_sha256"] for r in rows} == {rows[0]["model_sha256"]}
-        assert all(r["answered"] == 0 for r in rows[1:]), rows
+        assert {r["model_sha256"] for r in rows} == {rows[0]["model_sha256"]}, rows
         assert not (run.folder / "result.json").exists()
-        assert run.job().state == "running"
-    began = time.monotonic()
-    run.wait_end()
-    later = time.monotonic() - began
-    return f"said after {seconds:.1f} s: {why[:100]}; model kept; finished {later:.1f} s after they were back"
+    fed.submit(run.name, run.rounds, resume=True).wait_end()
+    return f"ended after {seconds:.1f} s: {job.reason[:100]}; model kept; resumed: {rig.same(run)}"
 
 
 @case(

@@ -19,11 +19,14 @@ from client_app.data import frozen as on_node
 from client_app.data.node import forget_whole, open_node
 from client_app.data.owner import Owner
 from client_app.data.registration import registration_of
+from client_app.training.private import PrivateSteps, private_program
+from client_app.training.programs import Batch, Single
 from server_app.results.folder import RunFolder
 from server_app.takeout.model import take
 from strategies.membership.client_identity import Claim, OnlineNode, admit
 from task.errors import ConfigError, FieldError, StateError, WireError
-from task.numerics.arrays import sha256
+from task.numerics.arrays import sha256, state_of
+from task.privacy.noise import Stream, derived
 from task.resolve import run_model
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
@@ -70,7 +73,7 @@ def keys(owners: Path, model: str = "Net", name: str = "fedavg", **more: Any) ->
 def travelling_all(run: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Played:
     """Play a run whose frozen part travels with the rest."""
     with monkeypatch.context() as patch:
-        patch.setattr(run_model, "frozen_in", lambda model: ())
+        patch.setattr(run_model, "fixed_in", lambda model: ())
         played = play(run, **more)
     forget_whole()
     return played
@@ -122,6 +125,25 @@ def test_noise_covers_what_is_trained(owners: Path) -> None:
     assert got.arrays(3).keys() == want.arrays(3).keys()
     assert sha256(got.arrays(3)) == sha256(want.arrays(3))
     assert sha256(got.arrays(3)) != sha256(got.arrays(0))
+
+
+def test_noise_on_examples_covers_what_is_trained(owners: Path) -> None:
+    """Clipped gradients with noise are those of a model whose frozen layer is a constant of its code."""
+    batch = Batch(torch.randn(1, 4, 6), torch.tensor([[0, 1, 2, 0]]), torch.ones(1))
+    found = []
+    for kind in (frozen_models.Net, frozen_models.Constant):
+        torch.manual_seed(1)
+        model = kind((6,), 3)
+        program = private_program(model, Single(model))
+        steps = PrivateSteps(1.0, 1.0, 4, Stream(derived(bytes(32), "test")))
+        _, gradient = steps.gradient(program, program.load(state_of(model), 1), batch)
+        found.append(dict(zip(program.names, (t.numpy() for t in gradient.tensors()), strict=True)))
+    assert found[0].keys() == {"mid.weight", "mid.bias", "head.weight", "head.bias"}
+    assert sha256(found[0]) == sha256(found[1])
+    more = {"dp.unit": "example", "dp.noise": 1.0, "dp.clip": 1.0, "dp.delta": 1e-3}
+    played = play(keys(owners, num_server_rounds=1) | more)
+    assert not played.keep.lines
+    assert not BODY & played.arrays(1).keys()
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "fedper"])

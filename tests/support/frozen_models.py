@@ -64,7 +64,7 @@ class Bert(nn.Module):
         self.classifier = nn.Linear(128, num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.words(ids(x))
+        h = self.words(ids(x.flatten(1)))
         for block in self.blocks:
             h = block(h)
         out: torch.Tensor = self.classifier(h.mean(1))

@@ -136,6 +136,28 @@ def test_other_tasks_than_classification(
     hold(fed, tmp_path, task, keys | OTHER_TASKS[task], pooled)
 
 
+def test_texts_of_ids_whose_form_the_server_is_told(
+    fed: Federation, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """Texts of 8 tokens, of which some predict none; a client counts each token that it predicts."""
+    rng = np.random.default_rng(5)
+    owners = np.repeat(NAMES, (12, 14, 16))
+    x = (np.arange(8) * 3 + rng.integers(0, 20, len(owners))[:, None]) % 20
+    y = np.where(rng.random(x.shape) < 0.2, -100, (x + 3) % 20)
+    for name, path in files.items():
+        with path.open("wb") as file:
+            np.savez(file, x=x[owners == name], y=y[owners == name])
+    np.savez(tmp_path / "pool.npz", x=x, y=y, client=owners, x_test=x[:6], y_test=y[:6])
+    keys = {
+        "dataset": "npz", "num-classes": 256, "task": "language", "inputs": "int64[8]", "model": "char-lstm",
+        "num-server-rounds": 1, "local-steps": 2, "data-seed": 3, "local-test-fraction": 0.25,
+        "fraction-evaluate": 1.0, "metrics": "perplexity", "device": "cpu", "progress": "none",
+    }  # fmt: skip
+    pooled = {"data-path": str(tmp_path / "pool.npz"), "partition": "natural", "num-clients": 0}
+    there, _ = hold(fed, tmp_path, "ids", keys, pooled)
+    assert RunFolder(there).rounds()[1]["quarantined"] == []
+
+
 @pytest.mark.full
 def test_the_next_characters_of_roles(tmp_path: Path, data_folder: Path) -> None:
     keys = {

@@ -180,3 +180,12 @@ def test_loading_leaves_out_what_is_frozen_and_nothing_else() -> None:
         load_into(model, {n: a for n, a in given.items() if n != "classifier.bias"})
     with pytest.raises(KeyError, match=r"ids"):
         load_into(thaw(model), given)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_read_only_array_is_a_tensor_in_its_memory() -> None:
+    for array in (np.arange(6.0).reshape(2, 3), array_of(torch.ones(3).bfloat16()), np.array(2), np.zeros(0)):
+        array.flags.writeable = False
+        tensor = tensor_of(array)
+        assert tensor.data_ptr() == array.ctypes.data or not array.size
+        assert sha256({"": array_of(tensor)}) == sha256({"": array})

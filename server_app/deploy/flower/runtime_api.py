@@ -73,7 +73,7 @@ class RuntimeCalls:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        body, path = await request.body(), request.url.path
+        body, path = await request.body(), request.scope["path"]
         if path == ANSWERED:
             answer = (await self._which(request, body)).SerializeToString()
         elif path == PARTS:

@@ -297,8 +297,9 @@ class _Uvicorn:
 
     def run(self, *, app: FastAPI, **options: Any) -> None:
         """Run the HTTP server until a signal ends it; the link's own questions fill no log."""
-        options |= {"access_log": False, "timeout_graceful_shutdown": timing.LOG_STREAMS_S}
-        options |= {"date_header": False, "timeout_keep_alive": timing.FIRST_REQUEST_S}
+        options |= {"access_log": False, "date_header": False, "proxy_headers": False}
+        options["timeout_graceful_shutdown"] = timing.LOG_STREAMS_S
+        options["timeout_keep_alive"] = timing.FIRST_REQUEST_S
         config = self._theirs.Config(Gate(app, self._calls), http=_Http, ws="none", **options)
         server = _Server(config)
         with suppress(KeyboardInterrupt):
