@@ -106,7 +106,10 @@ def card(name: str) -> Group:
         ("paper", paper),
         ("not as published", a.differs),
         ("goes to clients", _fields(a.down, a.down_scalars)),
-        ("leaves a client", _up(a) + ", num-examples, train-loss" + ", test metrics" * a.personal),
+        (
+            "leaves a client",
+            _up(a) + ", num-examples" + ", train-loss" * (not a.statistics) + ", test metrics" * a.personal,
+        ),
         ("never leaves it", "training data" + (f", {PRIVATE[a.private]}" if a.private else "")),
         ("a client keeps", _fields(a.keeps, ())),
         ("the mean is", mean if any(r.reduce == "mean" for r in a.up) else ""),
@@ -129,8 +132,13 @@ def card(name: str) -> Group:
     return Group(*parts, f"bouquet run -c '{example(a)}'")
 
 
+_COLUMNS = 'regression.columns="age(0..120), sex(Female|Male)" regression.target="ill(0..1)"'
+
+
 def example(a: Algorithm) -> str:
-    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data."""
+    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data, or on a table."""
+    if a.statistics:
+        return f'algorithm="{a.name}" dataset="csv" {_COLUMNS}'
     own = [k for k in knobs() if reads_only(k.key, a.name)]
     model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default model has no normalisation
     return " ".join([f'algorithm="{a.name}"', *model, *(f"{k.key}={json.dumps(k.default)}" for k in own[:2])])

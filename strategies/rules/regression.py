@@ -25,6 +25,7 @@ import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -155,10 +156,14 @@ class Regression(Rule, update=server_update, state=RegressionState):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.model = model_of(config)
         self.sites: tuple[str, ...] = ()  # sorted; as found before round 1, like the rest
         self.start: OpeningSums | None = None
         self.opened: list[int] = []
+
+    @cached_property
+    def model(self) -> Model:
+        """The regression; a strategy may be made before its columns are declared."""
+        return model_of(self.config)
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
