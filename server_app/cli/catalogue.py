@@ -100,6 +100,7 @@ def card(name: str) -> Group:
     where = f", {a.paper.where}" if a.paper.where else ""
     paper = f"{a.paper.authors}: {a.paper.title}. {a.paper.year}, {a.paper.source}{where}"
     mean = "unweighted" if a.weight == "uniform" else "weighted by examples"
+    sums = ", num-examples" + ("" if a.statistics else ", train-loss") + ", test metrics" * a.personal
     own, neutral = [k for k in knobs() if reads_only(k.key, name)], _neutral(a)
     for label, text in (
         ("what it does", a.about),
@@ -108,7 +109,7 @@ def card(name: str) -> Group:
         ("goes to clients", _fields(a.down, a.down_scalars)),
         (
             "leaves a client",
-            _up(a) + ", num-examples" + ", train-loss" * (not a.statistics) + ", test metrics" * a.personal,
+            _up(a) + sums,
         ),
         ("never leaves it", "training data" + (f", {PRIVATE[a.private]}" if a.private else "")),
         ("a client keeps", _fields(a.keeps, ())),
@@ -136,7 +137,7 @@ _COLUMNS = 'regression.columns="age(0..120), sex(Female|Male)" regression.target
 
 
 def example(a: Algorithm) -> str:
-    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data, or on a table."""
+    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on its default data."""
     if a.statistics:
         return f'algorithm="{a.name}" dataset="csv" {_COLUMNS}'
     own = [k for k in knobs() if reads_only(k.key, a.name)]

@@ -10,9 +10,9 @@ from task.catalogue.entry import Algorithm
 from task.config.when import (
     AVERAGED,
     CHOSEN_STEPS,
-    EXACT,
     HEAD,
     STEPS,
+    TRAINS,
     WAITING,
     Conditions,
     When,
@@ -170,10 +170,11 @@ class DataConfig(Section):
         "standardise columns of csv and npz by the mean and deviation over all clients",
         when=(_TABLE, AVERAGED),
     )
-    doubles: bool = knob(
-        False, "read the numbers of a csv file as float64, and keep no rows for a test", when=EXACT
-    )
     pool_test: bool = knob(False, "split the test set among clients, too, as PFLlib does: no global test set")
+
+    # Whether numbers of a csv file are read as float64 and no rows are kept for a test; no key, as it follows
+    # from the algorithm (`task.config.read`).
+    doubles: bool = False
 
     @property
     def learns_columns(self) -> bool:
@@ -212,7 +213,7 @@ class TrainConfig(Section):
         low=0,
         when=but_algorithms(lambda entry: entry.sends_whole_gradient, other=When("batch-size", (0,))),
     )
-    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0)
+    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0, when=TRAINS)
     lr_schedule: str = knob(
         "exponential",
         "eta_t: exponential (1 = constant) and step by lr-decay; cosine ends near 0 after the last round",

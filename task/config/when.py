@@ -67,7 +67,7 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # Vertical: all parties take part in every step, so keys about some of the clients have no meaning.
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
-EXACT = algorithms(lambda entry: entry.statistics)
+TRAINS = but_algorithms(lambda entry: entry.statistics)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)
 CHOSEN_STEPS = but_algorithms(

@@ -42,7 +42,7 @@ def people() -> pd.DataFrame:
 FRAME = people()
 HEADER = ["age:number", "job:category(clerk|cook|nurse)", "ill:target"]
 KEYS = {
-    "algorithm": "glm", "dataset": "csv", "partition": "natural", "num-clients": 0, "device": "cpu",
+    "algorithm": "glm", "dataset": "csv", "partition": "natural", "num-clients": 0,
     "num-server-rounds": 12, "regression.columns": COLUMNS, "regression.target": "ill(0..1)",
     "regression.family": "binomial",
 }  # fmt: skip
