@@ -783,6 +783,28 @@ class GeometricMedian(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class GLM(Strategy):
+    """A generalised linear model; see `strategies.rules.regression`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
+            baseline
+        target: what is explained, with its range or two levels, 'ill(0..1)'
+        family: family; link: identity, logit, log, log
+        trials: binomial: column of the number of trials with its range, 'tests(1..400)'; '' = 1 each
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        target: str = "",
+        family: str = "gaussian",
+        trials: str = "",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class HierFAVG(Strategy):
     """Client-edge-cloud federated averaging; see `strategies.rules.hierfavg`.
 
@@ -841,6 +863,26 @@ class Krum(Strategy):
         bucket: int = 1,
         nnm: bool = False,
         client_momentum: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class LeastSquares(Strategy):
+    """Least squares, with a penalty ridge regression; see `strategies.rules.regression`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
+            baseline
+        target: what is explained, with its range or two levels, 'ill(0..1)'
+        penalty: lambda of ridge, in the columns' own units; not of the intercept
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        target: str = "",
+        penalty: float = 0.0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

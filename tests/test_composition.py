@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from task import trust
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.features import CHOICES
@@ -17,16 +18,18 @@ from tests.support.federation import play, write_owners
 from tests.support.shapes import by_shape
 from tests.test_contract import config
 
+ADAPTED = "tests.support.adapted:Adapted"
 ROOT = Path(__file__).resolve().parents[1]
 CELLS = [(name, choice) for name in ALGORITHMS for choice in CHOICES]
-ALLOWED = [(n, c) for n, c in CELLS if not c.why_not(ALGORITHMS[n])]
+# `tests.classical` runs those that train no model.
+ALLOWED = [(n, c) for n, c in CELLS if not (c.why_not(ALGORITHMS[n]) or ALGORITHMS[n].statistics)]
 
 # Each reason, the choices that are refused for it, and an algorithm that is.
 REASONS: dict[str, dict[str, str]] = {
     "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as by "
     "its clients, means nothing then": {"lora.average = product": "scaffold"},
     "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as the "
-    "clients' own models, means nothing then": {"lora.average = product": "fedper"},
+    "clients' own models, means nothing then": {"lora.average = product": "fine-tune"},
     "its server needs more than one mean of local models, and only that is taken of products": {
         "lora.average = product": "fedatt"
     },
@@ -66,6 +69,36 @@ REASONS: dict[str, dict[str, str]] = {
         "selection = oort": "splitnn",
         "selection = power-of-choice": "vertical-logistic",
         "selection = proportional": "splitnn",
+    },
+    "its clients send exact sums over all their rows, and no model is trained": {
+        "ala = true": "glm",
+        "optimizer = adam": "least-squares",
+        "clip-norm > 0": "glm",
+        "sam.rho > 0": "least-squares",
+        "dropout-width < 1": "glm",
+        "width.levels = 1,0.5": "least-squares",
+        "models.levels = logistic,mlp": "glm",
+        "initial-model = FILE": "least-squares",
+        "heldout-clients > 0": "glm",
+        "cross-evaluation = true": "least-squares",
+        "attack.kind = sign-flip": "glm",
+        "attack.kind = label-flip": "least-squares",
+        "attack.kind = little-is-enough": "glm",
+        "codec.up = fp16": "least-squares",
+        "codec.up = top-k": "glm",
+        "codec.down = fp16": "least-squares",
+        "structured.kind = low-rank": "glm",
+        "dp.noise > 0": "least-squares",
+        "dp.unit = example": "glm",
+        "secagg-bits = 64": "least-squares",
+        "he = true": "glm",
+        "lora.average = product": "least-squares",
+        "transcript = sums": "least-squares",
+        "selection = cycle": "glm",
+        "selection = fedcs": "least-squares",
+        "selection = oort": "glm",
+        "selection = power-of-choice": "least-squares",
+        "selection = proportional": "glm",
     },
     "its bound on the worth of a step holds for gradient steps": {
         "optimizer = adam": "adaptive-tau",
@@ -323,6 +356,9 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
         extra |= {"secagg": True, "max-update-norm": 100.0}
     if choice.key in ("dropout-width", "width.levels"):
         extra |= {"model": "mlp"}  # which has units to leave out
+    if choice.key == "lora.average":
+        extra |= {"model": ADAPTED}
+        trust.user_named([ADAPTED])
     given = config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
     if choice.key == "models.levels":  # in place of one model
         del given["model"]

@@ -100,13 +100,17 @@ def card(name: str) -> Group:
     where = f", {a.paper.where}" if a.paper.where else ""
     paper = f"{a.paper.authors}: {a.paper.title}. {a.paper.year}, {a.paper.source}{where}"
     mean = "unweighted" if a.weight == "uniform" else "weighted by examples"
+    sums = ", num-examples" + ("" if a.statistics else ", train-loss") + ", test metrics" * a.personal
     own, neutral = [k for k in knobs() if reads_only(k.key, name)], _neutral(a)
     for label, text in (
         ("what it does", a.about),
         ("paper", paper),
         ("not as published", a.differs),
         ("goes to clients", _fields(a.down, a.down_scalars)),
-        ("leaves a client", _up(a) + ", num-examples, train-loss" + ", test metrics" * a.personal),
+        (
+            "leaves a client",
+            _up(a) + sums,
+        ),
         ("never leaves it", "training data" + (f", {PRIVATE[a.private]}" if a.private else "")),
         ("a client keeps", _fields(a.keeps, ())),
         ("the mean is", mean if any(r.reduce == "mean" for r in a.up) else ""),
@@ -129,8 +133,13 @@ def card(name: str) -> Group:
     return Group(*parts, f"bouquet run -c '{example(a)}'")
 
 
+_COLUMNS = 'regression.columns="age(0..120), sex(Female|Male)" regression.target="ill(0..1)"'
+
+
 def example(a: Algorithm) -> str:
-    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on the default data."""
+    """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on its default data."""
+    if a.statistics:
+        return f'algorithm="{a.name}" dataset="csv" {_COLUMNS}'
     own = [k for k in knobs() if reads_only(k.key, a.name)]
     model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default model has no normalisation
     return " ".join([f'algorithm="{a.name}"', *model, *(f"{k.key}={json.dumps(k.default)}" for k in own[:2])])

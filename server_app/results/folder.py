@@ -15,6 +15,7 @@
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
       cross-evaluation.csv of a run that tests its clients' own models at all clients
+      table.csv, .tex      of a regression (server_app/results/coefficients.py)
       samples.png          of a generative model (server_app/results/samples.py); samples.json, how good new
                            images are, if `bouquet samples` was asked (server_app/takeout/samples.py)
       report.html, plots/  (server_app/results/report.py)

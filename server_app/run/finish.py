@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from server_app.results.coefficients import HOLDS, write_table
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
@@ -38,6 +39,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
         summary["cross_evaluation"] = found
     if entry.vertical:
         summary["model_holds"] = DIGESTS
+    if entry.statistics:
+        summary |= {"model_holds": HOLDS, "table": write_table(folder.path, opened.config, arrays)}
     if isinstance(opened.model.family, Widths) or opened.config.models.levels:
         summary["levels"] = _levels(folder, opened, dataset, arrays, last)
     if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":

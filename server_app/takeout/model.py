@@ -85,6 +85,11 @@ def take(run: Path, client: str = "") -> TakenModel:
     path = find(run)
     card, arrays = read_model(path)
     check_origin(card.run, path)
+    if algorithm_of(card.config.algorithm).statistics:
+        raise ConfigError(
+            f"{path}: expected a model; got a table of {card.config.algorithm}, which is in table.csv and "
+            "table.tex of the result folder"
+        )
     if algorithm_of(card.config.algorithm).vertical:
         raise ConfigError(
             f"{path}: expected a model that one party holds; got one of {card.config.algorithm}, "

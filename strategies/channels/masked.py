@@ -88,7 +88,7 @@ class SecurePhase:
         self.engine, self.opened, self.sum_grid = engine, opened, sum_grid
         self.phase = phase = opened.phase
         self.contract = secure.as_summed(phase.contract)
-        self.like = engine.like(self.contract)
+        self.like = engine.like(self.contract, phase.rows)
         server = engine.config.server
         self.form = secure.form_of(self.contract, self.like, server.secagg_bits)
         rules = Rules(server.secagg_min_nodes, server.secagg_threshold)

@@ -19,11 +19,12 @@ GROUPS = {
     "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
+    "classical": "A table of coefficients, equal to that of the pooled rows",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
-    "residuals", "products", "open", "finish", "scores", "tally", "own",
+    "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
 ]  # fmt: skip
 
 
@@ -36,6 +37,7 @@ _TRAINING = (
     "open",
     "finish",
     "own",
+    "regression",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -73,8 +75,8 @@ class Algorithm:
     # Contracts of the round's phases other than training and evaluation, by name.
     phases: "Mapping[str, Algorithm]" = field(default_factory=dict)
     # What clients do to answer: train, measure on test data, take the loss on training data, sum up their
-    # tables' columns, measure on test data the result of a round of training, which is neither sent nor
-    # kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
+    # tables' columns or rows, measure on test data the result of a round of training, which is neither sent
+    # nor kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
     # where the labels are, train on embeddings or measure them; or they train by sums of products that others
     # decrypt.
     work: Work = "train"
@@ -142,6 +144,9 @@ class Algorithm:
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
     # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
     vertical: bool = False
+    # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
+    # no model is trained or measured, numbers are read as float64, and no rows are kept for a test.
+    statistics: bool = False
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""

@@ -56,6 +56,10 @@ _PAPERS = """
     Personalized Federated Learning: A Meta-Learning Approach
 2203.11751 2022 Gao, Fu, Li, Chen, Xu, Xu
     FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction
+10.1080/00401706.1970.10488634 1970 Hoerl, Kennard
+    Ridge Regression: Biased Estimation for Nonorthogonal Problems
+10.2307/2344614 1972 Nelder, Wedderburn
+    Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
     Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
 2006.04088 2020 Ghosh, Chung, Yin, Ramchandran

@@ -386,6 +386,26 @@ class VerticalConfig(Section):
     )
 
 
+class RegressionConfig(Section):
+    """Least squares, ridge and generalised linear models over sites."""
+
+    columns: str = knob(
+        "", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"; first level = baseline'
+    )
+    target: str = knob("", 'what is explained, with its range or two levels, "ill(0..1)"')
+    family: str = knob(
+        "gaussian",
+        "family; link: identity, logit, log, log",
+        choices=("gaussian", "binomial", "poisson", "gamma"),
+    )
+    trials: str = knob(
+        "",
+        'binomial: column of the number of trials with its range, "tests(1..400)"; "" = 1 each',
+        when=When("regression.family", ("binomial",)),
+    )
+    penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmKeys:
     """The sections of algorithms with one global model, and of what several algorithms share."""
@@ -422,3 +442,4 @@ class AlgorithmKeys:
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
+    regression: RegressionConfig = field(default_factory=RegressionConfig)

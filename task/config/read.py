@@ -112,7 +112,7 @@ def read_checked(run_config: Mapping[str, Any]) -> Config:
         is_default = type(raw) is k.type and raw == k.default
         values[k.section][k.name] = raw if is_default else checked(k, raw)
     sections: dict[str, Any] = {name: cls(**values[name]) for name, cls in _sections()}
-    return _measured(_parted(Config(**values[""], **sections)))
+    return _measured(_exact(_parted(Config(**values[""], **sections))))
 
 
 def _parted(config: Config) -> Config:
@@ -121,6 +121,15 @@ def _parted(config: Config) -> Config:
         return config
     partition = "columns" if config.data.partition == DataConfig.partition else config.data.partition
     return replace(config, data=replace(config.data, partition=partition, pool_test=True))
+
+
+def _exact(config: Config) -> Config:
+    """Read float64 and set no rows aside where the result is a table of statistics; nothing measures it."""
+    if not algorithm_of(config.algorithm).statistics:
+        return config
+    data = replace(config.data, doubles=True, task="regression", local_test_fraction=0.0)
+    server = replace(config.server, evaluate_every=0, fraction_evaluate=0.0)
+    return replace(config, data=data, server=server)
 
 
 def _measured(config: Config) -> Config:

@@ -12,6 +12,7 @@ from task.config.when import (
     CHOSEN_STEPS,
     HEAD,
     STEPS,
+    TRAINS,
     WAITING,
     Conditions,
     When,
@@ -171,6 +172,10 @@ class DataConfig(Section):
     )
     pool_test: bool = knob(False, "split the test set among clients, too, as PFLlib does: no global test set")
 
+    # Whether numbers of a csv file are read as float64 and no rows are kept for a test; no key, as it follows
+    # from the algorithm (`task.config.read`).
+    doubles: bool = False
+
     @property
     def learns_columns(self) -> bool:
         """Whether the run needs the columns' means and deviations (`task.datasets.columns`)."""
@@ -208,7 +213,7 @@ class TrainConfig(Section):
         low=0,
         when=but_algorithms(lambda entry: entry.sends_whole_gradient, other=When("batch-size", (0,))),
     )
-    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0)
+    learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0, when=TRAINS)
     lr_schedule: str = knob(
         "exponential",
         "eta_t: exponential (1 = constant) and step by lr-decay; cosine ends near 0 after the last round",

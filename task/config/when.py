@@ -65,7 +65,9 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 
 
 # Vertical: all parties take part in every step, so keys about some of the clients have no meaning.
-AVERAGED = but_algorithms(lambda entry: entry.vertical)
+# So do all sites in every question of a statistic.
+AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
+TRAINS = but_algorithms(lambda entry: entry.statistics)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)
 CHOSEN_STEPS = but_algorithms(

@@ -242,6 +242,7 @@ def _request(
         synthetic=synthetic,
         owner=owner,
         keep_missing=config.missing != "refuse",
+        doubles=config.doubles,
         local_test_fraction=config.local_test_fraction if owner and config.partition != "columns" else 0.0,
     )
 

@@ -358,6 +358,7 @@ class Request:
     owner: str = ""  # the one client who owns all rows; "" for pooled data
     grows: bool = False  # whether the owner's files may have more examples later
     keep_missing: bool = False  # whether missing values become NaN instead of an error
+    doubles: bool = False  # whether numbers of a csv file stay float64, and no rows are drawn for a test
     local_test_fraction: float = 0.0  # the owner's own test set; for pooled data the partition makes it
 
 

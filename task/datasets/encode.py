@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +34,13 @@ class CellError(ValueError):
 class Encoder:
     """Encodes the features of a table, row by row; the values of a category may be those that it meets.
 
-    With `keep_missing` a cell without a value becomes NaN, in each of the columns of a category.
+    With `keep_missing` a cell without a value becomes NaN, in each of the columns of a category; with
+    `doubles` numbers stay float64.
     """
 
-    def __init__(self, features: Sequence[TypedColumn], *, keep_missing: bool) -> None:
+    def __init__(self, features: Sequence[TypedColumn], *, keep_missing: bool, doubles: bool = False) -> None:
         self.features, self.keep_missing = tuple(features), keep_missing
+        self._dtype = np.float64 if doubles else np.float32
         self._places = {
             c.name: {value: place for place, value in enumerate(c.values)}
             for c in features
@@ -80,11 +83,11 @@ class Encoder:
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""
         raw = np.array(codes, dtype=np.float64)
-        parts: list[Floats] = [np.zeros((len(codes), 0), np.float32)]
+        parts: list[npt.NDArray[Any]] = [np.zeros((len(codes), 0), self._dtype)]
         for j, column in enumerate(self.known()):
             places = self._places.get(column.name)
             if places is None:
-                parts.append(raw[:, j : j + 1].astype(np.float32))
+                parts.append(raw[:, j : j + 1].astype(self._dtype))
             else:
                 parts.append(_one_hot(raw[:, j], [places[value] for value in column.values]))
         return np.concatenate(parts, axis=1)

@@ -56,7 +56,14 @@ def keys_of(request: Request) -> dict[str, Any]:
     keys |= {} if request.inputs == AUTO else {"inputs": request.inputs}
     grows = {"grows": True} if request.grows else {}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
-    return keys | {"fraction": request.local_test_fraction, "missing": request.keep_missing} | task | grows
+    exact = {"doubles": True} if request.doubles else {}
+    return (
+        keys
+        | {"fraction": request.local_test_fraction, "missing": request.keep_missing}
+        | task
+        | grows
+        | exact
+    )
 
 
 def local_test(count: int, fraction: float, seed: int, client: str) -> Mask:
@@ -108,7 +115,9 @@ def assemble(
             f"{local(where)}, row {row}: expected an owner's name (client) of 1 to {LONGEST_NAME} letters "
             f"that print; got {len(name)} letters, {local(repr(name[:40]))}"
         )
-    if test is None:
+    if test is None and request.doubles:
+        test = np.zeros(len(y), dtype=bool)
+    elif test is None:
         if request.owner:
             drawn = growing_test if request.grows else local_test
             test = drawn(len(y), request.local_test_fraction, request.seed, request.owner)

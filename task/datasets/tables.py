@@ -87,7 +87,8 @@ class _Table:
         self.header, self.columns = header, self.here
         self.targets = targets_of(path, self.columns)
         features = [c for c in self.columns if c.feature and c not in self.targets]
-        self.encoder = Encoder(features, keep_missing=self.request.keep_missing)
+        missing, doubles = self.request.keep_missing, self.request.doubles
+        self.encoder = Encoder(features, keep_missing=missing, doubles=doubles)
         for i, column in enumerate(self.columns, 1):
             if column.type == "category" and self.request.owner and not column.values:
                 raise DataError(

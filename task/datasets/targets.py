@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,9 @@ def targets(
         DataError: Naming line and column of a cell that is no target of the run's task.
     """
     first = columns[0]
+    if request.doubles and first.values:  # a column like others, whose values are places
+        places, classes = _classes(rows, first, replace(request, num_classes=0))
+        return places.astype(np.float64), classes
     if request.task in ("regression", "multi-label"):
         return _numbers(rows, columns, request), ()
     if len(columns) > 1 and request.task == "classification":
@@ -68,10 +72,8 @@ def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
     return any(value < 0 or not value.is_integer() for value in values)
 
 
-def _numbers(
-    rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request
-) -> npt.NDArray[np.float32]:
-    """Return numbers or labels as float32, [N] of one column, else [N, d]."""
+def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Request) -> npt.NDArray[Any]:
+    """Return numbers or labels as float32, [N] of one column, else [N, d]; or as float64."""
     labels = request.task == "multi-label"
     if (labels and len(columns) < 2) or any(column.values for column in columns):
         expected = "several columns typed NAME:target" if labels else "NAME:target without a list of classes"
@@ -94,7 +96,8 @@ def _numbers(
                     f'{local(row.path)}, line {row.line}, column "{local(columns[j].name)}": expected '
                     f'{expected} to predict; got "{local(cell)}". Correct the cell or remove the line.'
                 )
-    return y.astype(np.float32) if len(columns) > 1 else y[:, 0].astype(np.float32)
+    y = y if request.doubles else y.astype(np.float32)
+    return y if len(columns) > 1 else y[:, 0]
 
 
 def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tuple[Ints, tuple[str, ...]]:

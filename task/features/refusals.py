@@ -37,6 +37,8 @@ class Setting:
 
 _PARTIES = "its clients train parts of one model on each other's embeddings; this is not defined for them"
 
+_SUMS = "its clients send exact sums over all their rows, and no model is trained"
+
 # What stands for a value in the tables and errors.
 OWN = "package.module:name"  # anything that a user brings
 SOME, BELOW_ONE = "> 0", "< 1"
@@ -54,11 +56,18 @@ class Choice:
     # Returns why an algorithm does not go with it; "" = it does.
     why_not: Callable[[Algorithm], str] = lambda entry: ""
     setting: Setting | None = None  # what says whether a run has one of the values, if these stand for others
+    of_sums: bool = False  # whether it goes with exact sums of rows, of which no model is trained
 
     def __post_init__(self) -> None:
-        """Refuse every choice where clients train parts of one model: each is about a whole one."""
+        """Refuse a choice that is about a whole model where clients train parts of one, or none."""
         check = self.why_not
-        object.__setattr__(self, "why_not", lambda entry: _PARTIES if entry.vertical else check(entry))
+
+        def why_not(entry: Algorithm) -> str:
+            if entry.vertical:
+                return _PARTIES
+            return _SUMS if entry.statistics and not self.of_sums else check(entry)
+
+        object.__setattr__(self, "why_not", why_not)
 
     def __str__(self) -> str:
         if self.values in ((SOME,), (BELOW_ONE,)):

@@ -68,7 +68,7 @@ FEATURE = Feature(
     stages=_stages,
     choices=(
         Choice("secagg-bits", (64, 32), lambda entry: unsafe(entry, _rounded(entry)), COARSE),
-        Choice("secagg", (True,), lambda entry: unsafe(entry, _secure(entry))),
+        Choice("secagg", (True,), lambda entry: unsafe(entry, _secure(entry)), of_sums=True),
     ),
     pairs=(
         *pairs(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.catalogue.user_algorithm import algorithm_of
+from task.classical.fit import model_of
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
@@ -73,6 +74,8 @@ def check_names(config: Config) -> None:
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
     check_features(config, entry_of(config), contract_of(config))
+    if algorithm_of(config.algorithm).statistics:
+        _check_statistics(config)
     _check_columns(config)
     for name in {config.codec.up, config.codec.down} - {"none"}:
         codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
@@ -97,6 +100,16 @@ def check_names(config: Config) -> None:
                 '"local-test-fraction" is 0; set that above 0'
                 + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
             )
+
+
+def _check_statistics(config: Config) -> None:
+    """Refuse columns of a regression that are not declared, and data without names of columns."""
+    model_of(config)
+    if config.data.dataset != "csv":
+        raise ConfigError(
+            f'run-config key "dataset": {config.algorithm} reads columns by their names; expected "csv"; got '
+            f"{config.data.dataset!r}"
+        )
 
 
 def _check_tables(config: Config) -> None:

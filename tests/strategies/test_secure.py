@@ -21,11 +21,12 @@ from task.wire.registration import REGISTER
 from tests.support.alike import the_same_on_any_nodes_and_resumed
 from tests.support.federation import owners_config, play, write_owners
 from tests.support.grid import LocalGrid
+from tests.support.horizontal import HORIZONTAL
 from tests.support.shapes import by_shape
 from tests.test_contract import config
 
 SECURE = next(c for c in CHOICES if c.key == "secagg")
-ADMITTED = [name for name, entry in ALGORITHMS.items() if not SECURE.why_not(entry)]
+ADMITTED = [n for n, entry in HORIZONTAL.items() if not SECURE.why_not(entry)]
 STAGES = ("query.secagg_keys", "query.secagg_shares", "train", "query.secagg_unmask")
 TEN = {f"owner-{i}": 5 + 3 * i for i in range(10)}
 

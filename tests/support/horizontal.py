@@ -1,10 +1,10 @@
-"""The algorithms whose clients hold rows, and those of parties with columns, with a run of each."""
+"""The algorithms whose clients train on rows, and those of parties with columns, with a run of each."""
 
 from typing import Any
 
 from task.catalogue.algorithms import ALGORITHMS
 
-HORIZONTAL = {name: entry for name, entry in ALGORITHMS.items() if not entry.vertical}
+HORIZONTAL = {name: entry for name, entry in ALGORITHMS.items() if not (entry.vertical or entry.statistics)}
 VERTICAL = {name: entry for name, entry in ALGORITHMS.items() if entry.vertical}
 
 

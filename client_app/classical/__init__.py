@@ -1,0 +1,1 @@
+"""A client's half of classical models."""

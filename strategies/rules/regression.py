@@ -1,0 +1,278 @@
+"""Regression over sites by exact sums: least squares, ridge and generalised linear models.
+
+Nelder and Wedderburn 1972: iteratively reweighted least squares, a step a round. The server asks all sites
+for sums over their rows, exact integers, and solves in rationals: so coefficients, errors and deviance are
+those of the pooled rows, with the same bits for any division of the rows, under secure aggregation or not.
+
+opening   n, trials, sum of y                     before round 1; beta^1 = (h^-1(mean), 0, ..., 0)
+step      H = X'WX, U = X'(y - mu), deviance D    beta^{t+1} = beta^t + H^-1 U, unless D rose
+errors    sum u^2 x x', Pearson's chi square      in the round in which U'H^-1 U says that it ended
+
+=========  ========================  ========================================================  ===========
+symbol     variable                  meaning                                                   where
+=========  ========================  ========================================================  ===========
+beta       state.coefficients        coefficients that are asked for                           wire, state
+D          state.deviance            deviance at `state.best`, of a scaled y                   state
+-          ``sums-sha256``           of the integers of all questions, one after the other     state
+h          `task.classical`          inverse link (``families``)                               sites
+=========  ========================  ========================================================  ===========
+
+Every site that was there in the opening must answer each question; a round without one of them is repeated.
+The model's file has the result (`nothing`), which is 0 until it has ended.
+"""
+
+import hashlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
+from task.catalogue.classical import ERRORS, OPENING, STEP
+from task.classical.fit import (
+    MOST_HALVINGS,
+    Model,
+    check_apart,
+    covariances_of,
+    midpoint,
+    model_of,
+    rose,
+    start_of,
+    stepped,
+)
+from task.classical.sums import OpeningSums, StepSums, errors_in, opening_in, size_of, step_in
+from task.classical.table import FIGURES
+from task.config.knobs import Config
+from task.errors import LASTING, ConfigError, DataError, NodesError, kind_of_reply
+from task.numerics.arrays import Arrays
+from task.numerics.row_sums import DIGITS, from_wire
+
+ROWS = "rows"  # the one array of a record of rows
+
+
+@dataclass(frozen=True)
+class RegressionState(ServerState):
+    """The result so far, and where the iteration stands."""
+
+    coefficients: Arrays = field(default_factory=dict)
+    best: Arrays = field(default_factory=dict)  # the coefficients with the least deviance so far
+    deviance: float = -1.0  # theirs; -1 = there are none
+    null_deviance: float = -1.0  # of the intercept alone
+    decrement: float = 1e300
+    iterations: int = 0
+    halvings: int = 0
+    converged: bool = False
+
+
+def nothing(p: int) -> Arrays:
+    """Return the arrays of a result that has not ended."""
+    return {
+        "coefficients": np.zeros(p),
+        "figures": np.zeros(len(FIGURES)),
+        "inverse-information": np.zeros((p, p)),
+        "robust-covariance": np.zeros((p, p)),
+        "sums-sha256": np.zeros(32, np.uint8),
+    }
+
+
+def server_update(
+    state: RegressionState, reduced: AggregatedReplies, config: Config
+) -> Updated[RegressionState]:
+    """Take one step."""
+    model = model_of(config)
+    totals = totals_in(reduced, STEP)
+    state = replace(state, arrays=hashed(state.arrays, totals), iterations=state.iterations + 1)
+    step = step_in(totals, model.p)
+    beta = beta_in(state.coefficients)
+    if (model.family != "binomial" and step.far) or _has_risen(state, step):
+        return _halved(state, model, step)
+    found = stepped(model, step, beta, state.decrement)
+    first = state.null_deviance if state.null_deviance >= 0 else float(step.deviance)
+    state = replace(
+        state,
+        coefficients=as_rows(found.coefficients),
+        best=as_rows(beta),
+        deviance=float(step.deviance),
+        null_deviance=first,
+        decrement=found.decrement,
+        halvings=0,
+        converged=found.converged,
+    )
+    metrics: dict[str, Number] = {"deviance": _unscaled(model, step.deviance), "decrement": found.decrement}
+    return state, metrics
+
+
+def _has_risen(state: RegressionState, step: StepSums) -> bool:
+    return state.deviance >= 0 and rose(step.deviance, Fraction(state.deviance))
+
+
+def _halved(state: RegressionState, model: Model, step: StepSums) -> Updated[RegressionState]:
+    """Go back half of the way.
+
+    Raises:
+        DataError: That does not help.
+    """
+    if not state.best or state.halvings >= MOST_HALVINGS:
+        raise DataError(
+            f"expected steps that lower the deviance; {state.halvings} halvings of one did not, with "
+            f"{step.far} rows too far out. Is regression.family = {model.family!r} that of the target?"
+        )
+    half = midpoint(beta_in(state.best), beta_in(state.coefficients))
+    halvings = state.halvings + 1
+    return replace(state, coefficients=as_rows(half), halvings=halvings), {"halvings": halvings}
+
+
+def _unscaled(model: Model, deviance: Fraction) -> float:
+    return float(deviance / Fraction(model.unit) ** 2)
+
+
+def as_rows(beta: Sequence[float]) -> Arrays:
+    """Return coefficients as they travel."""
+    return {ROWS: np.array(beta, np.float64)[:, None]}
+
+
+def beta_in(rows: Arrays) -> list[float]:
+    """Return the coefficients of what travels."""
+    return [float(b) for b in rows[ROWS][:, 0]]
+
+
+def totals_in(reduced: AggregatedReplies, record: str) -> list[int]:
+    """Return the integers of a question."""
+    return from_wire(reduced.arrays[record][ROWS])
+
+
+def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
+    """Return the result with the SHA-256 of its integers and of these after them."""
+    text = arrays["sums-sha256"].tobytes() + ",".join(map(str, totals)).encode()
+    return {**arrays, "sums-sha256": np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
+
+
+class Regression(Rule, update=server_update, state=RegressionState):
+    """A regression by exact sums; see `strategies.rules.regression`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.sites: tuple[str, ...] = ()  # sorted; as found before round 1, like the rest
+        self.start: OpeningSums | None = None
+        self.opened: list[int] = []
+
+    @cached_property
+    def model(self) -> Model:
+        """The regression; a strategy may be made before its columns are declared."""
+        return model_of(self.config)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
+        """Return the state before round 1; no model of the run's is used."""
+        return RegressionState(nothing(self.model.p))
+
+    def needs(self) -> tuple[str, ...]:
+        """Return all sites."""
+        return self.sites
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the sites and their counts."""
+        self.sites = tuple(context.names)
+        try:
+            replies = yield self._question("opening", context)
+        except TooFewRepliesError as err:
+            raise _refused(err, "before round 1") or NodesError(f"before round 1: {err}") from None
+        self.opened = totals_in(replies, OPENING)
+        self.start = opening_in(self.opened)
+        context.remark(f"rows: {int(self.start.n)} of {len(self.sites)} clients")
+
+    def round(self, state: Any, context: RoundContext) -> Round:
+        """Ask for one step, and for the errors where it is the last."""
+        assert self.start is not None
+        if not state.coefficients:
+            first = hashed(state.arrays, self.opened)
+            state = replace(state, arrays=first, coefficients=as_rows(start_of(self.model, self.start)))
+        replies = yield from self._asked(TRAIN, state, context)
+        step = step_in(totals_in(replies, STEP), self.model.p)
+        check_apart(self.model, step, int(self.start.n))
+        state, metrics = type(self).update(state, replies, self.config)
+        if state.converged:
+            replies = yield from self._asked("errors", state, context)
+            state = replace(state, arrays=self._result(state, step, totals_in(replies, ERRORS)))
+        return state, metrics
+
+    def finished(self, state: Any) -> bool:
+        """Return whether the iteration has ended."""
+        return bool(state.converged)
+
+    def _asked(
+        self, name: str, state: RegressionState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
+        """Yield a question to all sites; return the sums.
+
+        Raises:
+            TooFewRepliesError: A site is away; the round is repeated.
+            BouquetError: A site will not answer.
+        """
+        try:
+            return (yield self._question(name, context, state))
+        except TooFewRepliesError as err:
+            if (lasting := _refused(err, f"round {context.round}")) is not None:
+                raise lasting from None
+            raise
+
+    def _question(self, name: str, context: RoundContext, state: RegressionState | None = None) -> Phase:
+        """Return a question to all sites."""
+        contract = context.entry if name == TRAIN else context.entry.phases[name]
+        (record,) = contract.up
+        p = self.model.p
+        rows = {record.name: (size_of(record.name, p), DIGITS)}
+        records = {}
+        if state is not None:
+            records["coefficients"] = state.coefficients
+            rows["coefficients"] = (p, 1)
+        scalars = {"lr": context.lr}
+        return Phase(name, contract, self.sites, records, {}, scalars, least=len(self.sites), rows=rows)
+
+    def _result(self, state: RegressionState, step: StepSums, totals: Sequence[int]) -> Arrays:
+        """Return what the table is made of."""
+        assert self.start is not None
+        model, errors = self.model, errors_in(totals, self.model.p)
+        found, square = covariances_of(model, step, errors), Fraction(model.unit) ** 2
+        figures = {
+            "rows": float(self.start.n),
+            "trials": float(self.start.trials),
+            "deviance": float(step.deviance / square),
+            "null-deviance": float(Fraction(state.null_deviance) / square),
+            "pearson": float(errors.pearson / square),
+            "likelihood": float(self.start.likelihood),
+            "iterations": float(state.iterations),
+            "decrement": state.decrement,
+        }
+        return {
+            **hashed(state.arrays, totals),
+            "coefficients": np.array(beta_in(state.coefficients)),
+            "figures": np.array([figures[name] for name in FIGURES]),
+            "inverse-information": np.array(found.inverse),
+            "robust-covariance": np.array(found.robust),
+        }
+
+
+class GLM(Regression, algorithm="glm"):
+    """A generalised linear model; see `strategies.rules.regression`."""
+
+
+class LeastSquares(Regression, algorithm="least-squares"):
+    """Least squares, with a penalty ridge regression; see `strategies.rules.regression`."""
+
+
+def _refused(err: TooFewRepliesError, where: str) -> Exception | None:
+    """Return the error of a site that will not answer in another round either; None = it may."""
+    said = "; ".join(str(line) for line in err.rejected[:3])
+    kinds = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
+    if not kinds:
+        return None
+    if "policy" in kinds:
+        return ConfigError(
+            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "
+            'merge the columns that it names, or run without the site (run-config key "nodes")'
+        )
+    return LASTING[kinds[0]](f"{where}: every site is needed, and one cannot answer: {said}")

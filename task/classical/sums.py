@@ -1,0 +1,108 @@
+"""The sums of a regression's three questions: what they are, in which order, and how rows make them.
+
+===========  =========================================================  ==========================
+question     numbers                                                    how many, for p columns
+===========  =========================================================  ==========================
+opening      n; trials; y; log-likelihood without parameters            4
+step         H (upper triangle, row by row); U; deviance; rows whose    p (p + 1) / 2 + p + 2
+             eta is too far out
+errors       sum u^2 x x' (upper triangle); Pearson's chi square        p (p + 1) / 2 + 1
+===========  =========================================================  ==========================
+
+All are of scaled columns (`task.classical.design`) and exact (`task.numerics.row_sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from task.catalogue.classical import ERRORS, OPENING, STEP
+from task.classical.families import Rows, local_terms, opening_terms
+from task.classical.solve import Matrix, symmetric
+from task.numerics.row_sums import row_sums, value
+
+_BLOCK = 4096  # rows whose terms are in memory at once; any number gives the same sums
+
+
+def size_of(question: str, p: int) -> int:
+    """Return how many numbers a question has."""
+    triangle = p * (p + 1) // 2
+    return {OPENING: 4, STEP: triangle + p + 2, ERRORS: triangle + 1}[question]
+
+
+def sums_of(question: str, family: str, rows: Rows, beta: Sequence[float] = ()) -> list[int]:
+    """Return a client's sums in units of 2^-51.
+
+    Raises:
+        FieldError: A term does not fit.
+    """
+    totals = [0] * size_of(question, len(rows.columns))
+    for block in _blocks(rows):
+        if question == OPENING:
+            terms = opening_terms(family, block)
+        else:
+            at = local_terms(family, block, block.linear(beta))
+            if question == STEP:
+                terms = [*block.outer(at.w), *block.scaled(at.u), at.deviance, at.far.astype(np.float64)]
+            else:
+                terms = [*block.outer(at.u * at.u), at.u * at.u / at.w]
+        found = row_sums(np.stack(terms, axis=1), question)
+        totals = [a + b for a, b in zip(totals, found, strict=True)]
+    return totals
+
+
+def _blocks(rows: Rows) -> Iterator[Rows]:
+    for start in range(0, len(rows.k), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        columns = [c[part] for c in rows.columns]
+        yield Rows(columns, rows.scales, rows.k[part], rows.a[part], rows.unit)
+
+
+@dataclass(frozen=True)
+class OpeningSums:
+    """The sums of the first question."""
+
+    n: Fraction
+    trials: Fraction
+    y: Fraction  # scaled
+    likelihood: Fraction
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """The sums that follow from coefficients."""
+
+    information: Matrix
+    score: list[Fraction]
+    deviance: Fraction
+    far: int
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """The sums for robust errors and the dispersion."""
+
+    middle: Matrix
+    pearson: Fraction
+
+
+def opening_in(totals: Sequence[int]) -> OpeningSums:
+    """Read the sums of the first question."""
+    return OpeningSums(*map(value, totals))
+
+
+def step_in(totals: Sequence[int], p: int) -> StepSums:
+    """Read the sums of a step."""
+    found, triangle = [value(t) for t in totals], p * (p + 1) // 2
+    score = found[triangle : triangle + p]
+    return StepSums(symmetric(found[:triangle], p), score, found[-2], int(found[-1]))
+
+
+def errors_in(totals: Sequence[int], p: int) -> ErrorSums:
+    """Read the sums for the errors."""
+    found = [value(t) for t in totals]
+    return ErrorSums(symmetric(found[:-1], p), found[-1])

@@ -1,0 +1,102 @@
+"""Regressions on tables in memory: the real rule and the real sums, without messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from strategies import strategy_of
+from strategies.engine.rule import Phase, RoundContext
+from strategies.engine.state import AggregatedReplies
+from task.catalogue.entry import Algorithm
+from task.classical.design import NamedColumns
+from task.classical.families import Rows
+from task.classical.fit import Model, model_of
+from task.classical.sums import sums_of
+from task.classical.table import Fitted, fitted
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+from task.numerics.row_sums import to_wire
+from task.resolve.read import read_config
+
+ROWS = "rows"
+
+
+def declared(frame: pd.DataFrame, *names: str) -> str:
+    """Return columns with ranges that hold their values: whole numbers, wider than the data."""
+    return ", ".join(
+        f"{n}({int(np.floor(min(frame[n].min(), 0)))}..{int(np.ceil(frame[n].max())) + 1})" for n in names
+    )
+
+
+def config_of(algorithm: str, columns: str, target: str, **more: Any) -> Config:
+    """Return a run's config; further keys of the section by name."""
+    keys = {"algorithm": algorithm, "dataset": "csv", "num-server-rounds": 25}
+    keys |= {"regression.columns": columns, "regression.target": target}
+    return read_config(keys | {f"regression.{k}": v for k, v in more.items()})
+
+
+def rows_in(model: Model, frame: pd.DataFrame) -> Rows:
+    """Return the rows of a frame of numbers."""
+    table = NamedColumns({n: frame[n].to_numpy(np.float64) for n in frame.columns}, {})
+    trials = table.of(model.design.trials) if model.design.trials else np.ones(len(frame))
+    columns = model.design.columns(table, len(frame))
+    target = table.of(model.design.target)
+    return Rows(columns, model.design.scales, target, trials, model.unit).checked(model.family, "y")
+
+
+class Played:
+    """The result of a regression over parts of a table."""
+
+    def __init__(self, config: Config, parts: Sequence[pd.DataFrame]) -> None:
+        self.model = model_of(config)
+        self.questions: list[str] = []
+        self.parts = {f"site-{i}": rows_in(self.model, part) for i, part in enumerate(parts)}
+        rule = strategy_of(config.entry.rule)(config).rule
+        self.rule = rule
+        context = RoundContext(rule, config.entry, 0, 1.0, (), tuple(self.parts), (), lambda names: {})
+        self._run(rule.opening(context))
+        state: Any = rule.initial_state({}, ())
+        self.rows: list[Mapping[str, Any]] = []
+        while not rule.finished(state) and len(self.rows) < config.server.num_server_rounds:
+            state, metrics = self._run(rule.round(state, context))
+            self.rows.append(metrics)
+        self.state = state
+        self.arrays: Arrays = state.arrays
+        self.squares = config.algorithm == "least-squares"
+
+    @property
+    def table(self) -> Fitted:
+        """The table."""
+        return fitted(self.model, self.arrays, squares=self.squares)
+
+    def column(self, name: str) -> list[float]:
+        """Return a column of the table."""
+        return [getattr(line, name) for line in self.table.lines]
+
+    def _run(self, phases: Any) -> Any:
+        replies = None
+        while True:
+            try:
+                phase: Phase = phases.send(replies)
+            except StopIteration as done:
+                return done.value
+            replies = self._answer(phase, phase.contract)
+
+    def _answer(self, phase: Phase, contract: Algorithm) -> AggregatedReplies:
+        (record,) = contract.up
+        self.questions.append(record.name)
+        beta = phase.records["coefficients"][ROWS][:, 0].tolist() if phase.records else ()
+        sent = [to_wire(sums_of(record.name, self.model.family, r, beta)) for r in self.parts.values()]
+        assert all(a.shape == phase.rows[record.name] for a in sent)
+        return AggregatedReplies({record.name: {ROWS: sum(sent)}}, phase.to, np.ones(len(sent), np.int64))
+
+
+def splits(frame: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
+    """Return the pooled frame, three and ten parts of it, and every tenth row."""
+    at = {k: np.array_split(np.arange(len(frame)), k) for k in (1, 3, 10)}
+    found = {str(k): [frame.iloc[rows] for rows in parts] for k, parts in at.items()}
+    return found | {"every tenth": [frame.iloc[i::10] for i in range(10)]}
