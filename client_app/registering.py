@@ -1,5 +1,7 @@
 """Answer the registration query: describe the node and its clients, and inform the owner in the log."""
 
+from dataclasses import replace
+
 from flwr.app import Context
 
 from client_app.data.node import Node, OneClient
@@ -24,7 +26,7 @@ def register(node: Node, context: Context) -> Registration:
     if isinstance(node.clients, OneClient) and not node.owner.simulation:
         _warn_owner(node)
     registered = registration_of(node)
-    try_out(node)
+    try_out(replace(node, frozen=registered.frozen[0]) if registered.frozen else node)
     return registered
 
 

@@ -7,7 +7,6 @@ back, no ledger is charged.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -25,7 +24,7 @@ from task.config.read import as_run_config
 from task.datasets.columns import readable
 from task.errors import BouquetError, ConfigError, FieldError, local
 from task.numerics import pages
-from task.numerics.tensors import load_into
+from task.numerics.tensors import copied, load_into
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
@@ -85,7 +84,7 @@ def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
     client, config = node.clients.names[number], node.config
     training = Training(node, replace(entry, stages=(), keeps=()), _order(node, entry, client))
     training.config = replace(training.config, local_steps=1)
-    model = copy.deepcopy(node.local_model(client))
+    model = copied(node.local_model(client))
     program, _ = training.program_for(model)
     task, solver, _ = training.task(program, [client], [rows], [1], 1)
     if config.dp.local:
@@ -104,7 +103,7 @@ def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: L
     tests = node.clients.test(number)[:ROWS]
     rows = tests if len(tests) else rows
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
-    model = copy.deepcopy(node.local_model(node.clients.names[number]))
+    model = copied(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
     load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)

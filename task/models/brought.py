@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from task.models.adapt import Interface, Outputs, kind_of_outputs, main_of
 from task.models.layer_split import linear_calls, no_last_linear
 from task.models.layers import LONE_EXAMPLE
 from task.models.pretrained import Pretrained
+from task.numerics.tensors import copied
 from task.references import is_model_folder, load_reference, model_folder, place
 
 GIVEN = ("input_shape", "num_classes")
@@ -202,6 +202,7 @@ def check_brought(
     model = build()
     first, again = (m.state_dict() for m in (model, build()))
     differ = [n for n, t in first.items() if n not in again or not _same(t, again[n])]
+    del first, again  # the memory of a second model
     if differ:
         raise _refused(
             reference, "first values that follow from torch's generator (the run's seed) alone",
@@ -224,7 +225,7 @@ def check_brought(
             )  # fmt: skip
         for key, count in (last_layers or {}).items():
             _check_order(reference, model, order, key, count)
-        _check_training(reference, copy.deepcopy(model).train(), x, (0,) if own_loss else wanted)
+        _check_training(reference, copied(model).train(), x, (0,) if own_loss else wanted)
 
 
 def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, wanted: Shape, own_loss: bool) -> None:
@@ -288,7 +289,7 @@ def _check_training(reference: str, model: nn.Module, x: torch.Tensor, wanted: S
     hidden = {n: b.clone() for n, b in model.named_buffers() if n not in saved}
     out = _run(reference, model, x, "two training examples")
     want = [len(x), *wanted]
-    both = (copy.deepcopy(model).eval(), copy.deepcopy(model)) if wanted[0] else ()
+    both = (copied(model).eval(), copied(model)) if wanted[0] else ()
     kinds = [kind_of_outputs(m, x) for m in both] or ["", ""]
     alike = isinstance(out, torch.Tensor) and list(out.shape) == want and kinds[0] == kinds[1]
     if wanted[0] and not alike:

@@ -2,6 +2,7 @@
 
 import warnings
 import weakref
+from copy import deepcopy
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,6 +43,12 @@ class _Writable:
     def __init__(self, array: np.ndarray) -> None:
         self.array, about = array, array.__array_interface__
         self.__array_interface__ = {**about, "data": (about["data"][0], False)}
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of a module; its frozen parameters are those of the module itself."""
+    held = {*frozen_in(model)}
+    return deepcopy(model, {id(p): p for name, p in model.named_parameters() if name in held})
 
 
 def load_into(model: nn.Module, arrays: NamedArrays) -> None:
