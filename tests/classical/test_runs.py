@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ import pytest
 from flwr.app import Message
 
 from client_app.app import make_app
-from client_app.classical.regression import check_cells, rows_of
+from client_app.classical.regression import check_cells, check_weights, coefficients_in, rows_of
 from server_app.app import run as run_server
 from strategies.rules.regression import hashed, nothing
 from task.classical.fit import model_of
 from task.config.read import as_run_config
 from task.datasets import load_owned
-from task.errors import BouquetError, RefusedError
+from task.errors import BouquetError, RefusedError, WireError
 from task.resolve.read import read_config
+from task.wire.messages import TrainOrder
 from tests.classical.support import Played as InMemory
-from tests.classical.support import config_of
+from tests.classical.support import config_of, rows_in
 from tests.support.federation import in_one_process, play
 from tests.support.grid import LocalGrid
 
@@ -171,6 +173,24 @@ def test_each_rule_on_cells_refuses(
     rows = rows_of(dataset, np.arange(len(dataset.y)), model.design, model.family)
     with pytest.raises(RefusedError, match=why):
         check_cells(model.design, rows, 5, "ward")
+
+
+def test_coefficients_that_pick_a_few_rows_are_refused() -> None:
+    """With 1000 (age - 50) only rows at 50 keep weight; with zeros all have the same."""
+    model = model_of(config_of("glm", "age(0..100)", "ill(0..1)", family="binomial"))
+    frame = pd.DataFrame({"age": np.linspace(1, 99, 99), "ill": [0, 1, 0] * 33})
+    rows = rows_in(model, frame)
+    check_weights("binomial", rows, [0.0, 0.0], 5, "ward")
+    with pytest.raises(RefusedError, match="fewer rows of client ward would have most of the weight"):
+        check_weights("binomial", rows, [-50_000.0, 1000.0], 5, "ward")
+
+
+@pytest.mark.parametrize("beta", [[0.0], [math.nan] * 4, [math.inf] * 4], ids=str)
+def test_a_hostile_order_is_refused(beta: list[float]) -> None:
+    order = TrainOrder(1, {"coefficients": {"rows": np.array(beta)[:, None]}}, {}, ("ward",), (0,), "run")
+    design = model_of(read_config(KEYS)).design
+    with pytest.raises(WireError, match="expected 4 finite coefficients"):
+        coefficients_in(order, design)
 
 
 def test_the_hash_is_of_the_integers_in_their_order() -> None:
