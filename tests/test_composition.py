@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from task import trust
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.features import CHOICES
@@ -17,6 +18,7 @@ from tests.support.federation import play, write_owners
 from tests.support.shapes import by_shape
 from tests.test_contract import config
 
+ADAPTED = "tests.support.adapted:Adapted"
 ROOT = Path(__file__).resolve().parents[1]
 CELLS = [(name, choice) for name in ALGORITHMS for choice in CHOICES]
 # `tests.classical` runs those that train no model.
@@ -27,7 +29,7 @@ REASONS: dict[str, dict[str, str]] = {
     "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as by "
     "its clients, means nothing then": {"lora.average = product": "scaffold"},
     "the server finds new factors in each round, and what is kept in the coordinates of the old ones, as the "
-    "clients' own models, means nothing then": {"lora.average = product": "fedper"},
+    "clients' own models, means nothing then": {"lora.average = product": "fine-tune"},
     "its server needs more than one mean of local models, and only that is taken of products": {
         "lora.average = product": "fedatt"
     },
@@ -354,6 +356,9 @@ def keys_of(owners: Path, name: str, choice: Choice) -> dict[str, object]:
         extra |= {"secagg": True, "max-update-norm": 100.0}
     if choice.key in ("dropout-width", "width.levels"):
         extra |= {"model": "mlp"}  # which has units to leave out
+    if choice.key == "lora.average":
+        extra |= {"model": ADAPTED}
+        trust.user_named([ADAPTED])
     given = config(owners, name, num_server_rounds=2, local_test_fraction=0.3) | extra
     if choice.key == "models.levels":  # in place of one model
         del given["model"]

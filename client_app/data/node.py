@@ -280,8 +280,9 @@ def _made(
     config: Config, shape: Shape, classes: int, device: torch.device, frozen: str
 ) -> tuple[Arrays, Parts, Arrays]:
     """Return the forms of the model's arrays, its parts, and the forms of what the server begins with."""
-    on_cpu = device.type == "cpu"
-    model = _model(config, shape, classes, device, frozen) if on_cpu else model_of(config, shape, classes)
+    # One whose frozen part is not known yet is thawed, so that it does not say what is frozen.
+    known = frozen and device.type == "cpu"
+    model = _model(config, shape, classes, device, frozen) if known else model_of(config, shape, classes)
     parts = parts_of(model, config)
     whole = form_of(model, parts.frozen if frozen else ())
     parts = parts if frozen else parts.thawed(whole)

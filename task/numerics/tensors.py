@@ -1,5 +1,6 @@
 """Named arrays into PyTorch."""
 
+import warnings
 import weakref
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,17 @@ from task.numerics.arrays import BFLOAT16, Arrays, NamedArrays, array_of, frozen
 
 # By model, the arrays that others use and that its tensors lie in.
 _lent: WeakKeyDictionary[nn.Module, list[weakref.ref[np.ndarray]]] = WeakKeyDictionary()
+
+
+def _hear_of_read_only_arrays() -> None:
+    """Let PyTorch say once, to nobody, that an array is read-only: the tensors of such are only read."""
+    array = np.zeros(1)
+    array.setflags(write=False)
+    with warnings.catch_warnings(action="ignore"):
+        torch.from_numpy(array)
+
+
+_hear_of_read_only_arrays()
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 from safetensors import safe_open
 from safetensors.torch import load_model
 
@@ -36,6 +37,7 @@ from task.wire import messages as wire
 from task.wire.frozen import DIGEST, FROZEN, OWN_FROZEN, frozen_of
 from tests.support import frozen_models
 from tests.support.alike import the_same_on_any_nodes_and_resumed
+from tests.support.apps import stock_app
 from tests.support.brought import imported_from
 from tests.support.federation import OneRun, Played, in_one_process, owners_config, play, write_owners
 from tests.support.grid import LocalGrid
@@ -373,3 +375,24 @@ def test_a_transcript_names_what_travels_and_the_frozen_part(owners: Path, tmp_p
     write_safetensors(path / "model.safetensors", arrays | {"const": arrays["const"] + 1})
     (said,) = texts(found(path, tmp_path / "state"))
     assert "model.safetensors: expected the frozen part" in said
+
+
+def test_a_client_that_is_not_bouquets_is_sent_the_whole_model(owners: Path, tmp_path: Path) -> None:
+    """Its answer has the frozen part, too, which is dropped, whatever it says."""
+    grids: list[LocalGrid] = []
+
+    class Stock(LocalGrid):
+        def __init__(self, app: ClientApp, *args: Any) -> None:
+            super().__init__(stock_app(lambda context: (0.5, 7)), *args)
+            grids.append(self)
+
+    run = keys(owners, num_server_rounds=2, fraction_evaluate=0.0) | {"run-name": "stock"}
+    path = in_one_process(run, tmp_path, grid_type=Stock)
+    folder = RunFolder(path)
+    assert not any(row["quarantined"] for row in folder.rounds())
+    _, model = read_safetensors(path / "model.safetensors")
+    drawn = model_of(read_config(run), (6,), 3).state_dict()
+    assert model["body.weight"].tobytes() == drawn["body.weight"].numpy().tobytes()
+    np.testing.assert_allclose(model["head.bias"], drawn["head.bias"].numpy() + 1.0, atol=1e-6)
+    orders = [m for m in grids[0].sent if m.metadata.message_type == "train"]
+    assert all({*m.content["arrays"]} == {*drawn} for m in orders)  # type: ignore[misc]

@@ -150,12 +150,11 @@ def test_texts_of_ids_whose_form_the_server_is_told(
     np.savez(tmp_path / "pool.npz", x=x, y=y, client=owners, x_test=x[:6], y_test=y[:6])
     keys = {
         "dataset": "npz", "num-classes": 256, "task": "language", "inputs": "int64[8]", "model": "char-lstm",
-        "num-server-rounds": 1, "local-steps": 2, "data-seed": 3, "local-test-fraction": 0.25,
+        "num-server-rounds": 2, "local-steps": 1, "data-seed": 3, "local-test-fraction": 0.25,
         "fraction-evaluate": 1.0, "metrics": "perplexity", "device": "cpu", "progress": "none",
     }  # fmt: skip
     pooled = {"data-path": str(tmp_path / "pool.npz"), "partition": "natural", "num-clients": 0}
-    there, _ = hold(fed, tmp_path, "ids", keys, pooled)
-    assert RunFolder(there).rounds()[1]["quarantined"] == []
+    hold(fed, tmp_path, "ids", keys, pooled)
 
 
 @pytest.mark.full

@@ -175,6 +175,35 @@ def test_boxes_of_objects_are_refused_with_a_sentence(tmp_path: Path) -> None:
                 load_dataset(config.data, config.synthetic, 1)
 
 
+def test_code_may_return_dicts_of_arrays_or_examples_that_are_dicts(tmp_path: Path) -> None:
+    """The same form and rows; without labels the next tokens are what is predicted."""
+    (tmp_path / "texts.py").write_text(
+        "import numpy as np\n"
+        f"ids, mask, kind = np.array({IDS.tolist()}), np.array({MASK.tolist()}), np.array([0, 1, 0, 1])\n"
+        "x = {'input_ids': ids, 'attention_mask': mask}\n"
+        "rows = [{'input_ids': ids[i], 'attention_mask': mask[i]} for i in range(4)]\n"
+        "def arrays(): return x, kind, x, kind\n"
+        "def pairs(): return ([(row, k) for row, k in zip(rows, kind)],) * 2\n"
+        "def named(): return ([{**row, 'label': k} for row, k in zip(rows, kind)],) * 2\n"
+        "def alone(): return rows, rows\n"
+        "def plain(): return ids, kind, ids, kind\n"
+    )
+
+    def read(name: str, **keys: Any) -> Dataset:
+        config = read_config({"dataset": f"texts:{name}", "cache-dir": str(tmp_path / "cache"), **keys})
+        return load_dataset(config.data, config.synthetic, 1)
+
+    with imported_from(tmp_path):
+        for name in ("arrays", "pairs", "named"):
+            data = read(name)
+            assert (data.form, data.task, data.num_train) == (FORM, "classification", 4)
+            assert data.y.tolist() == [0, 1, 0, 1] * 2
+            assert unpacked(data.inputs(slice(0, 4)), FORM)["input_ids"].tolist() == IDS.tolist()
+        assert read("alone").targets(slice(0, 4)).tolist() == NEXT.tolist()
+        assert read("plain", inputs="ids").form == "int64[5]"
+        assert read("plain").form == ""
+
+
 LM = """
 import torch
 from torch import nn
