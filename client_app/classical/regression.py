@@ -41,7 +41,7 @@ def sum_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[O
     model = model_of(node.config)
     design, family = model.design, model.family
     (record,) = entry.up
-    beta = _beta(order, design) if entry.down else []
+    beta = coefficients_in(order, design) if entry.down else []
     wanted = (size_of(record.name, len(design.names)), DIGITS)
     if order.rows.get(record.name) != wanted:
         raise WireError(
@@ -56,7 +56,7 @@ def sum_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[O
         if node.bounds.min_examples:
             check_cells(design, rows, node.bounds.min_examples, client)
             if record.name != OPENING:
-                _check_weights(family, rows, beta, node.bounds.min_examples, client)
+                check_weights(family, rows, beta, node.bounds.min_examples, client)
         totals = to_wire(sums_of(record.name, family, rows, beta))
         return wire.ClientUpdate({record.name: {ROWS: totals}}, {wire.NUM_EXAMPLES: len(chosen)})
 
@@ -146,7 +146,7 @@ def _indicators(design: Design, rows: Rows) -> list[tuple[str, str, npt.NDArray[
     return [(name, of, x == 1) for name, of, x in named if ((x == 0) | (x == 1)).all()]
 
 
-def _check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, client: str) -> None:
+def check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, client: str) -> None:
     """Refuse coefficients under which few rows have most of the weight.
 
     Raises:
@@ -160,7 +160,7 @@ def _check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, c
         )
 
 
-def _beta(order: wire.TrainOrder, design: Design) -> list[float]:
+def coefficients_in(order: wire.TrainOrder, design: Design) -> list[float]:
     """Return the coefficients that came.
 
     Raises:

@@ -17,7 +17,8 @@ D          state.deviance            deviance at `state.best`, of a scaled y    
 h          `task.classical`          inverse link (``families``)                               sites
 =========  ========================  ========================================================  ===========
 
-Every site that was there in the opening must answer each question; a round without one of them is repeated.
+Every site that was there in the opening must answer each question. A run ends where one does not, and repeats
+the round when it is resumed.
 The model's file has the result (`nothing`), which is 0 until it has ended.
 """
 
@@ -179,7 +180,7 @@ class Regression(Rule, update=server_update, state=RegressionState):
         try:
             replies = yield self._question("opening", context)
         except TooFewRepliesError as err:
-            raise _refused(err, "before round 1") or NodesError(f"before round 1: {err}") from None
+            raise _lacking(err, "before round 1") from None
         self.opened = totals_in(replies, OPENING)
         self.start = opening_in(self.opened)
         context.remark(f"rows: {int(self.start.n)} of {len(self.sites)} clients")
@@ -209,15 +210,13 @@ class Regression(Rule, update=server_update, state=RegressionState):
         """Yield a question to all sites; return the sums.
 
         Raises:
-            TooFewRepliesError: A site is away; the round is repeated.
-            BouquetError: A site will not answer.
+            BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
+                skipped while a node is away would only use up the run's rounds.
         """
         try:
             return (yield self._question(name, context, state))
         except TooFewRepliesError as err:
-            if (lasting := _refused(err, f"round {context.round}")) is not None:
-                raise lasting from None
-            raise
+            raise _lacking(err, f"round {context.round}") from None
 
     def _question(self, name: str, context: RoundContext, state: RegressionState | None = None) -> Phase:
         """Return a question to all sites."""
@@ -264,12 +263,15 @@ class LeastSquares(Regression, algorithm="least-squares"):
     """Least squares, with a penalty ridge regression; see `strategies.rules.regression`."""
 
 
-def _refused(err: TooFewRepliesError, where: str) -> Exception | None:
-    """Return the error of a site that will not answer in another round either; None = it may."""
+def _lacking(err: TooFewRepliesError, where: str) -> Exception:
+    """Return the error of a site that has not answered."""
     said = "; ".join(str(line) for line in err.rejected[:3])
     kinds = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
     if not kinds:
-        return None
+        return NodesError(
+            f"{where}: every site is needed, and one has not answered: {said or err}. Start its node and "
+            "resume the run; it repeats the round"
+        )
     if "policy" in kinds:
         return ConfigError(
             f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "

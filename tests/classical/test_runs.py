@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,17 @@ import pytest
 from flwr.app import Message
 
 from client_app.app import make_app
-from client_app.classical.regression import check_cells, rows_of
+from client_app.classical.regression import check_cells, check_weights, coefficients_in, rows_of
 from server_app.app import run as run_server
 from strategies.rules.regression import hashed, nothing
 from task.classical.fit import model_of
 from task.config.read import as_run_config
 from task.datasets import load_owned
-from task.errors import BouquetError, RefusedError
+from task.errors import BouquetError, NodesError, RefusedError, WireError
 from task.resolve.read import read_config
+from task.wire.messages import TrainOrder
 from tests.classical.support import Played as InMemory
-from tests.classical.support import config_of
+from tests.classical.support import config_of, rows_in
 from tests.support.federation import in_one_process, play
 from tests.support.grid import LocalGrid
 
@@ -79,22 +82,20 @@ def test_a_run_is_the_pooled_regression(
     assert played.rows[1]["loss"] is None
 
 
-def test_a_lost_answer_repeats_the_round(tmp_path: Path, pooled: InMemory) -> None:
-    lost = []
+def test_a_lost_answer_ends_the_run_which_resumes(tmp_path: Path, pooled: InMemory) -> None:
+    """A round that was skipped while a node is away would use up the rounds."""
 
     def tamper(node: int, reply: Message) -> Message | None:
-        if len(lost) < 2 and reply.metadata.message_type == "train" and node == 1:
-            lost.append(node)
-            return None
-        return reply
+        of_train = reply.metadata.message_type == "train" and node == 1
+        sent.append(of_train)
+        return None if of_train and sum(sent) == 3 else reply
 
-    keys = written(tmp_path, 3) | {"round-timeout": 1.0}
-    played = play(keys, nodes=3, tamper=tamper)
-    assert lost
-    assert [row["round"] for row in played.rows if row["skipped"]]
-    found = played.arrays(len(played.rows) - 1)
-    assert found["sums-sha256"].tobytes() == pooled.arrays["sums-sha256"].tobytes()
-    assert found["coefficients"].tobytes() == pooled.arrays["coefficients"].tobytes()
+    sent: list[bool] = []
+    keys = written(tmp_path, 3) | {"run-name": "lost", "round-timeout": 1.0}
+    with pytest.raises(NodesError, match=r"round 3: every site is needed, and one has not answered.* resume"):
+        in_one_process(keys, tmp_path, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
+    folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
+    assert json.loads((folder / "result.json").read_text())["table"]["sums_sha256"] == pooled.table.digest
 
 
 def test_a_folder_has_the_table_and_a_resumed_run_ends_alike(tmp_path: Path, pooled: InMemory) -> None:
@@ -171,6 +172,24 @@ def test_each_rule_on_cells_refuses(
     rows = rows_of(dataset, np.arange(len(dataset.y)), model.design, model.family)
     with pytest.raises(RefusedError, match=why):
         check_cells(model.design, rows, 5, "ward")
+
+
+def test_coefficients_that_pick_a_few_rows_are_refused() -> None:
+    """With 1000 (age - 50) only rows at 50 keep weight; with zeros all have the same."""
+    model = model_of(config_of("glm", "age(0..100)", "ill(0..1)", family="binomial"))
+    frame = pd.DataFrame({"age": np.linspace(1, 99, 99), "ill": [0, 1, 0] * 33})
+    rows = rows_in(model, frame)
+    check_weights("binomial", rows, [0.0, 0.0], 5, "ward")
+    with pytest.raises(RefusedError, match="fewer rows of client ward would have most of the weight"):
+        check_weights("binomial", rows, [-50_000.0, 1000.0], 5, "ward")
+
+
+@pytest.mark.parametrize("beta", [[0.0], [math.nan] * 4, [math.inf] * 4], ids=str)
+def test_a_hostile_order_is_refused(beta: list[float]) -> None:
+    order = TrainOrder(1, {"coefficients": {"rows": np.array(beta)[:, None]}}, {}, ("ward",), (0,), "run")
+    design = model_of(read_config(KEYS)).design
+    with pytest.raises(WireError, match="expected 4 finite coefficients"):
+        coefficients_in(order, design)
 
 
 def test_the_hash_is_of_the_integers_in_their_order() -> None:
