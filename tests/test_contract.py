@@ -22,6 +22,7 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import NUM_EXAMPLES, Algorithm
 from task.catalogue.record import BUFFERS, Record, Scalar
 from task.errors import WireError
+from task.numerics.arrays import Arrays
 from task.resolve.read import read_config
 from task.wire import messages as wire
 from task.wire.layouts import Forms
@@ -75,15 +76,24 @@ def order(owners: Path, name: str) -> tuple[Any, RecordDict]:
     entry, forms = ALGORITHMS[name], forms_of(owners, name)
     node = open_node(read_config(config(owners, name)), {})
     scalars = {"lr": 0.1, **{s.name: 1.0 for s in entry.down_scalars}}
-    records = {f.name: wire.pack_arrays(forms.like(f.layout)) for f in entry.down if f.to == "all"}
+    records = {f.name: wire.pack_arrays(drawn(forms.like(f.layout))) for f in entry.down if f.to == "all"}
     names = tuple(CLIENTS) if entry.individual else ()
     asked = wire.TrainOrder(1, {}, scalars, ("anna", "ben"), (0, 0), population=names)
     gifts = {
-        f.name: {c: {c: wire.pack_arrays(forms.like(f.layout))} for c in asked.clients}
+        f.name: {c: {c: wire.pack_arrays(drawn(forms.like(f.layout)))} for c in asked.clients}
         for f in entry.down
         if f.to == "each"
     }
     return node, wire.train_content(asked, records, {}, gifts)
+
+
+def drawn(arrays: Arrays) -> Arrays:
+    """Return arrays of the same form with numbers in place of zeros: of a model of zeros no layer learns."""
+    rng = np.random.default_rng(1)
+    return {
+        n: rng.normal(0, 0.1, a.shape).astype(a.dtype) if a.dtype.kind == "f" else a
+        for n, a in arrays.items()
+    }
 
 
 def records_of(content: RecordDict, field: str) -> list[str]:
