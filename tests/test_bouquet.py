@@ -89,6 +89,7 @@ def test_a_result_is_data_frames_a_model_and_a_plot(tmp_path: Path) -> None:
         load(tmp_path / "nothing")
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_runs_follow_each_other_in_one_process_however_it_used_torch(tmp_path: Path) -> None:
     """Workers forked from a process with torch's threads hang with threads=2; spawned ones must not run the

@@ -70,7 +70,11 @@ class RegressionState(ServerState):
 
 
 def nothing(p: int) -> Arrays:
-    """Return the arrays of a result that has not ended."""
+    """Return the arrays of a result of p coefficients that has not ended.
+
+    >>> {name: a.shape for name, a in nothing(3).items() if name != "figures"}
+    {'coefficients': (3,), 'inverse-information': (3, 3), 'robust-covariance': (3, 3), 'sums-sha256': (32,)}
+    """
     return {
         "coefficients": np.zeros(p),
         "figures": np.zeros(len(FIGURES)),

@@ -116,7 +116,8 @@ def _check_solver(where: str, what: str, entry: Algorithm, name: str) -> None:
             )
         trust.follow(name, entry.solver)
         return
-    ours = [a for a in ALGORITHMS.values() if not a.vertical]  # of a party's work, which is no solver's
+    # The work of a party, and of a regression's site, is no solver's.
+    ours = [a for a in ALGORITHMS.values() if not (a.vertical or a.statistics)]
     known = [part for a in ours for part in (a, *a.phases.values())]
     peers = [part for part in known if part.solver == entry.solver]
     if not peers:

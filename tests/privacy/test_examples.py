@@ -210,7 +210,7 @@ def test_a_repeated_order_costs_nothing_and_another_one_does(
     assert other.rows[-1]["epsilon"] == pytest.approx(worst(4))
     # The same order on other examples: noise that does not cancel in the difference, and paid for.
     inputs = Dataset.inputs
-    monkeypatch.setattr(Dataset, "inputs", lambda self, rows: inputs(self, rows) + 1e-3)
+    monkeypatch.setattr(Dataset, "inputs", lambda self, *given: inputs(self, *given) + 1e-3)
     changed = Ledger(before=whole, restore=whole.snapshots[2])
     play(keys, journal=changed)
     assert changed.rows[-1]["epsilon"] == pytest.approx(worst(5))

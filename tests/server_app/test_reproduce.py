@@ -297,6 +297,7 @@ def test_a_failed_run_is_reported_and_the_others_go_on(
     assert len(tried(started, 10)) == 6
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_killed_and_started_again(tmp_path: Path) -> None:
     path = tmp_path / "digits.toml"

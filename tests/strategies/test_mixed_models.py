@@ -180,7 +180,7 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     node, entry = open_node(given, {}), evaluation_of(ALGORITHMS["fedproto"])
     order = evaluation_order(2, played.arrays(2), entry, client, played.strategy.engine.run_id, ())
     assert set(order.arrays) == {"prototypes"}
-    taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order)
+    taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order, {})
     whole = card_of(given, (4,), 3, node.dataset)
     assert [json.loads(c.metadata()["bouquet"])["model"] for c in (whole, taken.card)] == [
         "logistic, mlp, 2nn",

@@ -51,6 +51,7 @@ def same_three_ways(superlink: dict[str, str], *algorithms: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
+@pytest.mark.full
 def test_the_same_folder_three_ways_under_its_own_rule(superlink: dict[str, str]) -> None:
     same_three_ways(superlink, own_folder.OWN)
 

@@ -132,6 +132,7 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
     assert node.said().rstrip().endswith("node stopped")
 
 
+@pytest.mark.full
 def test_an_upload_that_is_cut_for_five_seconds_arrives(link: Link, tmp_path: Path) -> None:
     config = link.kits / "ward-2" / "kit.toml"
     before = config.read_text()

@@ -71,6 +71,7 @@ def hold(
     return there, here
 
 
+@pytest.mark.full
 def test_tables_with_gaps_end_as_the_pooled_run(
     fed: Federation, files: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -18,7 +18,9 @@ from tests.support.records import MODEL, through
 
 
 def same(a: ArrayRecord, b: ArrayRecord) -> bool:
-    return list(a.items()) == list(b.items())  # names, order, dtypes, shapes, forms and bytes
+    """Return whether names, order, dtypes, shapes, forms and bytes are the same."""
+    each = [[(name, x.dtype, x.shape, x.stype, x.data) for name, x in record.items()] for record in (a, b)]
+    return each[0] == each[1]
 
 
 def test_what_comes_out_is_what_went_in() -> None:
