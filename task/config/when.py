@@ -24,18 +24,20 @@ class When:
     but: bool = False  # whether all other values satisfy it instead
     other: "When | None" = None  # an alternative condition
     why: str = ""  # the reason, where the values don't explain it
+    brought: bool = False  # whether code of the user's own, "module:name", satisfies it, too
 
     def holds(self, run: Mapping[str, Value]) -> bool:
         """Return whether a run, given by its keys, satisfies the condition."""
         found = (run[self.key] in self.values) is not self.but if self.values else bool(run[self.key])
-        if self.key == "algorithm" and not self.but:
+        if self.brought or (self.key == "algorithm" and not self.but):
             found = found or is_reference(str(run[self.key]))  # a user's own rule may read any key
         return found or (self.other is not None and self.other.holds(run))
 
     def __str__(self) -> str:
         how = "other than" if self.but else "=" if len(self.values) == 1 else "one of"
         words = f"{self.key} {how} {', '.join(as_toml(v) for v in self.values)}"
-        words = f"{words}{self.why and ', '}{self.why}" if self.values else f'"{self.key}" set'
+        words = f"{words}{', or code of your own' if self.brought else ''}{self.why and ', '}{self.why}"
+        words = words if self.values else f'"{self.key}" set'
         return f"{words}, or {self.other}" if self.other else words
 
 

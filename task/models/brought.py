@@ -246,7 +246,8 @@ def _check_outputs(reference: str, model: nn.Module, x: torch.Tensor, wanted: Sh
         if list(out.shape) != want:
             raise _refused(
                 reference, f"outputs {want} for inputs {list(x[:count].shape)} "
-                f"({'examples, classes, places' if places else 'examples, classes'})", f"{list(out.shape)}",
+                f"({'examples, classes, places' if places else 'examples, classes'}; num-classes sets their "
+                "number, such as a vocabulary of which the data have a part)", f"{list(out.shape)}",
             )  # fmt: skip
         if out.dtype != torch.float32:
             raise _refused(reference, "float32 outputs", str(out.dtype)[6:])

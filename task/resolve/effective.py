@@ -60,7 +60,7 @@ def _owned(key: str) -> tuple[When, ...]:
     found = []
     for chooser, owners in OWNERS.items():
         if names := tuple(name for name, keys in owners.items() if key in keys):
-            found.append(When(chooser, names))
+            found.append(When(chooser, names, brought=key == "num-classes"))
     return tuple(found)
 
 

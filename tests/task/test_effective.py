@@ -132,6 +132,18 @@ def test_a_key_that_something_reads_is_taken(keys: dict[str, Any]) -> None:
     read_config(keys)
 
 
+def test_code_that_loads_data_reads_the_number_of_classes() -> None:
+    """A model's vocabulary is larger than the ids that a file happens to have."""
+    (read,) = [when for when in conditions("num-classes") if when.key == "dataset"]
+    assert [read.holds({"dataset": name}) for name in ("npz", "words:load", "hf:user/set", "digits")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert str(read).endswith(", or code of your own")
+
+
 def test_the_table_names_keys_and_sections_that_exist() -> None:
     keys = {k.key for k in knobs()}
     sections = {f"{s.replace('_', '-')}." for s in NESTED}
