@@ -240,6 +240,7 @@ print(digest(Net), digest(Net()), digest(closed(2)), digest(functools.partial(cl
 """
 
 
+@pytest.mark.full
 def test_a_digest_says_what_an_object_does(tmp_path: Path) -> None:
     """It is the same in other processes and at another place of a file, and changes with a value."""
 

@@ -243,6 +243,7 @@ def each_brought_its_own(folder: Path) -> None:
     assert {c["examples"] for c in clients if c["name"] == "cyd" and c["phase"] == "train"} == {80}
 
 
+@pytest.mark.full
 def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(
     fed: Federation, files: dict[str, Path]
 ) -> None:
