@@ -12,7 +12,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from server_app.results.folder import RunFolder
 from server_app.run.finish import write_results
-from server_app.run.frozen import write_frozen
 from server_app.run.kept import KeptSync, finish
 from server_app.run.naming import check_free, folder_of_run
 from server_app.run.opening import open_run
@@ -118,7 +117,7 @@ def _run(
     if trackers:
         trackers.begin(folder, output.resume)
     with Progress(output.progress, server.num_server_rounds, title_of(config)) as progress:
-        write_frozen(path, model.frozen, model.module)
+        model.begin(path)
         for line in opened.remarks:
             progress.message(line)
         recorder = Recorder(

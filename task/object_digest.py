@@ -19,7 +19,7 @@ import numpy as np
 
 from task.references import code_of, is_installed
 
-# Of classes: where they stand in a file, and what Python makes for each anew.
+# Attributes of a class that say where its code stands, or that Python adds to every class.
 _NOT_COUNTED = (
     "__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__static_attributes__",
     "_abc_impl", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",

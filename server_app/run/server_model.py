@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -9,7 +10,7 @@ from torch import nn
 
 from server_app.results.folder import RunFolder
 from server_app.run.evaluate import central_evaluation
-from server_app.run.frozen import RECORD, expected_of, frozen_of, frozen_of_run, record_of
+from server_app.run.frozen import RECORD, expected_of, frozen_of, frozen_of_run, record_of, write_frozen
 from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
@@ -57,6 +58,10 @@ class ServerModel:
         """Return what config.json says of it."""
         found = {RECORD: record_of(self.frozen)} if self.frozen else {}
         return found | ({"initial_model": asdict(self.loaded)} if self.loaded else {})
+
+    def begin(self, folder: Path) -> None:
+        """Write into a run's folder what the run begins with, beside its config."""
+        write_frozen(folder, self.frozen, self.module)
 
     @property
     def full(self) -> Arrays:

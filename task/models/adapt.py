@@ -89,7 +89,7 @@ class Interface:
     adapters: Adapters | None = None  # which are added to it
 
     def shape(self, shape: tuple[int, ...]) -> Any:
-        """Return what a model's maker is told of an example's shape: of inputs by name, the shape of each."""
+        """Return the shape of an example for the function that makes the model; a dict for inputs by name."""
         return {one.name: one.shape for one in read_form(self.form)} if by_name(self.form) else shape
 
     def attach(self, model: nn.Module) -> None:
