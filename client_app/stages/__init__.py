@@ -49,7 +49,7 @@ def node_stages_of(asked: Asked) -> list[NodeStage]:
 
 
 def check_ready(node: Node) -> None:
-    """Refuse a run that has a feature which the node's data do not allow; raises what `NodeStage.ready` does."""
+    """Refuse a run with a feature that the node's data do not allow; raises what `NodeStage.ready` does."""
     run = contract_of(node.config)
     for feature in FEATURES:
         kind = _node_stages().get(feature.name)

