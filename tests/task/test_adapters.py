@@ -72,7 +72,9 @@ def test_a_direction_that_a_client_lacks_shrinks_by_its_share() -> None:
     part = [a, np.diag([1.0, 0])], [b, np.diag([3.0, 0])]
     made_a, made_b, _ = product_mean(*part, [1, 1], 2)
     assert np.allclose(made_b @ made_a, np.diag([3.0, 1.0]))
-    again = product_mean([made_a, np.diag([1.0, 0]) @ made_a], [made_b, made_b @ np.diag([1.0, 0])], [1, 1], 2)
+    again = product_mean(
+        [made_a, np.diag([1.0, 0]) @ made_a], [made_b, made_b @ np.diag([1.0, 0])], [1, 1], 2
+    )
     assert np.allclose(again[1] @ again[0], np.diag([3.0, 0.5]))
     whole = product_mean([a, a], [b, b], [1, 1], 2)
     assert np.allclose(whole[1] @ whole[0], b)
