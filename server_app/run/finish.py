@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from server_app.results.folder import RunFolder
+from server_app.results.pooling import pooled_bytes
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
@@ -37,6 +38,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
         summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
     if found := folder.cross_evaluation():
         summary["cross_evaluation"] = found
+    if not entry.vertical and (size := pooled_bytes(opened.record["data"])):
+        summary["pooled_bytes"] = size
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if entry.statistics:
