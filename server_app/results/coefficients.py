@@ -17,7 +17,7 @@ HOLDS = "no weights of a model: the coefficients and matrices of table.csv"
 _SHOWN = 40  # coefficients in the terminal
 
 
-def write_table(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
+def write_coefficients(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
     """Write the table of a regression that has ended; return what result.json says of it."""
     if not ended(arrays):
         for name in (CSV, LATEX):
@@ -32,12 +32,8 @@ def write_table(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, 
 
 
 def coefficient_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines of a result's table, as (label, text); none of another result."""
-    table: Row = result.get("table") or {}
-    if not table:
-        return []
-    if not table["converged"]:
-        return [("Table", "none: the iteration has not ended")]
+    """Return the lines of a regression's table, as (label, text)."""
+    table: Row = result["table"]
     lines = [(str(row["name"]), _text(row)) for row in table["coefficients"][:_SHOWN]]
     if more := len(table["coefficients"]) - len(lines):
         lines.append(("...", f"{more} more in {CSV}"))

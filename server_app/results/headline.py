@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from server_app.results.coefficients import coefficient_lines
 from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
+from server_app.results.tables import table_lines
 from task.catalogue.algorithms import ALGORITHMS
 
 MOST = 20  # clients of whom each has a row
@@ -64,7 +64,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Participation", _share(took)),
         *lines_of(result),
-        *coefficient_lines(result),
+        *table_lines(entry.work if entry else "", result),
         ("Quarantined replies", str(result.get("quarantined", 0))),
         ("Clients without test examples", str(result.get("untested") or "")),
         ("Portable", f"kernels {result['kernels'][:22]}..." if result.get("portable") else ""),

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from server_app.results.coefficients import HOLDS, write_table
 from server_app.results.folder import RunFolder
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
+from server_app.results.tables import KINDS
 from server_app.run.encryption import in_clear
 from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
 from server_app.run.frozen import RECORD, record_of, write_adapters
@@ -40,7 +40,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if entry.statistics:
-        summary |= {"model_holds": HOLDS, "table": write_table(folder.path, opened.config, arrays)}
+        kind = KINDS[entry.work]
+        summary |= {"model_holds": kind.holds, "table": kind.write(folder.path, opened.config, arrays)}
     if isinstance(opened.model.family, Widths) or opened.config.models.levels:
         summary["levels"] = _levels(folder, opened, dataset, arrays, last)
     if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":

@@ -10,7 +10,7 @@ Algorithms that train one global model stand here and, where only the clients' s
 `task.catalogue.local_steps`; those that go by the clients' losses in `task.catalogue.fair`, the robust rules
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
-`task.catalogue.classical`. `task.catalogue.entry`
+`task.catalogue.regressions`. `task.catalogue.entry`
 says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
@@ -23,7 +23,6 @@ it.
 
 from dataclasses import replace
 
-from task.catalogue.classical import CLASSICAL
 from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
 from task.catalogue.fair import FAIR, LOSS_BEFORE
 from task.catalogue.local_steps import (
@@ -47,6 +46,7 @@ from task.catalogue.record import (
     Record,
     Scalar,
 )
+from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
 from task.catalogue.vertical import VERTICAL
 
@@ -430,5 +430,5 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *CLASSICAL)
+    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS)
 }

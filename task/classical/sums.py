@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from task.catalogue.classical import ERRORS, OPENING, STEP
+from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.families import Rows, local_terms, opening_terms
 from task.classical.solve import Matrix, symmetric
 from task.numerics.row_sums import row_sums, value

@@ -12,7 +12,7 @@ from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.entry import Algorithm
-from task.classical.design import NamedColumns
+from task.classical.columns import NamedColumns
 from task.classical.families import Rows
 from task.classical.fit import Model, model_of
 from task.classical.sums import sums_of
@@ -43,7 +43,7 @@ def rows_in(model: Model, frame: pd.DataFrame) -> Rows:
     """Return the rows of a frame of numbers."""
     table = NamedColumns({n: frame[n].to_numpy(np.float64) for n in frame.columns}, {})
     trials = table.of(model.design.trials) if model.design.trials else np.ones(len(frame))
-    columns = model.design.columns(table, len(frame))
+    columns = model.design.columns(table)
     target = table.of(model.design.target)
     return Rows(columns, model.design.scales, target, trials, model.unit).checked(model.family, "y")
 

@@ -12,7 +12,8 @@ import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Ridge
 
-from task.classical.design import design_of, scale_of
+from task.classical.columns import scale_of
+from task.classical.design import design_of
 from task.classical.solve import inverse
 from task.errors import ConfigError, DataError
 from task.resolve.read import read_config

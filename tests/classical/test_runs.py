@@ -16,7 +16,8 @@ import pytest
 from flwr.app import Message
 
 from client_app.app import make_app
-from client_app.classical.regression import check_cells, check_weights, coefficients_in, rows_of
+from client_app.classical.questions import sent, table_of
+from client_app.classical.regression import check_cells, check_weights, rows_of
 from server_app.app import run as run_server
 from strategies.rules.regression import hashed, nothing
 from task.classical.fit import model_of
@@ -169,7 +170,7 @@ def test_each_rule_on_cells_refuses(
     model, data = model_of(config), config.data
     data = type(data)(**{**vars(data), "cache_dir": str(tmp_path / "cache")})
     dataset = load_owned(data, str(tmp_path / "a.csv"), "ward", 1)
-    rows = rows_of(dataset, np.arange(len(dataset.y)), model.design, model.family)
+    rows = rows_of(table_of(dataset, np.arange(len(dataset.y))), model.design, model.family)
     with pytest.raises(RefusedError, match=why):
         check_cells(model.design, rows, 5, "ward")
 
@@ -187,9 +188,8 @@ def test_coefficients_that_pick_a_few_rows_are_refused() -> None:
 @pytest.mark.parametrize("beta", [[0.0], [math.nan] * 4, [math.inf] * 4], ids=str)
 def test_a_hostile_order_is_refused(beta: list[float]) -> None:
     order = TrainOrder(1, {"coefficients": {"rows": np.array(beta)[:, None]}}, {}, ("ward",), (0,), "run")
-    design = model_of(read_config(KEYS)).design
-    with pytest.raises(WireError, match="expected 4 finite coefficients"):
-        coefficients_in(order, design)
+    with pytest.raises(WireError, match="expected 4 x 1 finite numbers of 'coefficients'"):
+        sent(order, "coefficients", 4)
 
 
 def test_the_hash_is_of_the_integers_in_their_order() -> None:

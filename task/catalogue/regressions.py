@@ -1,4 +1,4 @@
-"""The catalogue's part of classical models: what goes up are exact sums over rows, and no model is trained.
+"""The catalogue's part of regressions: what goes up are exact sums over rows, and no model is trained.
 
 What the numbers of each question are stands in `task.classical.sums`, and what follows from them in
 `strategies.rules.regression`.
@@ -7,55 +7,33 @@ What the numbers of each question are stands in `task.classical.sums`, and what 
 from typing import Any
 
 from task.catalogue.entry import Algorithm
+from task.catalogue.exact_sums import analysis, numbers, question, sums
 from task.catalogue.papers import Paper, paper
-from task.catalogue.record import Layout, Record
+from task.catalogue.record import Record
 
 OPENING, STEP, ERRORS = "opening-sums", "step-sums", "error-sums"  # names of the records
-_INTEGERS = Layout("rows", "int64")
 _NELDER = paper("10.2307/2344614", "Section 2, with the score as in iteratively reweighted least squares")
 _HOERL = paper("10.1080/00401706.1970.10488634", "Section 2, with an intercept that is not penalised")
-_COEFFICIENTS = Record("coefficients", Layout("rows", "float64"), "beta, one number for each column")
-
-
-def _sums(name: str, meaning: str) -> tuple[Record, ...]:
-    return (Record(name, _INTEGERS, meaning, "sum", of="all"),)
-
-
-_OPENING = _sums(OPENING, "n, trials, sum of y, and the log-likelihood's part without parameters")
-_STEP = _sums(STEP, "information X'WX, score X'(y - mu), deviance, and how many |eta| are too large")
-_ERRORS = _sums(ERRORS, "sum of u^2 x x', u the row's score, and Pearson's chi square")
+_COEFFICIENTS = numbers("coefficients", "beta, one number for each column")
+_OPENING = sums(OPENING, "n, trials, sum of y, and the log-likelihood's part without parameters")
+_STEP = sums(STEP, "information X'WX, score X'(y - mu), deviance, and how many |eta| are too large")
+_ERRORS = sums(ERRORS, "sum of u^2 x x', u the row's score, and Pearson's chi square")
 
 
 def _regression(name: str, title: str, source: Paper, **fields: Any) -> Algorithm:
     """Return an entry of a regression with its three questions."""
 
-    def question(about: str, down: tuple[Record, ...], up: tuple[Record, ...]) -> Algorithm:
-        return Algorithm(
-            name, f"{title}, {about}", source, down=down, up=up, work="regression", weight="uniform",
-            statistics=True,
-        )  # fmt: skip
+    def asked(about: str, down: tuple[Record, ...], up: tuple[Record, ...]) -> Algorithm:
+        return question(name, f"{title}, {about}", source, "regression", down, up)
 
     phases = {
-        "opening": question("counts", (), _OPENING),
-        "errors": question("robust errors", (_COEFFICIENTS,), _ERRORS),
+        "opening": asked("counts", (), _OPENING),
+        "errors": asked("robust errors", (_COEFFICIENTS,), _ERRORS),
     }
-    return Algorithm(
-        name, title, source,
-        work="regression",
-        down=(_COEFFICIENTS,),
-        up=_STEP,
-        phases=phases,
-        weight="uniform",
-        batched=False,
-        fixed_model=True,
-        statistics=True,
-        group="classical",
-        no_neutral="it trains no model, so that it is never FedAvg",
-        **fields,
-    )  # fmt: skip
+    return analysis(name, title, source, "regression", (_COEFFICIENTS,), _STEP, phases, **fields)
 
 
-CLASSICAL = (
+REGRESSIONS = (
     _regression(
         "glm", "Generalised linear models", _NELDER,
         about="Coefficients, errors and deviance of the pooled rows by exact sums: gaussian, binomial, "

@@ -1,0 +1,34 @@
+"""Tables of analyses by exact sums in a result folder, by the work of their entries."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
+from task.config.knobs import Config
+from task.numerics.arrays import NamedArrays
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """How the result of an analysis is written and shown."""
+
+    holds: str  # what the model's file has
+    write: Callable[[Path, Config, NamedArrays], dict[str, Any]]  # returns ``table`` of result.json
+    lines: Callable[[Result], list[tuple[str, str]]]  # of the terminal, as (label, text)
+
+
+KINDS: Mapping[str, ResultTable] = {"regression": ResultTable(HOLDS, write_coefficients, coefficient_lines)}
+
+
+def table_lines(work: str, result: Result) -> list[tuple[str, str]]:
+    """Return the lines of a result's table, as (label, text); none of a result without one."""
+    table = result.get("table") or {}
+    if not table:
+        return []
+    if not table["converged"]:
+        return [("Table", "none: the iteration has not ended")]
+    return KINDS[work].lines(result)

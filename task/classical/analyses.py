@@ -1,0 +1,9 @@
+"""What each analysis by exact sums reads of a run's config, by its entry's `work`."""
+
+from collections.abc import Callable, Mapping
+
+from task.classical.fit import model_of
+from task.config.knobs import Config
+
+# Each raises ConfigError where columns are not declared as they should be.
+ANALYSES: Mapping[str, Callable[[Config], object]] = {"regression": model_of}
