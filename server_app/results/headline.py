@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
+from server_app.results import people
 from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
 from server_app.results.tables import table_lines
@@ -66,6 +67,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Participation", _share(took)),
         *lines_of(result),
         *table_lines(entry.work if entry else "", result),
+        *people.lines_of(result, short),
         ("Quarantined replies", str(result.get("quarantined", 0))),
         ("Clients without test examples", str(result.get("untested") or "")),
         ("Portable", f"kernels {result['kernels'][:22]}..." if result.get("portable") else ""),

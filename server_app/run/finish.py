@@ -10,7 +10,7 @@ from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.results.tables import KINDS
 from server_app.run.encryption import in_clear
-from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
+from server_app.run.evaluate import by_level, by_model, by_people, global_model, of_kinds
 from server_app.run.frozen import RECORD, record_of, write_adapters
 from server_app.run.opening import OpenedRun
 from server_app.run.server_model import ServerModel
@@ -40,6 +40,10 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
         summary["cross_evaluation"] = found
     if not entry.vertical and (size := pooled_bytes(opened.record["data"])):
         summary["pooled_bytes"] = size
+    if not ckks.sealed(arrays) and (
+        rates := by_people(opened.config, opened.model.module, dataset, task, arrays)
+    ):
+        summary["server_groups"] = rates
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if entry.statistics:
