@@ -85,12 +85,13 @@ def table_of(dataset: Dataset, chosen: npt.NDArray[np.int64]) -> NamedColumns:
     for column in map(read_column, features):
         width = len(column.inputs)
         if column.type == "category":
-            places[column.name] = x[:, at : at + width].argmax(axis=1), column.values
+            hot = x[:, at : at + width]
+            places[column.name] = np.where(np.isnan(hot[:, 0]), -1, hot.argmax(axis=1)), column.values
         else:
             numbers[column.name] = x[:, at]
         at += width
     for j, name in enumerate(targets.split(", ")):
         numbers[name] = y if y.ndim == 1 else y[:, j]
         if dataset.classes:
-            places[name] = y.astype(np.int64), dataset.classes
+            places[name] = np.where(np.isnan(y), -1, y).astype(np.int64), dataset.classes
     return NamedColumns(numbers, places)
