@@ -5,11 +5,12 @@ The columns are those of the client's own table, by the names that the run decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from client_app.classical.audit import audit
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome, each
 from task.catalogue.entry import Algorithm
@@ -28,8 +29,13 @@ def answers(
     order: wire.TrainOrder,
     size: int,
     sums: Callable[[str, NamedColumns], Sequence[int]],
+    names: Sequence[str] = (),
+    cuts: Mapping[str, list[float]] | None = None,
 ) -> Iterator[Outcome]:
     """Answer a question for each client by `sums`, of its name and rows: `size` integers, units of 2^-51.
+
+    The node's ledger has each question before it is answered (`client_app.classical.audit`): `names` are
+    columns of which rows may lack a value, and `cuts` those at which a column's values are counted.
 
     Raises:
         WireError: The server asks for another number of them.
@@ -45,7 +51,9 @@ def answers(
 
     def of(client: str) -> wire.ClientUpdate:
         chosen = node.clients.train(node.clients.index(client))
-        totals = to_wire(sums(client, table_of(node.dataset, chosen)))
+        table = table_of(node.dataset, chosen)
+        audit(node, entry, order, client, table, names, cuts or {})
+        totals = to_wire(sums(client, table))
         return wire.ClientUpdate({record.name: {ROWS: totals}}, {wire.NUM_EXAMPLES: len(chosen)})
 
     return each(order.clients, of)

@@ -21,6 +21,7 @@ key               meaning                                                       
 ``he-required``   whether it takes part in runs under ``he`` only                                 false
 ``max-epsilon``,  largest epsilon that what leaves may cost, all runs together, and the delta at  0, none
 ``delta``         which it is counted (`task.privacy.noise_ledger`)
+``max-questions``  most questions for exact sums that are answered, all runs together; 0 = any number  0
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ``names``         whether names of columns, categories and classes go to the server               false
 ``own-model``     whether the node's own model goes to the server and to other nodes              false
@@ -48,6 +49,7 @@ from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
 from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.query_ledger import QueryLedger
 from task.privacy.shares import multiplier
 from task.references import is_hub, package_of, place, references_in
 from task.resolve.contract import contract_of
@@ -78,6 +80,7 @@ class Owner:
     missing_counts: bool = False  # whether counts of fewer missing values than `min_examples` leave the node
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
+    queries: QueryLedger | None = dataclasses.field(default=None, compare=False)  # None = no account
 
     # Signs what its node sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
@@ -117,9 +120,10 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
         raise ConfigError(f'node config: key "{INITIAL_MODEL}": expected a file; got {file!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
+    queries = QueryLedger.of(own_state_root(node_config), node_config)
     return Owner(
         False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing), ledger,
-        Prover.of(node_config, run),
+        queries, Prover.of(node_config, run),
     )  # fmt: skip
 
 

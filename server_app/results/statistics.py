@@ -7,6 +7,7 @@ from typing import Any
 
 from server_app.results.lines import Row
 from task.classical.described import CLOSED, begun, described
+from task.classical.parts import next_parts, parts_of
 from task.classical.survey import survey_of
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -50,8 +51,12 @@ def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[
             (folder / name).unlink(missing_ok=True)
         logger.warning("no table: the first round has not ended")
         return {"converged": False}
-    found = described(survey_of(config), arrays)
-    table: dict[str, Any] = {"converged": True, **found.as_dict()}
+    survey = survey_of(config)
+    found, left = described(survey, arrays), bool(next_parts(survey, parts_of(arrays["parts"])))
+    table: dict[str, Any] = {"converged": True, "ended": not left, **found.as_dict()}
+    if left:
+        rounds = config.server.num_server_rounds
+        logger.warning("quantiles are wide: ranges were halved %d times; raise num-server-rounds", rounds - 1)
     write_text(folder / CSV, found.csv())
     write_text(folder / PAGE, page_of(folder.absolute().name, table))
     return table
@@ -88,7 +93,7 @@ def _text(column: Row) -> str:
         words += [f"{level} {_number(count)}" for level, count in column["levels"].items()]
         return ", ".join(words)
     words.append(f"mean {_number(column['mean'])}, sd {_number(column['sd'])}")
-    words += [f"q{float(_share(q['q'])):g} {_range(q)}" for q in column.get("quantiles", ())]
+    words += [f"{100 * _share(q['q']):g} % {_range(q)}" for q in column.get("quantiles", ())]
     return ", ".join(words)
 
 

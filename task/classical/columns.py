@@ -53,6 +53,13 @@ class NamedColumns:
         columns = [*self.numbers.values(), *(place for place, _ in self.places.values())]
         return len(columns[0]) if columns else 0
 
+    def there(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return which rows have a value of a column, bool [rows]."""
+        if name in self.places:
+            found: npt.NDArray[np.bool_] = self.places[name][0] >= 0
+            return found
+        return ~np.isnan(self.numbers[name])
+
     def of(self, variable: Variable, *, missing: bool = False) -> Floats:
         """Return a variable's numbers, or its places among the declared levels, float64 [rows].
 

@@ -17,8 +17,8 @@ rows. With the declared range's centre c and half of its width h, S1 is of (x - 
 product of two, each times `ROOM`, so that their rounding to 2^-51 is far below that of float64.
 
 Quantiles and histograms share one division of a column's range. A step is the power of two that divides the
-range into at most 2^20; a *part* of depth d and place i holds the values in (low + i w, low + (i + 1) w],
-w = 2^(20-d) steps, the first one those at `low`, too. A part is halved, or it is not.
+range into at most 2^22; a *part* of depth d and place i holds the values in (low + i w, low + (i + 1) w],
+w = 2^(22-d) steps, the first one those at `low`, too. A part is halved, or it is not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from task.errors import ConfigError
 from task.numerics.row_sums import row_sums
 
 ROOM = 2.0**30
-DEPTH = 20  # halvings of a range down to one step
+DEPTH = 22  # halvings of a range down to one step
 MOST_CELLS = 20_000
 _BLOCK = 4096  # rows whose products are in memory at once; any number gives the same sums
 Equation = tuple[tuple[int, ...], int]  # cells, and the cell that is their sum; -1 = all rows
@@ -292,7 +292,7 @@ def parts_in(survey: Survey, asked: Floats) -> list[Part]:
 
 
 def step_of(v: Variable) -> float:
-    """Return the step of a number's range: the power of two that divides it into at most 2^20."""
+    """Return the step of a number's range: the power of two that divides it into at most 2^22."""
     mantissa, exponent = math.frexp(v.high - v.low)
     return math.ldexp(1.0, exponent - (mantissa == 0.5) - DEPTH)
 
