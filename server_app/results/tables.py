@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.results import statistics
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -21,7 +22,10 @@ class ResultTable:
     lines: Callable[[Result], list[tuple[str, str]]]  # of the terminal, as (label, text)
 
 
-KINDS: Mapping[str, ResultTable] = {"regression": ResultTable(HOLDS, write_coefficients, coefficient_lines)}
+KINDS: Mapping[str, ResultTable] = {
+    "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
+    "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
+}
 
 
 def table_lines(work: str, result: Result) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ from task.catalogue.record import (
     Scalar,
 )
 from task.catalogue.regressions import REGRESSIONS
+from task.catalogue.statistics import STATISTICS
 from task.catalogue.robust import ROBUST
 from task.catalogue.vertical import VERTICAL
 
@@ -430,5 +431,5 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS)
+    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *STATISTICS)
 }

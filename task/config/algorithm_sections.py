@@ -406,6 +406,17 @@ class RegressionConfig(Section):
     penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
 
 
+class StatisticsConfig(Section):
+    """Descriptive statistics over sites."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    quantiles: str = knob("0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none')
+    bins: int = knob(16, "most bars of a histogram, a power of two; 0 = none", low=0, high=1024)
+    cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
+    correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
+    by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmKeys:
     """The sections of algorithms with one global model, and of what several algorithms share."""
@@ -443,3 +454,4 @@ class AlgorithmKeys:
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
     regression: RegressionConfig = field(default_factory=RegressionConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
