@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
@@ -24,6 +25,8 @@ WORK: dict[str, Work] = {
     "adapt": adapt_clients,
     "own": send_own_models,
     "regression": sum_rows,
+    "k-means": sum_clusters,
+    "pca": sum_products,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

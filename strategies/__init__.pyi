@@ -840,6 +840,27 @@ class IFCA(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class KMeans(Strategy):
+    """k-means by exact sums; see `strategies.rules.k_means`.
+
+    Args:
+        columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
+        clusters: number of clusters
+        start: first centres in the columns' order, '54,130; 61,150'; '' = spread by seed
+        scaling: what columns are divided by: none, or sd = their standard deviations
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        clusters: int = 3,
+        start: str = "",
+        scaling: str = "none",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class Krum(Strategy):
     """Krum; see `strategies.rules.krum`.
 
@@ -1025,6 +1046,25 @@ class NbAFL(Strategy):
         delta: float = 0.01,
         exposures: int = 1,
         mu: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class PCA(Strategy):
+    """Principal components by exact sums; see `strategies.rules.pca`.
+
+    Args:
+        columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
+        components: how many components; 0 = as many as columns
+        scaling: what columns are divided by: none, or sd = their standard deviations
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        components: int = 0,
+        scaling: str = "none",
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

@@ -11,11 +11,11 @@ Where the node's owner sets ``min-examples`` = m, nothing is sent
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
+from client_app.classical.cells import Indicator, check_counts, check_rows, indicators
 from client_app.classical.questions import answers, sent
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
@@ -29,7 +29,6 @@ from task.classical.sums import size_of, sums_of
 from task.errors import RefusedError
 from task.wire import messages as wire
 
-ROWS_PER_COLUMN = 10  # fewest rows for each column of the design, where the owner sets a bound
 Floats = npt.NDArray[np.float64]
 
 
@@ -67,41 +66,16 @@ def rows_of(table: NamedColumns, design: Design, family: str) -> Rows:
 
 
 def check_cells(design: Design, rows: Rows, least: int, client: str) -> None:
-    """Refuse sums that have the count of fewer than `least` persons.
-
-    Raises:
-        RefusedError: Naming the rule and the columns; the same for none as for one person fewer than allowed.
-    """
-    n, p = len(rows.k), len(rows.columns)
-    if n < ROWS_PER_COLUMN * p:
-        raise RefusedError(
-            f"policy: min-examples = {least}; a design of {p} columns needs {ROWS_PER_COLUMN * p} rows of "
-            f"client {client}, which has fewer"
-        )
-    found = _indicators(design, rows)
-    for name, _, ones in found:
-        if min(int(ones.sum()), n - int(ones.sum())) < least and ones.any() and not ones.all():
-            raise RefusedError(
-                f"policy: min-examples = {least}; column {name} would have a cell of fewer persons of client "
-                f"{client}"
-            )
-    for (first, variable, a), (second, other, b) in combinations(found, 2):
-        if variable == other or not a.any() or not b.any() or a.all() or b.all():
-            continue  # levels of one category exclude each other
-        cells = (a & b, a & ~b, ~a & b, ~a & ~b)
-        if min(int(cell.sum()) for cell in cells) < least:
-            raise RefusedError(
-                f"policy: min-examples = {least}; columns {first} and {second} together would have a cell of "
-                f"fewer persons of client {client}"
-            )
+    """Refuse sums that have the count of fewer than `least` persons; raises as `check_counts` does."""
+    check_rows(len(rows.k), len(rows.columns), least, client)
+    check_counts(_indicators(design, rows), len(rows.k), least, client)
 
 
-def _indicators(design: Design, rows: Rows) -> list[tuple[str, str, npt.NDArray[np.bool_]]]:
-    """Return the columns of 0 and 1 after the intercept: name, variable, and where they are 1."""
+def _indicators(design: Design, rows: Rows) -> list[Indicator]:
+    """Return the columns of 0 and 1 after the intercept, and the target if it is one."""
     variables = [v.name for v in design.variables for _ in range(len(v.levels) - 1 if v.levels else 1)]
     named = [*zip(design.names[1:], variables, rows.columns[1:], strict=True)]
-    named.append((design.target.name, design.target.name, rows.k))
-    return [(name, of, x == 1) for name, of, x in named if ((x == 0) | (x == 1)).all()]
+    return indicators([*named, (design.target.name, design.target.name, rows.k)])
 
 
 def check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, client: str) -> None:

@@ -2,8 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
+from task.classical.clusters import clustering_of
+from task.classical.components import components_of
 from task.classical.fit import model_of
 from task.config.knobs import Config
 
 # Each raises ConfigError where columns are not declared as they should be.
-ANALYSES: Mapping[str, Callable[[Config], object]] = {"regression": model_of}
+ANALYSES: Mapping[str, Callable[[Config], object]] = {
+    "regression": model_of,
+    "k-means": clustering_of,
+    "pca": components_of,
+}

@@ -406,6 +406,27 @@ class RegressionConfig(Section):
     penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
 
 
+_NUMBERS = 'columns of numbers with their ranges, "age(0..120), bmi(10..80)"'
+_SCALING = "what columns are divided by: none, or sd = their standard deviations"
+
+
+class KMeansConfig(Section):
+    """Clusters of rows over sites."""
+
+    columns: str = knob("", _NUMBERS)
+    clusters: int = knob(3, "number of clusters", low=1, high=256, when=When("k-means.start", ("",)))
+    start: str = knob("", 'first centres in the columns\' order, "54,130; 61,150"; "" = spread by seed')
+    scaling: str = knob("none", _SCALING, choices=("none", "sd"))
+
+
+class PCAConfig(Section):
+    """Principal components over sites."""
+
+    columns: str = knob("", _NUMBERS)
+    components: int = knob(0, "how many components; 0 = as many as columns", low=0)
+    scaling: str = knob("none", _SCALING, choices=("none", "sd"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmKeys:
     """The sections of algorithms with one global model, and of what several algorithms share."""
@@ -443,3 +464,5 @@ class AlgorithmKeys:
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
     regression: RegressionConfig = field(default_factory=RegressionConfig)
+    k_means: KMeansConfig = field(default_factory=KMeansConfig)
+    pca: PCAConfig = field(default_factory=PCAConfig)

@@ -120,20 +120,30 @@ def test_a_folder_has_the_table_and_a_resumed_run_ends_alike(tmp_path: Path, poo
 # ------------------------------------------------------------------------------------------ policy
 
 
-def sites(folder: Path, frames: list[pd.DataFrame], least: int) -> list[dict[str, Any]]:
+def sites(
+    folder: Path, frames: list[pd.DataFrame], least: int, header: list[str] = HEADER
+) -> list[dict[str, Any]]:
     """Write a file for each node; return node configs whose owner sets a bound."""
     found = []
     for i, frame in enumerate(frames):
-        frame.to_csv(folder / f"ward-{i}.csv", index=False, header=HEADER)
+        frame.to_csv(folder / f"ward-{i}.csv", index=False, header=header)
         where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
-        found.append(where | {"min-examples": least, "cache-dir": str(folder / "cache")})
+        where |= {"cache-dir": str(folder / "cache"), "secagg-unverified": True}
+        found.append(where | {"min-examples": least})
     return found
 
 
-def at_sites(folder: Path, frames: list[pd.DataFrame], least: int, **more: Any) -> Path:
-    keys = {k: v for k, v in KEYS.items() if k != "partition"} | more
+def at_sites(
+    folder: Path,
+    frames: list[pd.DataFrame],
+    least: int,
+    keys: dict[str, Any] = KEYS,
+    header: list[str] = HEADER,
+    **more: Any,
+) -> Path:
+    keys = {k: v for k, v in keys.items() if k != "partition"} | more
     config = read_config(keys | {"runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
-    grid = LocalGrid(make_app(), sites(folder, frames, least), as_run_config(config))
+    grid = LocalGrid(make_app(), sites(folder, frames, least, header), as_run_config(config))
     return run_server(grid, config)
 
 
