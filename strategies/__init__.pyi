@@ -792,6 +792,13 @@ class GLM(Strategy):
         target: what is explained, with its range or two levels, 'ill(0..1)'
         family: family; link: identity, logit, log, log
         trials: binomial: column of the number of trials with its range, 'tests(1..400)'; '' = 1 each
+        link: gamma: link
+        offset: column that is added to eta as it is, with its range, 'base(-5..5)'
+        exposure: column whose logarithm is added to eta, 'years(0..90)'
+        frequency: column of how many alike rows a row stands for, 'count(1..50)'
+        weights: column of the weight by which a row's variance is divided, 'size(0..9)'
+        errors: robust errors: robust = each row by itself; site = clustered by site, with more sites
+            than columns
     """
 
     def __init__(
@@ -802,6 +809,12 @@ class GLM(Strategy):
         target: str = "",
         family: str = "gaussian",
         trials: str = "",
+        link: str = "log",
+        offset: str = "",
+        exposure: str = "",
+        frequency: str = "",
+        weights: str = "",
+        errors: str = "robust",
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
@@ -894,6 +907,10 @@ class LeastSquares(Strategy):
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
             baseline
         target: what is explained, with its range or two levels, 'ill(0..1)'
+        frequency: column of how many alike rows a row stands for, 'count(1..50)'
+        weights: column of the weight by which a row's variance is divided, 'size(0..9)'
+        errors: robust errors: robust = each row by itself; site = clustered by site, with more sites
+            than columns
         penalty: lambda of ridge, in the columns' own units; not of the intercept
     """
 
@@ -903,6 +920,9 @@ class LeastSquares(Strategy):
         *,
         columns: str = "",
         target: str = "",
+        frequency: str = "",
+        weights: str = "",
+        errors: str = "robust",
         penalty: float = 0.0,
         **server: Unpack[ServerArguments],
     ) -> None: ...

@@ -5,12 +5,12 @@ Where the node's owner sets ``min-examples`` = m, nothing is sent
 * if a column of 0 and 1, two of them together, or one with an outcome of 0 and 1 have a cell of fewer than m
   persons, as the sums have the count of each;
 * if the design has more than a tenth as many columns as the client has rows; or
-* if the coefficients that came give most of the weight to fewer than m rows.
+* if the coefficients that came, or columns of weights, give most of the weight to fewer than m rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from task.catalogue.regressions import OPENING
 from task.classical.columns import NamedColumns
 from task.classical.design import Design
 from task.classical.families import Rows, local_terms
-from task.classical.fit import model_of
+from task.classical.fit import model_of, rows_of
 from task.classical.sums import size_of, sums_of
 from task.errors import RefusedError
 from task.wire import messages as wire
@@ -40,29 +40,17 @@ def sum_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[O
     beta = [float(b) for b in sent(order, "coefficients", model.p)[:, 0]] if entry.down else []
 
     def of(client: str, table: NamedColumns) -> list[int]:
-        rows = rows_of(table, design, family)
+        rows = rows_of(model, table)
         if least:
             check_cells(design, rows, least, client)
-            if record.name != OPENING:
-                check_weights(family, rows, beta, least, client)
-        return sums_of(record.name, family, rows, beta)
+            if record.name == OPENING:
+                check_size(rows.f * rows.v, least, client, "the columns of frequencies and weights")
+            else:
+                w = local_terms(family, rows, rows.linear(beta)).w
+                check_size(w, least, client, "these coefficients")
+        return sums_of(record.name, family, rows, beta, by_site=model.by_site)
 
     return answers(node, entry, order, size_of(record.name, model.p), of)
-
-
-def rows_of(table: NamedColumns, design: Design, family: str) -> Rows:
-    """Return a client's rows as a design has them.
-
-    Raises:
-        ConfigError: A column is not there, or of another kind.
-        DataError: A value does not fit its declaration.
-    """
-    target = table.of(design.target)
-    trials = table.of(design.trials) if design.trials else np.ones(table.rows)
-    unit = design.target.scale if family == "gaussian" else 1.0
-    return Rows(design.columns(table), design.scales, target, trials, unit).checked(
-        family, design.target.name
-    )
 
 
 def check_cells(design: Design, rows: Rows, least: int, client: str) -> None:
@@ -78,15 +66,14 @@ def _indicators(design: Design, rows: Rows) -> list[Indicator]:
     return indicators([*named, (design.target.name, design.target.name, rows.k)])
 
 
-def check_weights(family: str, rows: Rows, beta: Sequence[float], least: int, client: str) -> None:
-    """Refuse coefficients under which few rows have most of the weight.
+def check_size(w: Floats, least: int, client: str, what: str) -> None:
+    """Refuse weights `w` of the rows, which come with `what`, of which few rows have most.
 
     Raises:
         RefusedError: Naming the rule.
     """
-    w = local_terms(family, rows, rows.linear(beta)).w
     if w.sum() ** 2 < least * (w * w).sum():
         raise RefusedError(
-            f"policy: min-examples = {least}; with these coefficients fewer rows of client {client} would "
-            "have most of the weight"
+            f"policy: min-examples = {least}; with {what} fewer rows of client {client} would have most of "
+            "the weight"
         )

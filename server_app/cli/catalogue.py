@@ -135,8 +135,8 @@ def card(name: str) -> Group:
 
 _COLUMNS = {  # of an analysis, by its entry's `work`
     "regression": 'regression.columns="age(0..120), sex(Female|Male)" regression.target="ill(0..1)"',
-    "k-means": 'k-means.columns="age(0..120), bmi(10..80)" k-means.clusters=3',
-    "pca": 'pca.columns="age(0..120), bmi(10..80)"',
+    "clusters": 'k-means.columns="age(0..120), bmi(10..80)" k-means.clusters=3',
+    "components": 'pca.columns="age(0..120), bmi(10..80)"',
 }
 
 

@@ -31,8 +31,8 @@ class ResultTable:
 
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
-    "k-means": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
-    "pca": ResultTable(COMPONENTS_HELD, write_components, component_lines),
+    "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
+    "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
 }
 
 

@@ -41,7 +41,7 @@ from task.classical.clusters import (
     step_size,
     weights_of,
 )
-from task.classical.moments import Moments, moments_in
+from task.classical.moments import RowMoments, moments_in
 from task.config.knobs import Config
 from task.errors import DataError
 from task.numerics import seeds
@@ -78,7 +78,7 @@ class KMeans(ExactSums, algorithm="k-means", update=server_update, state=KMeansS
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.moments: Moments | None = None  # as found before round 1, like `sites`
+        self.moments: RowMoments | None = None  # as found before round 1, like `sites`
         self.opened: list[int] = []
 
     @cached_property

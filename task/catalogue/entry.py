@@ -25,7 +25,7 @@ GROUPS = {
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
-    "k-means", "pca",
+    "clusters", "components",
 ]  # fmt: skip
 
 
@@ -39,8 +39,8 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
-    "k-means",
-    "pca",
+    "clusters",
+    "components",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -16,14 +16,14 @@ _OPENING = sums(OPENING, "n, sum and sum of squares of each column")
 
 MULTIVARIATE = (
     analysis(
-        "k-means", "k-means", _LLOYD, "k-means", (_CENTRES, _WEIGHTS),
+        "k-means", "k-means", _LLOYD, "clusters", (_CENTRES, _WEIGHTS),
         sums(STEP, "of each cluster: rows, sum of each column, squared distances to the centre"),
-        {"opening": question("k-means", "k-means, moments", _LLOYD, "k-means", (), _OPENING)},
+        {"opening": question("k-means", "k-means, moments", _LLOYD, "clusters", (), _OPENING)},
         about="Clusters of the pooled rows by Lloyd's algorithm and exact sums.",
         differs="No row is a first centre, as it is somebody's. A cluster without rows keeps its centre.",
     ),
     analysis(
-        "pca", "Principal components", _PEARSON, "pca", (),
+        "pca", "Principal components", _PEARSON, "components", (),
         sums(PRODUCTS, "n, sum of each column, sum of the product of every two"), {},
         about="Principal components of the pooled rows: variances and loadings by exact sums.",
     ),

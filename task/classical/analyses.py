@@ -10,6 +10,6 @@ from task.config.knobs import Config
 # Each raises ConfigError where columns are not declared as they should be.
 ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "regression": model_of,
-    "k-means": clustering_of,
-    "pca": components_of,
+    "clusters": clustering_of,
+    "components": components_of,
 }

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.classical.columns import Floats, Variable
-from task.classical.moments import Moments, moments_size, numbers_of, unit
+from task.classical.moments import RowMoments, moments_size, numbers_of, unit
 from task.classical.printed import Printed, renamed
 from task.config.knobs import Config
 from task.errors import ConfigError
@@ -97,14 +97,14 @@ def _start(text: str, variables: Sequence[Variable]) -> tuple[tuple[float, ...],
     return tuple(found)
 
 
-def weights_of(asked: Clustering, moments: Moments) -> list[float]:
+def weights_of(asked: Clustering, moments: RowMoments) -> list[float]:
     """Return w of each column; raises `DataError` of one that has one value, if they are standardised."""
     if not asked.standardised:
         return [asked.common] * asked.p
     return [1.0 / moments.spread(j, v) for j, v in enumerate(asked.variables)]
 
 
-def start_of(asked: Clustering, moments: Moments, rng: np.random.Generator) -> list[list[float]]:
+def start_of(asked: Clustering, moments: RowMoments, rng: np.random.Generator) -> list[list[float]]:
     """Return the first centres: the declared ones, or such as are spread where the rows are.
 
     By column the interval of two standard deviations about the mean, cut to the declared range, is divided
@@ -171,7 +171,7 @@ def step_sums(
 
 
 @dataclass(frozen=True)
-class Step:
+class ClusterStep:
     """What a step's sums say of each cluster."""
 
     rows: list[int]
@@ -179,7 +179,7 @@ class Step:
     within: list[Fraction]  # sums of squared distances to the centres that were asked for
 
 
-def step_in(asked: Clustering, totals: Sequence[int], before: Floats) -> Step:
+def step_in(asked: Clustering, totals: Sequence[int], before: Floats) -> ClusterStep:
     """Read the sums of a step; a cluster without a row keeps the centre that it had `before`."""
     width = asked.p + 2
     rows, centres, within = [], [], []
@@ -189,7 +189,7 @@ def step_in(asked: Clustering, totals: Sequence[int], before: Floats) -> Step:
         within.append(distance)
         means = zip(sums, asked.variables, strict=True)
         centres.append([float(s / (count * Fraction(v.scale))) for s, v in means] if count else old)
-    return Step(rows, centres, within)
+    return ClusterStep(rows, centres, within)
 
 
 def nothing(clusters: int, p: int) -> Arrays:
@@ -204,7 +204,7 @@ def nothing(clusters: int, p: int) -> Arrays:
 
 
 def result_of(
-    asked: Clustering, moments: Moments, weights: Sequence[float], step: Step, iterations: int
+    asked: Clustering, moments: RowMoments, weights: Sequence[float], step: ClusterStep, iterations: int
 ) -> Arrays:
     """Return the arrays of a result: distances are in the columns' units, or in standard deviations."""
     back = [w if asked.standardised else 1.0 for w in weights]  # by which a distance is multiplied

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from task.classical.columns import Variable
-from task.classical.moments import Moments, moments_size, numbers_of, unit
+from task.classical.moments import RowMoments, moments_size, numbers_of, unit
 from task.classical.printed import Printed, renamed
 from task.config.knobs import Config
 from task.errors import ConfigError, DataError
@@ -77,7 +77,7 @@ def nothing(count: int, p: int) -> Arrays:
     }
 
 
-def result_of(asked: Components, moments: Moments) -> Arrays:
+def result_of(asked: Components, moments: RowMoments) -> Arrays:
     """Return the arrays of a result. ``(x - mean) / scale @ components.T`` are a row's scores.
 
     Raises:
@@ -108,7 +108,7 @@ def result_of(asked: Components, moments: Moments) -> Arrays:
     }
 
 
-def _covariance(moments: Moments, units: Sequence[Fraction], i: int, j: int) -> float:
+def _covariance(moments: RowMoments, units: Sequence[Fraction], i: int, j: int) -> float:
     return float(moments.deviations(i, j) / ((moments.n - 1) * units[i] * units[j]))
 
 

@@ -61,7 +61,7 @@ def centred(variables: Sequence[Variable], table: NamedColumns) -> list[Floats]:
 
 
 @dataclass(frozen=True)
-class Moments:
+class RowMoments:
     """Sums of z over n rows: of each column and of products, or of squares alone."""
 
     n: int
@@ -110,7 +110,7 @@ def moments_size(p: int, *, squares: bool) -> int:
     return 1 + p + (p if squares else p * (p + 1) // 2)
 
 
-def moments_in(totals: Sequence[int], p: int, *, squares: bool) -> Moments:
+def moments_in(totals: Sequence[int], p: int, *, squares: bool) -> RowMoments:
     """Read their sums."""
     found = [value(t) for t in totals]
     sums, rest = found[1 : 1 + p], found[1 + p :]
@@ -118,4 +118,4 @@ def moments_in(totals: Sequence[int], p: int, *, squares: bool) -> Moments:
         products = [[rest[i] if i == j else Fraction(0) for j in range(p)] for i in range(p)]
     else:
         products = symmetric(rest, p)
-    return Moments(int(found[0]), sums, products)
+    return RowMoments(int(found[0]), sums, products)

@@ -403,6 +403,25 @@ class RegressionConfig(Section):
         'binomial: column of the number of trials with its range, "tests(1..400)"; "" = 1 each',
         when=When("regression.family", ("binomial",)),
     )
+    link: str = knob(
+        "log",
+        "gamma: link",
+        choices=("log", "inverse"),
+        when=When("regression.family", ("gamma",)),
+    )
+    offset: str = knob("", 'column that is added to eta as it is, with its range, "base(-5..5)"')
+    exposure: str = knob(
+        "",
+        'column whose logarithm is added to eta, "years(0..90)"',
+        when=When("regression.family", ("poisson", "gamma")),
+    )
+    frequency: str = knob("", 'column of how many alike rows a row stands for, "count(1..50)"')
+    weights: str = knob("", 'column of the weight by which a row\'s variance is divided, "size(0..9)"')
+    errors: str = knob(
+        "robust",
+        "robust errors: robust = each row by itself; site = clustered by site, with more sites than columns",
+        choices=("robust", "site"),
+    )
     penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
 
 
