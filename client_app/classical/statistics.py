@@ -54,7 +54,9 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
                 f"policy: min-examples = {least}; the server asks for a cell of fewer persons of client {client}"
             )
         if parts:
-            return [0 if closed else site.halves(part)[0] for part, closed in zip(parts, shut > 0, strict=True)]
+            return [
+                0 if closed else site.halves(part)[0] for part, closed in zip(parts, shut > 0, strict=True)
+            ]
         of_sums = survey.cell_of_sum().tolist()
         return [
             0 if cell >= 0 and shut[cell] > 0 else total

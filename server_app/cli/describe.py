@@ -38,7 +38,9 @@ def statistics(
     quantiles: Annotated[
         str | None, typer.Option(help="Quantiles of numbers; 0 = least, 1 = largest, '' = none.")
     ] = None,
-    bins: Annotated[int | None, typer.Option(help="Most bars of a histogram, a power of two; 0 = none.")] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Most bars of a histogram, a power of two; 0 = none.")
+    ] = None,
     cross: Annotated[str, typer.Option(help="Tables of two categories each, 'sex*ward, sex*smoker'.")] = "",
     correlation: Annotated[
         bool, typer.Option("--correlation", help="Correlations of the numbers, over rows that lack none.")

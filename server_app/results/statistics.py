@@ -144,7 +144,10 @@ def _sections(table: Row) -> Iterator[str]:
             most = max(max(b["count"] for b in bars), 1)
             yield _grid(
                 ["above", "up to", "values", ""],
-                [[_number(b["low"]), _number(b["high"]), _number(b["count"]), b["count"] / most] for b in bars],
+                [
+                    [_number(b["low"]), _number(b["high"]), _number(b["count"]), b["count"] / most]
+                    for b in bars
+                ],
             )
     for one in tables:
         for cross in one.get("cross", ()):

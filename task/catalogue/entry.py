@@ -26,6 +26,7 @@ Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
     "statistics",
+    "clusters", "components",
 ]  # fmt: skip
 
 
@@ -40,6 +41,8 @@ _TRAINING = (
     "own",
     "regression",
     "statistics",
+    "clusters",
+    "components",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -10,7 +10,9 @@ from task.catalogue.papers import paper
 CLOSED_CELLS, CELL_SUMS = "closed-cells", "cell-sums"  # names of the records
 ASKED, CLOSED = "asked", "closed"
 _GAYE = paper("10.1093/ije/dyu188", "summaries without data, with cells of few persons closed")
-_ASKED = numbers(ASKED, "parts of columns' ranges to halve, each a column, a depth and a place; none = the tables")
+_ASKED = numbers(
+    ASKED, "parts of columns' ranges to halve, each a column, a depth and a place; none = the tables"
+)
 _CLOSED = numbers(CLOSED, "for each cell, how many sites must not show it")
 
 STATISTICS = (

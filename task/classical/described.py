@@ -183,7 +183,9 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
     return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
 
 
-def _with(column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]) -> Described:
+def _with(
+    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]
+) -> Described:
     return Described(
         column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars
     )

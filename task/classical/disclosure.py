@@ -97,7 +97,9 @@ def complemented(
     found = closed.copy()
     while True:
         _close_pairs(counts, found, equations)
-        cell = next((i for i in np.flatnonzero(sensitive) if _width(i, counts, found, equations) < least), None)
+        cell = next(
+            (i for i in np.flatnonzero(sensitive) if _width(i, counts, found, equations) < least), None
+        )
         if cell is None:
             return found
         near = {i for cells, total in equations for i in (*cells, total) if cell in (*cells, total)}
@@ -183,5 +185,3 @@ def _reveals_rows(site: SiteColumns, least: int) -> bool:
     """Return whether the rows without one number are almost those without any."""
     complete, survey = int(site.complete.sum()), site.survey
     return any(few(site.counts[survey.starts[i]] - complete, least) for i in survey.numbers)
-
-

@@ -141,7 +141,8 @@ class Survey:
     def equations(self) -> tuple[Equation, ...]:
         """What anybody knows of the counts: cells and the cell that is their sum; -1 = all rows."""
         found = [
-            (tuple(range(start, after)), -1) for start, after in zip(self.starts, self.starts[1:], strict=False)
+            (tuple(range(start, after)), -1)
+            for start, after in zip(self.starts, self.starts[1:], strict=False)
         ]
         for cross in self.crosses:
             grid = np.arange(cross.shape[0] * cross.shape[1]).reshape(cross.shape) + cross.start
@@ -330,7 +331,9 @@ def survey_of(config: Config) -> Survey:
     variables = variables_of("statistics.columns", keys.columns)
     names = [v.name for v in variables]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f'run-config key "statistics.columns": expected each column once; got {twice[0]!r} twice')
+        raise ConfigError(
+            f'run-config key "statistics.columns": expected each column once; got {twice[0]!r} twice'
+        )
     if keys.bins & (keys.bins - 1) or keys.bins == 1:
         raise ConfigError(f'run-config key "statistics.bins": expected 0, 2, 4, 8 or so on; got {keys.bins}')
     if keys.by_site and config.server.secagg:

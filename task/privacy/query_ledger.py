@@ -147,7 +147,9 @@ class QueryLedger:
             if np.isin(before, everybody).all():
                 others.append(np.setdiff1d(everybody, before))
             if any(0 < apart(used[what], rows) < least for rows in others):
-                asked = f'"{line.get("question", "?")}" of {line.get("time", "?")}, run {line.get("run", "?")}'
+                asked = (
+                    f'"{line.get("question", "?")}" of {line.get("time", "?")}, run {line.get("run", "?")}'
+                )
                 return (
                     f"policy: min-examples = {least}; the rows of client {client} ({what}) differ by fewer "
                     f"persons from those of an earlier question, {asked}, or from those that it left out. Ask "
@@ -156,9 +158,7 @@ class QueryLedger:
         return ""
 
     @staticmethod
-    def _earlier(
-        lines: list[dict[str, Any]], client: str
-    ) -> Iterator[tuple[dict[str, Any], str, str]]:
+    def _earlier(lines: list[dict[str, Any]], client: str) -> Iterator[tuple[dict[str, Any], str, str]]:
         for line in lines:
             if line.get("client") == client:
                 for what, sha in dict(line.get("rows", {})).items():

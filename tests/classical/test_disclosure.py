@@ -60,7 +60,13 @@ def test_margins_do_not_give_a_cell_back() -> None:
     site = site_of(asked, hospital=hospital, sex=sex)
     (cross,) = asked.crosses
     closed = closed_cells(site, 10)[cross.start : cross.start + 15].reshape(5, 3)
-    assert closed[:, :2].tolist() == [[False, False], [False, False], [True, True], [True, True], [False, False]]
+    assert closed[:, :2].tolist() == [
+        [False, False],
+        [False, False],
+        [True, True],
+        [True, True],
+        [False, False],
+    ]
     assert not closed_cells(site, 10)[: cross.start].any()  # the totals are shown
     assert closed_cells(site, 10)[asked.counts :].size == 0
     assert not closed_cells(site, 5).any()
@@ -152,7 +158,9 @@ def test_every_part_that_is_counted_has_nobody_or_enough() -> None:
         site = site_of(asked, x=np.round(RNG.gamma(2.0, 8.0, n).clip(0, 100)))
         closed = closed_cells(site, M)
         every = [Part(0, d, p) for d in range(9) for p in range(1 << d)]
-        shown = [part for part, shut in zip(every, closed_parts(site, every, closed, M), strict=True) if not shut]
+        shown = [
+            part for part, shut in zip(every, closed_parts(site, every, closed, M), strict=True) if not shut
+        ]
         cuts = sorted({0, n, *(site.below(0, part.edges(asked.variables[0])[1]) for part in shown)})
         assert all(gap == 0 or gap >= M for gap in np.diff(cuts).tolist())
         if n >= 30:
@@ -160,7 +168,9 @@ def test_every_part_that_is_counted_has_nobody_or_enough() -> None:
     assert n == 200
 
 
-@pytest.mark.parametrize("row", [[1.0, 0, 0], [0, DEPTH, 0], [0, 1, 2], [0, 0.5, 0], [0, -1, 0], [9, 0, 0]], ids=str)
+@pytest.mark.parametrize(
+    "row", [[1.0, 0, 0], [0, DEPTH, 0], [0, 1, 2], [0, 0.5, 0], [0, -1, 0], [9, 0, 0]], ids=str
+)
 def test_parts_of_no_range_are_refused(row: list[float]) -> None:
     with pytest.raises(ValueError, match=re.escape(str([float(a) for a in row][0])[:1])):
         parts_in(survey("x(0..1), c(a|b)"), np.array([row], float))
@@ -177,13 +187,17 @@ EVERYBODY = rows(*range(100))
 ABOUT = {"question": "glm: step-sums", "run": "first"}
 
 
-def test_rows_that_differ_by_few_persons_are_refused_and_the_earlier_question_is_named(tmp_path: Path) -> None:
+def test_rows_that_differ_by_few_persons_are_refused_and_the_earlier_question_is_named(
+    tmp_path: Path,
+) -> None:
     ledger = QueryLedger(tmp_path)
     ledger.ask("ward", {"age": EVERYBODY}, EVERYBODY, M, ABOUT)
     ledger.ask("ward", {"age": EVERYBODY}, EVERYBODY, M, {})  # the same again tells nothing
     texts = set()
     for gone in (1, 4):
-        with pytest.raises(RefusedError, match=r'min-examples = 5.*client ward \(age\).*"glm: step-sums".*run first') as err:
+        with pytest.raises(
+            RefusedError, match=r'min-examples = 5.*client ward \(age\).*"glm: step-sums".*run first'
+        ) as err:
             ledger.ask("ward", {"age": EVERYBODY[gone:]}, EVERYBODY[gone:], M, {})
         texts.add(str(err.value))
     assert len(texts) == 1  # it does not say how many
@@ -400,7 +414,9 @@ def test_a_server_that_opens_closed_cells_is_refused(tmp_path: Path) -> None:
     for i, frame in enumerate(parts):
         frame.to_csv(tmp_path / f"ward-{i}.csv", index=False, header=HEADER)
         where = {"data-path": str(tmp_path / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
-        nodes.append(where | {"min-examples": M, "cache-dir": str(tmp_path), "state-dir": str(tmp_path / str(i))})
+        nodes.append(
+            where | {"min-examples": M, "cache-dir": str(tmp_path), "state-dir": str(tmp_path / str(i))}
+        )
     config = read_config(KEYS | {"runs-dir": str(tmp_path / "runs"), "min-nodes": 3})
     with pytest.raises(BouquetError, match="the server asks for a cell of fewer persons"):
         run_server(Hostile(make_app(), nodes, as_run_config(config)), config)

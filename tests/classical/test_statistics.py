@@ -109,7 +109,9 @@ def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
         assert column["mean"] == pytest.approx(values.mean(), rel=1e-13)
         assert column["sd"] == pytest.approx(values.std(), rel=1e-12)
         for quantile in column["quantiles"]:
-            exact = np.quantile(values, float(quantile["q"].partition("/")[0]) / float(quantile["q"].partition("/")[2] or 1))
+            exact = np.quantile(
+                values, float(quantile["q"].partition("/")[0]) / float(quantile["q"].partition("/")[2] or 1)
+            )
             assert 0 <= quantile["value"] - exact + 1e-9 and quantile["value"] - exact < column["step"]
         edges = [bar["low"] for bar in column["histogram"]] + [column["histogram"][-1]["high"]]
         counted = pd.cut(values, edges, include_lowest=True).value_counts(sort=False)
@@ -119,7 +121,9 @@ def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
     assert found["sex"]["levels"] == FRAME.sex.value_counts()[["a", "b"]].to_dict()
     assert found["sex"]["missing"] == FRAME.sex.isna().sum()
     crossed = pd.crosstab(FRAME.sex.fillna("missing"), FRAME.high)
-    assert [row[:2] for row in table["cross"][0]["cells"]] == crossed.loc[["a", "b", "missing"]].to_numpy().tolist()
+    assert [row[:2] for row in table["cross"][0]["cells"]] == crossed.loc[
+        ["a", "b", "missing"]
+    ].to_numpy().tolist()
     complete = FRAME[NUMBERS].dropna()
     assert table["correlation"]["rows"] == len(complete)
     np.testing.assert_allclose(table["correlation"]["matrix"], complete.corr(), rtol=1e-12)
@@ -164,7 +168,11 @@ def test_quantiles_of_breast_cancer_are_within_a_step() -> None:
     values = load_breast_cancer(as_frame=True).frame["mean area"].to_numpy()
     asked = survey("area(0..4096)", quantiles="0.1, 0.25, 0.5, 0.9")
     assert step_of(asked.variables[0]) == 2.0**-10
-    (column,) = report_of(asked, [NamedColumns({"area": part}, {}) for part in np.array_split(values, 10)]).tables[0].columns
+    (column,) = (
+        report_of(asked, [NamedColumns({"area": part}, {}) for part in np.array_split(values, 10)])
+        .tables[0]
+        .columns
+    )
     found = [q.value for q in column.quantiles]
     assert found == pytest.approx(np.quantile(values, [0.1, 0.25, 0.5, 0.9]), abs=2.0**-10)
     assert found[1:3] == pytest.approx([420.3007812, 551.1005859], abs=5e-8)
@@ -182,7 +190,9 @@ def test_a_variance_far_from_zero_keeps_its_digits() -> None:
 def test_figures_that_are_not_defined_are_none() -> None:
     asked = survey("a(0..4), b(0..4), c(x|y)", correlation=True)
     nothing_there = np.full(3, np.nan)
-    table = NamedColumns({"a": np.array([1.0, np.nan, np.nan]), "b": np.full(3, 2.0)}, {"c": (np.full(3, -1), ("x", "y"))})
+    table = NamedColumns(
+        {"a": np.array([1.0, np.nan, np.nan]), "b": np.full(3, 2.0)}, {"c": (np.full(3, -1), ("x", "y"))}
+    )
     found = report_of(asked, [table]).tables[0]
     assert (found.columns[0].mean, found.columns[0].sd) == (1.0, None)
     assert found.columns[2].levels == {"x": 0, "y": 0}
@@ -251,7 +261,10 @@ def test_sites_are_not_shown_under_masks() -> None:
 def test_regressions_still_refuse_rows_without_a_value(tmp_path: Path) -> None:
     keys = written(tmp_path, owners_of(splits(FRAME)["3"]))
     keys = {k: v for k, v in keys.items() if not k.startswith("statistics.")}
-    keys |= {"algorithm": "least-squares", "regression.columns": "age(0..120)", "regression.target": "bp(0..200)"}
+    keys |= {
+        "algorithm": "least-squares",
+        "regression.columns": "age(0..120)",
+        "regression.target": "bp(0..200)",
+    }
     with pytest.raises(Exception, match="Fill it in"):
         play(keys, nodes=1)
-
