@@ -48,8 +48,8 @@ from task.catalogue.record import (
     Scalar,
 )
 from task.catalogue.regressions import REGRESSIONS
-from task.catalogue.statistics import STATISTICS
 from task.catalogue.robust import ROBUST
+from task.catalogue.statistics import STATISTICS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -443,5 +443,5 @@ ALGORITHMS: dict[str, Algorithm] = {
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,
-    )  # fmt: skip
+    )
 }
