@@ -59,7 +59,9 @@ class RunResult:
 
         path = self.path / "table.csv"
         if not path.exists():
-            raise StateError(f"{path}: expected the table of an analysis, such as statistics or glm; got none")
+            raise StateError(
+                f"{path}: expected the table of an analysis, such as statistics or glm; got none"
+            )
         return pd.read_csv(path)
 
     @cached_property

@@ -47,8 +47,8 @@ from task.catalogue.record import (
     Scalar,
 )
 from task.catalogue.regressions import REGRESSIONS
-from task.catalogue.statistics import STATISTICS
 from task.catalogue.robust import ROBUST
+from task.catalogue.statistics import STATISTICS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -431,5 +431,6 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *STATISTICS)
+    a.name: a
+    for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *STATISTICS)
 }

@@ -10,7 +10,9 @@ from task.catalogue.papers import paper
 CLOSED_CELLS, CELL_SUMS = "closed-cells", "cell-sums"  # names of the records
 ASKED, CLOSED = "asked", "closed"
 _GAYE = paper("10.1093/ije/dyu188", "summaries without data, with cells of few persons closed")
-_ASKED = numbers(ASKED, "parts of columns' ranges to halve, each a column, a depth and a place; none = the tables")
+_ASKED = numbers(
+    ASKED, "parts of columns' ranges to halve, each a column, a depth and a place; none = the tables"
+)
 _CLOSED = numbers(CLOSED, "for each cell, how many sites must not show it")
 
 STATISTICS = (
@@ -27,9 +29,9 @@ STATISTICS = (
                 (_ASKED,), sums(CLOSED_CELLS, "for each cell, whether fewer persons are in it than allowed"),
             ),
         },
-        about="Who has what: counts, missing values, mean, deviation, quantiles, histograms, cross-tables and "
+        about="Counts, missing values, means, deviations, quantiles, histograms, cross-tables and "
         "correlations of the pooled rows, by exact sums.",
-        differs="Quantiles are found by halving a declared range, and counts of few persons never leave a site.",
+        differs="Quantiles are found by cutting a declared range; counts of few persons never leave a site.",
         reads=("statistics.",),
         missing_values=True,
     ),

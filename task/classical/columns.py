@@ -72,7 +72,9 @@ class NamedColumns:
         """
         found = self._levels(variable) if variable.levels else self._numbers(variable)
         if not missing and np.isnan(found).any():
-            raise DataError(f"column {local(variable.name)}: expected a value in each row; got rows without one")
+            raise DataError(
+                f"column {local(variable.name)}: expected a value in each row; got rows without one"
+            )
         return found
 
     def _numbers(self, variable: Variable) -> Floats:

@@ -183,7 +183,9 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
     return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
 
 
-def _with(column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]) -> Described:
+def _with(
+    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]
+) -> Described:
     return Described(
         column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars
     )
@@ -230,7 +232,7 @@ def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[
     if n < 2:
         return mean, None
     variance = unit_of(v) ** 2 * (s2 - s1 * s1 / n) / (n - 1)
-    return mean, math.sqrt(max(variance, 0))
+    return mean, math.sqrt(max(variance, Fraction(0)))
 
 
 def _correlations(survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Correlations:
@@ -256,4 +258,4 @@ def _ratio(covariance: Fraction, product: Fraction) -> float | None:
     if product <= 0:
         return None
     square = covariance * covariance / product
-    return math.copysign(math.sqrt(min(square, 1)), covariance)
+    return math.copysign(math.sqrt(min(square, Fraction(1))), covariance)

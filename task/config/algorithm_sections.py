@@ -410,7 +410,9 @@ class StatisticsConfig(Section):
     """Descriptive statistics over sites."""
 
     columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
-    quantiles: str = knob("0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none')
+    quantiles: str = knob(
+        "0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none'
+    )
     bins: int = knob(16, "most bars of a histogram, a power of two; 0 = none", low=0, high=1024)
     cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
     correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")

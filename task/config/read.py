@@ -129,7 +129,11 @@ def _exact(config: Config) -> Config:
     if not entry.statistics:
         return config
     data = replace(
-        config.data, doubles=True, keep_missing=entry.missing_values, task="regression", local_test_fraction=0.0
+        config.data,
+        doubles=True,
+        keep_missing=entry.missing_values,
+        task="regression",
+        local_test_fraction=0.0,
     )
     server = replace(config.server, evaluate_every=0, fraction_evaluate=0.0)
     return replace(config, data=data, server=server)
