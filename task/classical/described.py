@@ -1,6 +1,6 @@
-"""The tables of descriptive statistics, from the arrays of their result.
+"""The tables of statistics, from the arrays of their result.
 
-mean = c + h S1 / n and variance = h^2 (S2 - S1^2 / n) / (n - 1), in rationals and rounded once; r = covariance
+mean = c + h S1 / n and variance = h^2 (S2 - S1^2 / n) / (n - 1), in rationals, rounded once; r = covariance
 over the root of the product of variances, of complete rows. A closed number is `CLOSED`, never a number.
 """
 

@@ -122,8 +122,8 @@ class QueryLedger:
         if not self.most or len(lines) < self.most:
             return ""
         return (
-            f"policy: {MAX_QUESTIONS} = {self.most}; so many questions for exact sums have been asked, in all "
-            "runs. The owner may allow more"
+            f"policy: {MAX_QUESTIONS} = {self.most}; so many questions for exact sums have been asked in "
+            "all runs. The owner may allow more"
         )
 
     def _close(
