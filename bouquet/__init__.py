@@ -104,8 +104,10 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
     return api.load(run, code)
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
+def simulate(run_config: Mapping[str, Any], nodes: int = 0, gpus: int = 0) -> "RunResult":
     """Run the app on `nodes` virtual nodes (0 = one per CPU), with run-config keys as files spell them.
+
+    They train on this number of `gpus` in turns, 0 = all; with a number, 0 nodes means one per GPU.
 
     Raises:
         BouquetError: As `run`.
@@ -113,7 +115,7 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
     claim()
     from bouquet import api
 
-    return api.start(run_config, nodes)
+    return api.start(run_config, nodes, gpus)
 
 
 __all__ = ["load", "run", "simulate", "statistics"]

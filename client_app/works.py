@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
 from client_app.classical.statistics import count_rows
 from client_app.data.node import Node
@@ -26,6 +27,8 @@ WORK: dict[str, Work] = {
     "own": send_own_models,
     "regression": sum_rows,
     "statistics": count_rows,
+    "clusters": sum_clusters,
+    "components": sum_products,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

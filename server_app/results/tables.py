@@ -7,6 +7,14 @@ from typing import Any
 
 from server_app.results import statistics
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
+from server_app.results.multivariate import (
+    CENTRES_HELD,
+    COMPONENTS_HELD,
+    cluster_lines,
+    component_lines,
+    write_clusters,
+    write_components,
+)
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
 
@@ -25,6 +33,8 @@ class ResultTable:
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
     "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
+    "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
+    "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
 }
 
 

@@ -33,6 +33,7 @@ from task.catalogue.local_steps import (
     SQUARE_NORM,
     STEP_WEIGHT,
 )
+from task.catalogue.multivariate import MULTIVARIATE
 from task.catalogue.papers import paper
 from task.catalogue.personalised import PERSONAL
 from task.catalogue.record import (
@@ -432,5 +433,15 @@ _GLOBAL = (
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
-    for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *STATISTICS)
+    for a in (
+        *_GLOBAL,
+        *LOCAL_STEPS,
+        *FAIR,
+        *ROBUST,
+        *PERSONAL,
+        *VERTICAL,
+        *REGRESSIONS,
+        *MULTIVARIATE,
+        *STATISTICS,
+    )
 }

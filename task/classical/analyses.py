@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from task.classical.clusters import clustering_of
+from task.classical.components import components_of
 from task.classical.fit import model_of
 from task.classical.survey import survey_of
 from task.config.knobs import Config
@@ -10,4 +12,6 @@ from task.config.knobs import Config
 ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "regression": model_of,
     "statistics": survey_of,
+    "clusters": clustering_of,
+    "components": components_of,
 }

@@ -36,6 +36,7 @@ class Row(NamedTuple):
     labels: tuple[str, ...]  # the cells of the targets
     owner: str | None  # None: the file does not say
     part: str  # of `task.datasets.parts`; "" = the file does not say
+    aside: tuple[str, ...] = ()  # of the columns by which a run may compare groups of people
 
 
 def targets(
