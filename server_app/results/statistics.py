@@ -139,7 +139,7 @@ def _sections(table: Row) -> Iterator[str]:
                 ["quantile", *(f"{_share(q['q']):g}" for q in quantiles)],
                 [["all", *map(_range, quantiles)]],
             )
-            yield f"<p>A quantile is less than {column['step']:g} too large; a..b: it is between.</p>"
+            yield f"<p>Quantiles are within {column['step']:g}; a..b means that it is between them.</p>"
         if bars := column.get("histogram"):
             most = max(max(b["count"] for b in bars), 1)
             yield _grid(

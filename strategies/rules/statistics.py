@@ -33,7 +33,7 @@ from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
 from task.classical.parts import after, next_cuts, parts_of, rows_of, whole_range
-from task.classical.survey import Cut, Survey, rows_of_cuts, survey_of
+from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
@@ -122,12 +122,14 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
             each = []
             for site in self.sites:
                 each.append((yield from self._open(context, [], survey.cells, survey.size, (site,))))
+                check_counts(survey, *each[-1], 1, f"client {site}")
             found["site-cells"] = np.array([cells for cells, _ in each], np.int64)
             found["site-sums"] = np.stack([to_wire(sums) for _, sums in each])
             cells = [sum(column) for column in zip(*(cells for cells, _ in each), strict=True)]
             sums = [sum(column) for column in zip(*(sums for _, sums in each), strict=True)]
         shut = [of >= 0 and cells[of] > 0 for of in of_sums.tolist()]
         sums = [0 if closed else total for closed, total in zip(shut, sums, strict=True)]
+        check_counts(survey, cells, sums, len(self.sites), "the sites together")
         found = {**hashed(hashed(found, cells), sums), "cells": np.array(cells, np.int64)}
         found["sums"] = to_wire(sums)
         context.remark(f"rows: {sums[0]} of {len(self.sites)} clients")
@@ -142,7 +144,9 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         cuts = next_cuts(self.survey, leaves)
         shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
         arrays = hashed(hashed(state.arrays, shut), lower)
-        return replace(state, arrays={**arrays, "parts": rows_of(after(leaves, cuts, shut, lower))})
+        return replace(
+            state, arrays={**arrays, "parts": rows_of(after(self.survey, leaves, cuts, shut, lower))}
+        )
 
     def _open(
         self, context: RoundContext, cuts: Sequence[Cut], cells: int, size: int, to: Sequence[str]

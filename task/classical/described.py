@@ -37,7 +37,7 @@ class Described:
     mean: Shown = None
     sd: Shown = None
     levels: Mapping[str, Shown] | None = None  # of a category
-    step: float = 0.0  # by which quantiles may be too large; 0 = of a category
+    step: float = 0.0  # by which quantiles may be off; 0 = of a category
     quantiles: tuple[Quantile, ...] = ()
     bars: tuple[Bar, ...] = ()
 

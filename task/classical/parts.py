@@ -27,6 +27,7 @@ from task.classical.survey import (
     path_of_numbers,
     path_to_numbers,
 )
+from task.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,13 @@ def next_cuts(survey: Survey, leaves: Sequence[Leaf]) -> list[Cut]:
 
 
 def after(
-    leaves: Sequence[Leaf], cuts: Sequence[Cut], shut: Sequence[int], lower: Sequence[int]
+    survey: Survey, leaves: Sequence[Leaf], cuts: Sequence[Cut], shut: Sequence[int], lower: Sequence[int]
 ) -> list[Leaf]:
-    """Return the leaves after cuts, with how many sites closed each, and the counts of the lower pieces."""
+    """Return the leaves after cuts, with how many sites closed each, and the counts of the lower pieces.
+
+    Raises:
+        DataError: A count is none that rows have.
+    """
     answers = {cut: (closed, below) for cut, closed, below in zip(cuts, shut, lower, strict=True)}
     found = []
     for leaf in leaves:
@@ -107,6 +112,11 @@ def after(
             found.append(leaf)
             continue
         closed, below = answers[cut]
+        if not 0 <= below <= leaf.count:
+            raise DataError(
+                f"column {survey.variables[cut.part.variable].name}: expected counts of 0 to the "
+                f"{leaf.count} values of a part of its range; got {below}. Is each node's app the installed one?"
+            )
         if closed:
             found.append(replace(leaf, tried=cut.where + 1))
         else:
@@ -130,9 +140,11 @@ def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Itera
         h = (n - 1) * q
         share = float(h - math.floor(h))
         first, second = (_with_rank(ordered, k).part for k in (math.floor(h) + 1, math.ceil(h) + 1))
-        ends = zip(_edges(v, first), _edges(v, second), strict=True)
-        low, high = (min(a + share * (b - a), v.high) for a, b in ends)
-        yield Quantile(q, low, high, high if first.width == second.width == 1 else None)
+        ends = zip(
+            (*_edges(v, first), _point(v, first)), (*_edges(v, second), _point(v, second)), strict=True
+        )
+        low, high, value = (min(a + share * (b - a), v.high) for a, b in ends)
+        yield Quantile(q, low, high, value if first.width == second.width == 1 else None)
 
 
 def histogram_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> list[Bar]:
@@ -164,3 +176,9 @@ def _with_rank(ordered: Sequence[Leaf], rank: int) -> Leaf:
 def _edges(v: Variable, part: Part) -> tuple[float, float]:
     low, high = part.ends
     return cut_of(v, low), cut_of(v, high)
+
+
+def _point(v: Variable, part: Part) -> float:
+    """Return what stands for the values of a part one step wide: its end, of the first one its beginning."""
+    low, high = part.ends
+    return cut_of(v, high if low else 0)

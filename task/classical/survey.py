@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from task.classical.columns import Floats, NamedColumns, Variable, variables_of
 from task.config.knobs import Config
-from task.errors import ConfigError
+from task.errors import ConfigError, DataError
 from task.numerics.row_sums import row_sums
 
 ROOM = 2.0**30
@@ -427,6 +427,24 @@ def survey_of(config: Config) -> Survey:
             f"got {survey.cells:,}. Leave out columns or cross-tables"
         )
     return survey
+
+
+def check_counts(survey: Survey, shut: Sequence[int], sums: Sequence[int], sites: int, whose: str) -> None:
+    """Refuse counts that no rows have: each must be from 0 to the rows, and cells must add up.
+
+    Raises:
+        DataError: Naming `whose` they are.
+    """
+    rows, counts = sums[0], sums[1 : 1 + survey.counts]
+    sound = all(0 <= flag <= sites for flag in shut) and all(0 <= count <= rows for count in counts)
+    for cells, total in survey.equations:
+        if sound and not any(shut[i] for i in (*cells, *([total] if total >= 0 else []))):
+            sound = sum(counts[i] for i in cells) == (counts[total] if total >= 0 else rows)
+    if not sound:
+        raise DataError(
+            f"{whose}: expected counts of 0 to all rows, of which those of a table add up; got others. Is "
+            "the node's app the installed one?"
+        )
 
 
 def _pair(text: str, variables: Sequence[Variable]) -> tuple[int, int]:
