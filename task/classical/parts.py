@@ -115,7 +115,8 @@ def after(
         if not 0 <= below <= leaf.count:
             raise DataError(
                 f"column {survey.variables[cut.part.variable].name}: expected counts of 0 to the "
-                f"{leaf.count} values of a part of its range; got {below}. Is each node's app the installed one?"
+                f"{leaf.count} values of a part of its range; got {below}. Is each node's app the "
+                "installed one?"
             )
         if closed:
             found.append(replace(leaf, tried=cut.where + 1))
