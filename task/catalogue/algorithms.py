@@ -48,6 +48,7 @@ from task.catalogue.record import (
 )
 from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
+from task.catalogue.survivals import SURVIVALS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -430,5 +431,6 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS)
+    a.name: a
+    for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *SURVIVALS)
 }

@@ -19,12 +19,13 @@ GROUPS = {
     "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
-    "classical": "A table of coefficients, equal to that of the pooled rows",
+    "classical": "Tables and curves, equal to those of the pooled rows",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
+    "survival", "cox",
 ]  # fmt: skip
 
 
@@ -38,6 +39,8 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
+    "survival",
+    "cox",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

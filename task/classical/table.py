@@ -70,10 +70,10 @@ class Fitted:
         """Return a LaTeX tabular with six significant digits."""
         heads = " & ".join(("", "Coefficient", "SE", "$z$", "$p$", "HC0", "HC1"))
         rows = [
-            " & ".join([_escaped(line.name), *("" if c is None else f"{c:.6g}" for c in line.cells())])
+            " & ".join([escaped(line.name), *("" if c is None else f"{c:.6g}" for c in line.cells())])
             for line in self.lines
         ]
-        below = ", ".join(f"{_escaped(name)} {value:.8g}" for name, value in self.figures.items())
+        below = ", ".join(f"{escaped(name)} {value:.8g}" for name, value in self.figures.items())
         body = " \\\\\n".join([heads + " \\\\\n\\hline", *rows]).replace("\\hline \\\\", "\\hline")
         return f"% {below}\n\\begin{{tabular}}{{lrrrrrr}}\n{body} \\\\\n\\end{{tabular}}\n"
 
@@ -142,7 +142,7 @@ def _p_value(z: float, free: float) -> float:
     return float(2.0 * stdtr(free, -abs(z)))
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
     """Return a name as LaTeX writes it."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {c: f"\\{c}" for c in "&%$#_{}"}
