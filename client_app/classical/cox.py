@@ -1,7 +1,7 @@
 """Sums over a client's rows for Cox's regression; `strategies.rules.cox` has the whole.
 
-The rules of `client_app.classical.survival` hold for its cells. Where the owner sets ``min-examples`` = m, the
-client also refuses coefficients that give most of the weight of a cell to fewer than m persons.
+The rules of `client_app.classical.survival` hold for its cells. Where the owner sets ``min-examples`` = m,
+the client also refuses coefficients that give most of the weight of a cell to fewer than m persons.
 """
 
 from __future__ import annotations

@@ -85,7 +85,9 @@ def column_parts(names: Sequence[str], columns: Sequence[Floats], least: int) ->
     everybody = np.ones(len(columns[0]), bool)
     found = [Part("the whole table", everybody, max(least, ROWS_PER_COLUMN * len(names)))]
     sides = [
-        (name, [x == 1, x == 0]) for name, x in zip(names, columns, strict=True) if ((x == 0) | (x == 1)).all()
+        (name, [x == 1, x == 0])
+        for name, x in zip(names, columns, strict=True)
+        if ((x == 0) | (x == 1)).all()
     ]
     found += [Part(name, rows, least) for name, both in sides for rows in both]
     for (one, a), (other, b) in combinations(sides, 2):
@@ -99,7 +101,7 @@ def _by_part(survival: Survival, cases: Cases, parts: Sequence[Part]) -> npt.NDA
     found = np.zeros((strata, FATES, len(parts), many), np.int64)
     for k, part in enumerate(parts):
         rows = part.rows
-        np.add.at(found, (cases.strata[rows], cases.fates[rows], k, cases.bins[rows]), 1)
+        np.add.at(found[:, :, k], (cases.strata[rows], cases.fates[rows], cases.bins[rows]), 1)
     return found
 
 
@@ -136,7 +138,8 @@ def bins_in(numbers: npt.NDArray[np.float64], survival: Survival) -> Bins:
     found = numbers.reshape(strata, many, FATES)
     if not all(are_bins(found[s, :, f]) for s in range(strata) for f in range(FATES)):
         raise WireError(
-            "training message: expected bins of time, each with the number of its last one; got others", "bins"
+            "training message: expected bins of time, each with the number of its last one; got others",
+            "bins",
         )
     return found.astype(np.int64)
 
@@ -157,8 +160,8 @@ def check_totals(survival: Survival, cases: Cases, parts: Sequence[Part], client
     for s, _, k in np.argwhere((totals > 0) & (totals < least)).tolist():
         stratum = f" of {survival.names(survival.strata)[s]}" if survival.strata else ""
         raise RefusedError(
-            f"policy: min-examples: {parts[k].name}{stratum} would have fewer than {parts[k].least} persons of "
-            f"client {client} with the event, or without it"
+            f"policy: min-examples: {parts[k].name}{stratum} would have fewer than {parts[k].least} persons "
+            f"of client {client} with the event, or without it"
         )
 
 

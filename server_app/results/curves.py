@@ -52,7 +52,8 @@ def curve_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _words(row: Row) -> str:
     middle, low, high = (
-        "not reached" if row[k] is None else f"{row[k]:g}" for k in ("median_time", "median_lower", "median_upper")
+        "not reached" if row[k] is None else f"{row[k]:g}"
+        for k in ("median_time", "median_lower", "median_upper")
     )
     return f"{row['persons']} persons, {row['events']} events, median {middle} (95 % {low} to {high})"
 

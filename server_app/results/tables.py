@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.results import curves
+from server_app.results import curves, hazards
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
 from server_app.results.svg import Plot
 from task.catalogue.algorithms import ALGORITHMS
@@ -28,6 +28,7 @@ class ResultTable:
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
+    "cox": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines),
 }
 
 

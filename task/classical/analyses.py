@@ -2,9 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
+from task.classical.cox import cox_of
 from task.classical.fit import model_of
 from task.classical.survival import survival_of
 from task.config.knobs import Config
 
 # Each raises ConfigError where columns are not declared as they should be.
-ANALYSES: Mapping[str, Callable[[Config], object]] = {"regression": model_of, "survival": survival_of}
+ANALYSES: Mapping[str, Callable[[Config], object]] = {
+    "regression": model_of,
+    "survival": survival_of,
+    "cox": cox_of,
+}

@@ -140,8 +140,8 @@ def strata_of(cox: Cox, bins: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
             found.cells[s, :, fate] = np.where(place < 0, early, FATES * (first + place) + fate)
     if (sums := found.many * cox.triangle) > MOST_SUMS:
         raise ConfigError(
-            f'run-config key "survival.step": expected at most {MOST_SUMS} sums, a wider step or fewer columns;'
-            f" got {sums}: {found.many} cells of {cox.triangle}"
+            f'run-config key "survival.step": expected at most {MOST_SUMS} sums; got {sums}, {found.many} '
+            f"cells of {cox.triangle}. Choose a wider step, or fewer columns"
         )
     return found
 

@@ -1,7 +1,7 @@
 """Cox's partial likelihood from the sums of cells, in integers: no library and no order changes a bit.
 
-At a bin with d events: S0, S1, S2 over all who are at risk, D0, D1, D2 over those with the event, Z = sum of z
-over these. Cox 1972, with ties as Breslow 1974 (f = 0) or Efron 1977 (f = l / d, l = 0..d - 1) has them:
+At a bin with d events: S0, S1, S2 over all who are at risk, D0, D1, D2 over those with the event, Z = sum of
+z over these. Cox 1972, with ties as Breslow 1974 (f = 0) or Efron 1977 (f = l / d, l = 0..d - 1) has them:
 
 log L = sum [sum eta - sum_l ln(S0 - f D0)]
 U     = sum [Z - sum_l (S1 - f D1) / (S0 - f D0)]
@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from task.classical.cox import Cox, Strata
-from task.classical.solve import Inverse, Matrix, inverse
+from task.classical.solve import LEAST_PIVOT, Inverse, Matrix, inverse
 from task.errors import DataError
 from task.numerics.elementary import log
 from task.numerics.row_sums import UNIT_BITS, value
@@ -53,6 +53,7 @@ class AtOnce:
 
     score: list[int]
     information: list[int]  # upper triangle, row by row
+    moments: list[int]  # what the information would be on its diagonal if means were 0
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,20 @@ class PartialLikelihood:
 
     @cached_property
     def information(self) -> Inverse:
-        """I^-1 of scaled coefficients; raises what `inverse` does."""
-        return inverse(self.weighted([1] * len(self.bins)), self.names)
+        """I^-1 of scaled coefficients.
+
+        Raises:
+            DataError: A column has one value, or is a combination of columns before it.
+        """
+        matrix = self.weighted([1] * len(self.bins))
+        for j, name in enumerate(self.names):
+            moment = Fraction(sum(b.moments[j] for b in self.bins), 1 << _WHOLE)
+            if matrix[j][j] <= LEAST_PIVOT * moment:
+                raise DataError(
+                    f"column {name}: expected values that differ among persons at risk together; got one "
+                    "value. Drop it"
+                )
+        return inverse(matrix, self.names)
 
     def weighted(self, by: Sequence[int], unit: int = 1) -> Matrix:
         """Return the sum of the bins' information, times integers over a unit."""
@@ -156,14 +169,16 @@ def _at_once(
 ) -> AtOnce:
     a, b, aa, ab, bb = powers
     score = [(z[j] << _PLACES) - (s[1 + j] * a - of[1 + j] * b) for j in range(p)]
-    information = []
+    information, moments = list[int](), list[int]()
     at = p + 1  # where the second moments begin
     for i in range(1, p + 1):
         for j in range(i, p + 1):
             product = s[i] * s[j] * aa - (s[i] * of[j] + of[i] * s[j]) * ab + of[i] * of[j] * bb
-            information.append(s[at] * a - of[at] * b - (product >> UNIT_BITS))
+            moment = s[at] * a - of[at] * b
+            information.append(moment - (product >> UNIT_BITS))
+            moments += [moment] if i == j else []
             at += 1
-    return AtOnce(score, information)
+    return AtOnce(score, information, moments)
 
 
 @dataclass(frozen=True)
@@ -194,3 +209,22 @@ def proportional(found: PartialLikelihood, g: Sequence[float]) -> Proportional:
     except DataError:
         return Proportional(each, math.nan)
     return Proportional(each, float(sum(u * m for u, m in zip(score, move, strict=True))))
+
+
+def means_in(cox: Cox, null: CellSums) -> list[float]:
+    """Return the columns' means over all persons, from the sums at 0."""
+    totals = [sum(column) for column in zip(*(cell[: cox.p + 1] for cell in null.cells), strict=True)]
+    n = totals[0]
+    parts = zip(totals[1:], cox.scales, cox.centres, strict=True)
+    return [float(Fraction(t, n) / Fraction(s) + Fraction(c)) for t, s, c in parts]
+
+
+def share_before(counts: np.ndarray, strata: Strata) -> list[float]:
+    """Return 1 - S(t-) of all persons by bin with events, for the test of proportional hazards."""
+    pooled = counts.sum(axis=0)
+    at_risk = pooled.sum(axis=1)[::-1].cumsum()[::-1]
+    survival, before = 1.0, np.zeros(len(pooled))
+    for j, (d, n) in enumerate(zip(pooled[:, 0].tolist(), at_risk.tolist(), strict=True)):
+        before[j] = 1.0 - survival
+        survival *= 1.0 - d / n if n else 1.0
+    return [float(before[j]) for j in strata.bins]

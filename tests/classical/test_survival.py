@@ -13,7 +13,16 @@ import pytest
 import statsmodels.api as sm
 from statsmodels.duration.survfunc import survdiff
 
-from client_app.classical.survival import bins_in, check_counts, check_totals, moved, objections_of
+from client_app.classical.survival import (
+    Part,
+    bins_in,
+    check_totals,
+    check_unions,
+    column_parts,
+    moved,
+    objections_of,
+    own_bins,
+)
 from task.classical.bins import are_bins, bits, closed, levels, merged
 from task.classical.columns import NamedColumns
 from task.classical.curves import curves_of, merged_in
@@ -176,17 +185,27 @@ def parted(frame: pd.DataFrame, many: int) -> list[pd.DataFrame]:
     return [frame.iloc[i::many] for i in range(many)]
 
 
+def by_group(survival: Survival, cases: Cases, least: int) -> list[Part]:
+    names = survival.names(survival.groups)
+    return [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
+
+
 @pytest.mark.parametrize(("least", "many"), [(3, 1), (3, 3), (5, 3), (10, 1)])
 def test_no_site_has_few_persons_in_a_merged_bin(least: int, many: int) -> None:
     survival = survival_with(groups="sex(1..2)", until=600.0)
-    sites = [counts_in(survival, part) for part in parted(LUNG, many)]
+    sites = [survival.cases(table_of(part)) for part in parted(LUNG, many)]
+    parts = [by_group(survival, cases, least) for cases in sites]
     each = bits(survival.last)
-    said = np.sum([objections_of(counts, [least] * 2) for counts in sites], axis=0)
-    for fate in (0, 1):
-        ends = merged(survival.last, said[fate * each : (fate + 1) * each].tolist())
-        assert are_bins(ends.astype(np.float64))
-        sums = [np.stack([c[0, :, ends == e, fate].sum(0) for e in np.unique(ends)]) for c in sites]
-        assert all(((s == 0) | (s >= least)).all() for s in sums)
+    said = np.sum(
+        [objections_of(survival, cases, of) for cases, of in zip(sites, parts, strict=True)], axis=0
+    )
+    ends = [merged(survival.last, said[fate * each : (fate + 1) * each].tolist()) for fate in (0, 1)]
+    assert all(are_bins(e.astype(np.float64)) for e in ends)
+    bins = np.stack(ends, axis=1)[None]
+    for cases, of in zip(sites, parts, strict=True):
+        check_unions(bins, own_bins(survival, cases, of), "ward")
+        counts = survival.counts(moved(cases, bins))
+        assert ((counts == 0) | (counts >= least)).all()
 
 
 def test_a_site_shows_nothing_below_what_is_closed() -> None:
@@ -198,23 +217,48 @@ def test_a_site_shows_nothing_below_what_is_closed() -> None:
     assert not (closed(one, [5]) == closed(one * 9, [5])).all()
 
 
-def test_a_question_for_bins_that_are_too_small_is_refused() -> None:
+def test_bins_that_divide_those_of_a_site_are_refused() -> None:
+    """So is a partition of which each bin has enough persons: the difference to another one might not."""
     survival = survival_with(groups="sex(1..2)")
     cases = survival.cases(table_of(LUNG))
-    alone = np.stack([np.arange(1023)] * 2, 1)[None]
-    with pytest.raises(
-        RefusedError, match="min-examples = 5; a bin of time would have fewer persons of client"
-    ):
-        check_counts(survival, survival.counts(moved(cases, alone)), 5, "ward")
-    check_counts(survival, survival.counts(moved(cases, np.full((1, 1023, 2), 1022))), 5, "ward")
+    own = own_bins(survival, cases, by_group(survival, cases, 10))
+    assert np.unique(own[0, :, 0]).tolist() == [256, 511, 1022]
+    check_unions(own, own, "ward")
+    check_unions(np.full((1, 1023, 2), 1022), own, "ward")
+    for cut in (255, 257):
+        shifted = np.where(np.arange(1023) <= cut, cut, 1022)
+        asked = np.stack([shifted, own[0, :, 1]], axis=1)[None]
+        assert (survival.counts(moved(cases, asked))[..., 0].max(axis=2) >= 10).all()
+        with pytest.raises(
+            RefusedError, match="min-examples; a bin of time would have fewer persons of client"
+        ):
+            check_unions(asked, own, "ward")
 
 
 def test_a_group_with_few_events_is_refused_by_its_name() -> None:
-    survival = survival_with(groups="sex(1..2)")
-    frame = LUNG.drop(LUNG.index[(LUNG.sex == 2) & (LUNG.status == 1)][4:])
-    with pytest.raises(RefusedError, match="min-examples = 5; sex=2 would have fewer persons of client ward"):
-        check_totals(survival, counts_in(survival, frame), 5, "ward")
-    check_totals(survival, counts_in(survival, LUNG[LUNG.sex == 1]), 5, "ward")  # nobody is no small group
+    survival = survival_with(groups="sex(1..2)", strata="third(0..2)")
+    frame = LUNG.assign(third=2).drop(LUNG.index[(LUNG.sex == 2) & (LUNG.status == 1)][4:])
+    cases = survival.cases(table_of(frame))
+    with pytest.raises(RefusedError, match="sex=2 of third=2 would have fewer than 5 persons of client ward"):
+        check_totals(survival, cases, by_group(survival, cases, 5), "ward")
+    men = survival.cases(table_of(frame[frame.sex == 1]))
+    check_totals(survival, men, by_group(survival, men, 5), "ward")  # nobody is no small group
+
+
+def test_the_parts_of_a_regression_are_its_rows_its_columns_of_0_and_1_and_pairs_of_these() -> None:
+    a, b, age = np.array([0.0, 1, 1]), np.array([1.0, 1, 0]), np.array([30.0, 40, 50])
+    parts = column_parts(("a", "b", "age"), [a, b, age], 5)
+    assert [(part.name, part.rows.tolist(), part.least) for part in parts] == [
+        ("the whole table", [True] * 3, 30),
+        ("a", [False, True, True], 5),
+        ("a", [True, False, False], 5),
+        ("b", [True, True, False], 5),
+        ("b", [False, False, True], 5),
+        ("a and b together", [False, True, False], 5),
+        ("a and b together", [False, False, True], 5),
+        ("a and b together", [True, False, False], 5),
+        ("a and b together", [False, False, False], 5),
+    ]
 
 
 @pytest.mark.parametrize(
