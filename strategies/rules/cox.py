@@ -55,6 +55,8 @@ from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import value
 
+_NEAR = 1.0  # decrement below which Newton's steps do not lead too far out by accident
+
 
 @dataclass(frozen=True)
 class CoxState(ServerState):
@@ -168,10 +170,16 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
         replies = yield from self.ask(TRAIN, context, self._size(), self._sent(beta))
         state, _ = type(self).update(state, replies, self.config)
         sums = cells_in(totals_in(replies, RISK_SUMS), self.cox.triangle)
+        if sums.far and state.decrement < _NEAR:
+            raise self._separated()
         found = None if sums.far else self._likelihood(sums, beta)
         if found is None or rose(Fraction(-2.0 * found.value), Fraction(state.deviance)):
             return self._halved(state, sums.far)
-        last, step = state.decrement, stepped(self.cox, found, beta)
+        last = state.decrement
+        try:
+            step = stepped(self.cox, found, beta)
+        except DataError:  # there was information at 0
+            raise self._separated() from None
         ended = step.decrement <= ENOUGH or (step.decrement < SMALL and step.decrement > last / 4)
         state = replace(
             state,
@@ -231,11 +239,19 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
         if state.halvings >= MOST_HALVINGS:
             raise DataError(
                 f"expected steps that raise the likelihood; {state.halvings} halvings of one did not, with "
-                f"{far} rows too far out. Do the columns separate those with the event from the others?"
+                f"{far} rows too far out. Drop columns, or merge levels without an event"
             )
         half = midpoint(beta_in(state.best), beta_in(state.coefficients))
         halvings = state.halvings + 1
         return replace(state, coefficients=as_rows(half), halvings=halvings), {"halvings": halvings}
+
+    def _separated(self) -> DataError:
+        """Return the error of coefficients that have no finite value."""
+        return DataError(
+            f"column {self.cox.survival.event.name}: expected events at all values of the columns; got "
+            "columns that separate who has it from who has not, so that coefficients grow without end. Drop "
+            "one, or merge levels without an event"
+        )
 
     def _result(self, state: CoxState, found: PartialLikelihood, beta: Sequence[float]) -> Arrays:
         """Return what the table is made of."""

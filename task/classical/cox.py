@@ -7,7 +7,7 @@ persons, with r = exp(eta) and eta = sum_j (x_j - c_j) beta_j,
     sum r;  sum r z_j;  sum r z_i z_j, i <= j, row by row
 
 z_j = (x_j - c_j) s_j is at most 1 in size: c_j is the middle of the declared range (1/2 of 0 and 1) and s_j a
-power of two. The last cell has those who left before the first event. One more number counts the rows with
+power of two. Cell 0 has those who left before the first event. One more number counts the rows with
 |eta| > 20, for which eta counts as 20. All sums are exact (`task.numerics.row_sums`).
 """
 
@@ -105,7 +105,7 @@ def cox_of(config: Config) -> Cox:
 
 @dataclass(frozen=True)
 class Strata:
-    """The bins with events, stratum after stratum, in ascending order: one pair of cells each."""
+    """The bins with events, stratum after stratum, in ascending order: one pair of cells each, from 1."""
 
     stratum: list[int]
     bins: list[int]
@@ -125,8 +125,7 @@ def strata_of(cox: Cox, bins: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
     Raises:
         ConfigError: There are too many.
     """
-    early = FATES * int((counts[:, :, EVENT] > 0).sum())
-    found = Strata([], [], [], [], np.full(bins.shape, early))
+    found = Strata([], [], [], [], np.zeros(bins.shape, np.int64))
     for s, of in enumerate(counts):
         at_risk = of.sum(axis=1)[::-1].cumsum()[::-1]
         first, occupied = len(found.bins), np.flatnonzero(of[:, EVENT])
@@ -137,7 +136,7 @@ def strata_of(cox: Cox, bins: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
             found.at_risk.append(int(at_risk[j]))
         for fate in (EVENT, LEFT):
             place = np.searchsorted(occupied, bins[s, :, fate], side="right") - 1
-            found.cells[s, :, fate] = np.where(place < 0, early, FATES * (first + place) + fate)
+            found.cells[s, :, fate] = np.where(place < 0, 0, 1 + FATES * (first + place) + fate)
     if (sums := found.many * cox.triangle) > MOST_SUMS:
         raise ConfigError(
             f'run-config key "survival.step": expected at most {MOST_SUMS} sums; got {sums}, {found.many} '

@@ -106,9 +106,9 @@ def likelihood_at(
     bins, hazards, logs = list[AtOnce](), list[float](), list[float]()
     risk = _at_risk(strata, sums)
     for at, (d, s) in enumerate(zip(strata.events, risk, strict=True)):
-        of = sums.cells[2 * at]
+        of = sums.cells[1 + 2 * at]
         powers = _powers(d, s[0], of[0], cox.efron)
-        z = observed.cells[2 * at][1 : cox.p + 1]
+        z = observed.cells[1 + 2 * at][1 : cox.p + 1]
         bins.append(_at_once(cox.p, s, of, z, powers))
         logs += _logs(d, s[0], of[0], cox.efron)
         hazards.append(float(Fraction(d << UNIT_BITS, s[0])))
@@ -118,7 +118,7 @@ def likelihood_at(
 
 def _eta(cox: Cox, observed: CellSums, bins: int, beta: Sequence[float]) -> float:
     """Return the sum of eta over all events."""
-    totals = [sum(observed.cells[2 * at][1 + j] for at in range(bins)) for j in range(cox.p)]
+    totals = [sum(observed.cells[1 + 2 * at][1 + j] for at in range(bins)) for j in range(cox.p)]
     scaled = zip(totals, beta, cox.scales, strict=True)
     return float(sum(value(t) * Fraction(b) / Fraction(s) for t, b, s in scaled))
 
@@ -128,7 +128,7 @@ def _at_risk(strata: Strata, sums: CellSums) -> list[list[int]]:
     found: list[list[int]] = []
     for at in reversed(range(len(strata.bins))):
         later = at + 1 < len(strata.bins) and strata.stratum[at + 1] == strata.stratum[at]
-        parts = [sums.cells[2 * at], sums.cells[2 * at + 1], *([found[-1]] if later else [])]
+        parts = [sums.cells[1 + 2 * at], sums.cells[2 + 2 * at], *([found[-1]] if later else [])]
         found.append([sum(column) for column in zip(*parts, strict=True)])
     return found[::-1]
 
