@@ -1,6 +1,6 @@
 """Survival curves in a result folder: ``table.csv``, ``table.tex``, ``survival.png`` and a plot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,9 @@ def write_curves(folder: Path, config: Config, arrays: NamedArrays) -> dict[str,
     write_text(folder / CSV, found.csv())
     write_text(folder / LATEX, found.latex())
     table = {"converged": True, "time": survival.time.name, **found.as_dict()}
-    _draw(folder / PICTURE, table)
+    test = found.test
+    title = f"log-rank p = {test.p:.3g}" if test and test.p is not None else ""
+    draw_curves(folder / PICTURE, _labelled(table), survival.time.name, title)
     return table
 
 
@@ -60,47 +62,52 @@ def _words(row: Row) -> str:
 
 def _steps(row: Row, of: str) -> list[tuple[float, float]]:
     """Return a curve as a function of time that is constant between points; it begins at 1."""
-    known = [(p["time"], p[of]) for p in row["points"] if p[of] is not None]
+    known = [(p["time"], p[of]) for p in row["points"] if p.get(of) is not None]
     return [(min(0.0, *(t for t, _ in known)) if known else 0.0, 1.0), *known]
 
 
-def _draw(path: Path, table: Row) -> None:
-    """Draw all curves, with limits where they are few."""
+def draw_curves(path: Path, rows: Sequence[Row], x: str, title: str = "") -> None:
+    """Draw curves, each a ``label`` and ``points``, with limits where they are few."""
     from matplotlib.figure import Figure  # a second to import
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes = figure.subplots()
-    for i, row in enumerate(table["curves"]):
+    for i, row in enumerate(rows):
         colour, steps = LIGHT[f"c{i % COLOURS}"], _steps(row, "survival")
-        label = f"{row['group']} (n = {row['persons']})"
-        axes.step(*zip(*steps, strict=True), where="post", color=colour, label=label)
-        censored = [(p["time"], p["survival"]) for p in row["points"] if p["censored"]]
+        axes.step(*zip(*steps, strict=True), where="post", color=colour, label=row["label"])
+        censored = [(p["time"], p["survival"]) for p in row["points"] if p.get("censored")]
         axes.plot(*zip(*censored, strict=True) if censored else ([], []), "|", color=colour, markersize=5)
-        low, high = _steps(row, "lower"), _steps(row, "upper")
-        if len(table["curves"]) <= _DRAWN:
+        if len(rows) <= _DRAWN:
+            low, high = _steps(row, "lower"), _steps(row, "upper")
             at, bottom, top = [t for t, _ in low], [s for _, s in low], [s for _, s in high]
             axes.fill_between(at, bottom, top, step="post", color=colour, alpha=0.15, linewidth=0)
-    test = table["log_rank"]
-    title = f"log-rank p = {test['p']:.3g}" if test and test["p"] is not None else ""
-    axes.set(xlabel=table["time"], ylabel="survival", ylim=(0, 1.02), title=title)
+    axes.set(xlabel=x, ylabel="survival", ylim=(0, 1.02), title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=110)
 
 
-def curve_plots(result: Mapping[str, Any]) -> list[Plot]:
-    """Return the plot of the curves, for a page."""
-    table: Row = result["table"]
+def plot_of(rows: Sequence[Row], x: str, note: str) -> Plot:
+    """Return the plot of curves, each a ``label`` and ``points``, for a page."""
     series = []
-    for i, row in enumerate(table["curves"]):
+    for i, row in enumerate(rows):
         steps = _steps(row, "survival")
         steps = steps[:: max(1, -(-len(steps) // _MOST_STEPS))]
         points = [Point(*steps[0])]
         for (_, before), (at, after) in pairwise(steps):
             points += [Point(at, before), Point(at, after)]
-        series.append(Series(row["group"], i, points))
+        series.append(Series(row["label"], i, points))
+    return Plot(
+        "survival", "Survival", "share without the event", note, series, x=x, zero=True, within=(0.0, 1.0)
+    )
+
+
+def curve_plots(result: Mapping[str, Any]) -> list[Plot]:
+    """Return the plot of the curves."""
+    table: Row = result["table"]
     note = "Kaplan-Meier curves of the rows of all sites; limits and all digits are in table.csv."
-    return [
-        Plot("survival", "Survival", "share without the event", note, series, x=table["time"], zero=True,
-             within=(0.0, 1.0))
-    ]  # fmt: skip
+    return [plot_of(_labelled(table), table["time"], note)]
+
+
+def _labelled(table: Row) -> list[Row]:
+    return [{**row, "label": f"{row['group']} (n = {row['persons']})"} for row in table["curves"]]

@@ -28,7 +28,7 @@ class ResultTable:
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
-    "cox": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines),
+    "cox": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
 }
 
 

@@ -1,6 +1,6 @@
 """Survival curves over sites by exact counts: Kaplan-Meier, Nelson-Aalen and the log-rank test.
 
-Kaplan and Meier 1958, (2.1), over the persons of all sites.
+Kaplan and Meier 1958, over the persons of all sites.
 
 opening    which bins of time are too small for a site     before round 1 (`strategies.rules.survival`)
 counts     persons by stratum, group, bin and fate         the one round; the curves follow from them

@@ -10,8 +10,7 @@ Algorithms that train one global model stand here and, where only the clients' s
 `task.catalogue.local_steps`; those that go by the clients' losses in `task.catalogue.fair`, the robust rules
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
-`task.catalogue.regressions`. `task.catalogue.entry`
-says what an entry consists of; its defaults are FedAvg's.
+`task.catalogue.regressions` and `task.catalogue.survivals`. `task.catalogue.entry` says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 

@@ -68,7 +68,12 @@ class Hazards:
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
         lines = [dict(zip(_HEAD, astuple(line), strict=True)) for line in self.lines]
-        return {"coefficients": lines, **self.figures, "merged": self.merged, "sums_sha256": self.digest}
+        baseline: dict[str, list[dict[str, Any]]] = {}
+        for point in self.baseline:
+            row = dict(zip(_BASELINE[1:], astuple(point)[1:], strict=True))
+            baseline.setdefault(point.stratum, []).append(row)
+        found = {"coefficients": lines, **self.figures, "baseline": baseline}
+        return {**found, "merged": self.merged, "sums_sha256": self.digest}
 
     def csv(self) -> str:
         """Return the lines with all digits."""

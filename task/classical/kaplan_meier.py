@@ -2,7 +2,7 @@
 
 Of a group, d_j events and c_j ends without one in bin j, n_j = persons whose bin is j or later:
 
-S(t)   = prod_{j <= t} (1 - d_j / n_j)                               Kaplan and Meier 1958, (2.1)
+S(t)   = prod_{j <= t} (1 - d_j / n_j)                               Kaplan and Meier 1958
 H(t)   = sum_{j <= t} d_j / n_j                                      Nelson-Aalen
 se     = S sqrt(v),  v = sum d_j / (n_j (n_j - d_j))                 Greenwood
 limits = S^exp(+- z sqrt(v) / ln S),  z = 1.96                       of ln(-ln S)

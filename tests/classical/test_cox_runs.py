@@ -68,9 +68,11 @@ def test_a_lost_answer_ends_the_run_which_resumes(tmp_path: Path, pooled: Played
     folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["sums_sha256"] == pooled.table.digest
-    assert table == {"converged": True, **pooled.table.as_dict()}
+    assert table == {"converged": True, "time": "week", **pooled.table.as_dict()}
     assert (folder / "table.csv").read_text() == pooled.table.csv()
     assert (folder / "baseline.csv").read_text() == pooled.table.baseline_csv()
+    assert (folder / "survival.png").read_bytes().startswith(b"\x89PNG")
+    assert "race=1" in (folder / "plots" / "survival.svg").read_text()
     assert "prio & 0.1" in (folder / "table.tex").read_text()
 
 
