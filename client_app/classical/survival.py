@@ -19,8 +19,8 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from client_app.classical.cells import ROWS_PER_COLUMN
 from client_app.classical.questions import answers, sent
-from client_app.classical.regression import ROWS_PER_COLUMN
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
@@ -73,7 +73,7 @@ def parts_of(node: Node, survival: Survival, cases: Cases, table: NamedColumns) 
     least = node.bounds.min_examples
     if not least:
         return []
-    if not node.config.entry.owns("survival.columns"):
+    if "survival.columns" not in node.config.entry.reads:
         names = survival.names(survival.groups)
         return [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
     design = cox_of(node.config).design

@@ -5,9 +5,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from server_app.results.coefficients import CSV, LATEX
 from server_app.results.lines import Row
 from server_app.results.svg import COLOURS, LIGHT, Plot, Point, Series
+from server_app.results.written import CSV, LATEX, closed
+from task.classical.curves import LATEX as HEADS
 from task.classical.curves import curves_of
 from task.classical.survival import survival_of
 from task.config.knobs import Config
@@ -16,7 +17,6 @@ from task.storage.files import write_text
 
 PICTURE = "survival.png"
 HOLDS = "no weights of a model: the counts by bin of time that table.csv is made of"
-_SHOWN = 20  # groups in the terminal
 _DRAWN = 8  # groups that have limits in the picture
 _MOST_STEPS = 390  # of a line on the page
 
@@ -29,8 +29,8 @@ def write_curves(folder: Path, config: Config, arrays: NamedArrays) -> dict[str,
         return {"converged": False}
     survival = survival_of(config)
     found = curves_of(survival, arrays)
-    write_text(folder / CSV, found.csv())
-    write_text(folder / LATEX, found.latex())
+    write_text(folder / CSV, found.points().csv())
+    write_text(folder / LATEX, found.medians().latex(HEADS))
     table = {"converged": True, "time": survival.time.name, **found.as_dict()}
     test = found.test
     title = f"log-rank p = {test.p:.3g}" if test and test.p is not None else ""
@@ -41,15 +41,17 @@ def write_curves(folder: Path, config: Config, arrays: NamedArrays) -> dict[str,
 def curve_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the lines of the curves, as (label, text)."""
     table: Row = result["table"]
-    lines = [(str(row["group"]), _words(row)) for row in table["curves"][:_SHOWN]]
-    if more := len(table["curves"]) - len(lines):
-        lines.append(("...", f"{more} more in {CSV}"))
-    test = table["log_rank"]
+    lines = [(str(row["group"]), _words(row)) for row in table["curves"]]
+    test, below = table["log_rank"], merged_line(table)
     if test and test["chi2"] is not None:
-        lines.append(("Log-rank test", f"chi2 {test['chi2']:.10g}, df {test['df']}, p {test['p']:.4g}"))
-    if table["merged"]:
-        lines.append(("Merged bins of time", f"{len(table['merged'])}, as sites' min-examples asks for"))
-    return [*lines, ("SHA-256 of all sums", str(table["sums_sha256"]))]
+        below = [("Log-rank test", f"chi2 {test['chi2']:.10g}, df {test['df']}, p {test['p']:.4g}"), *below]
+    return closed(table, lines, below)
+
+
+def merged_line(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the line of the terminal that says whether bins of time were merged."""
+    merged = len(table["merged"])
+    return [("Merged bins of time", f"{merged}, as sites' min-examples asks for")] if merged else []
 
 
 def _words(row: Row) -> str:

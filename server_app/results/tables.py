@@ -5,8 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.results import curves, hazards
+from server_app.results import curves, hazards, statistics
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
+from server_app.results.multivariate import (
+    CENTRES_HELD,
+    COMPONENTS_HELD,
+    cluster_lines,
+    component_lines,
+    write_clusters,
+    write_components,
+)
 from server_app.results.svg import Plot
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
@@ -27,6 +35,9 @@ class ResultTable:
 
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
+    "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
+    "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
+    "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
     "cox": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
 }

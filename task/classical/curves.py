@@ -1,10 +1,7 @@
-"""The table of survival curves, from the arrays of its result, as csv, LaTeX and an object of JSON."""
+"""The tables of survival curves, from the arrays of their result."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -12,12 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from task.classical.kaplan_meier import CurvePoint, LogRank, curve, log_rank, median
+from task.classical.printed import Printed
 from task.classical.survival import Survival
-from task.classical.table import escaped
 from task.numerics.arrays import NamedArrays
 
 _COLUMNS = tuple(f.name for f in fields(CurvePoint))
-_HEADS = ("", "Persons", "Events", "Expected", "Median", "95 \\% from", "to")
+GROUPS = ("group", "persons", "events", "expected", "median_time", "median_lower", "median_upper")
+LATEX = {
+    "group": "", "persons": "Persons", "events": "Events", "expected": "Expected",
+    "median_time": "Median", "median_lower": "95 \\% from", "median_upper": "to",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,6 @@ class GroupCurve:
     events: int
     points: list[CurvePoint]
 
-    def medians(self) -> tuple[float | None, float | None, float | None]:
-        """Return the median and its limits: where the curve and its limits are at most one half."""
-        return median(self.points), median(self.points, "lower"), median(self.points, "upper")
-
 
 @dataclass(frozen=True)
 class Curves:
@@ -43,54 +40,32 @@ class Curves:
     merged: list[dict[str, Any]]
     digest: str  # SHA-256 of all counts
 
+    def points(self) -> Printed:
+        """Return a row for each point of each curve."""
+        rows = tuple((g.name, *astuple(p)) for g in self.groups for p in g.points)
+        return Printed("points", ("group", *_COLUMNS), rows, {}, self.digest)
+
+    def medians(self) -> Printed:
+        """Return a row for each group, and the test.
+
+        The limits of a median are where those of the curve are at most one half; None = they never are.
+        """
+        expected = self.test.expected if self.test else [None] * len(self.groups)
+        rows = tuple(
+            (g.name, g.persons, g.events, e, *(median(g.points, of) for of in ("survival", "lower", "upper")))
+            for g, e in zip(self.groups, expected, strict=True)
+        )
+        found = self.test
+        test = {"chi2": found.chi2, "df": found.df, "p": found.p} if found else None
+        figures = {"log_rank": test, "merged": self.merged}
+        return Printed("curves", GROUPS, rows, figures, self.digest)
+
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
-        found = []
-        for g in self.groups:
-            middle, low, high = g.medians()
-            found.append(
-                {
-                    "group": g.name, "persons": g.persons, "events": g.events,
-                    "median_time": middle, "median_lower": low, "median_upper": high,
-                    "points": [dict(zip(_COLUMNS, astuple(p), strict=True)) for p in g.points],
-                }
-            )  # fmt: skip
-        test = vars(self.test) if self.test else None
-        return {"curves": found, "log_rank": test, "merged": self.merged, "sums_sha256": self.digest}
-
-    def csv(self) -> str:
-        """Return all points with all digits; an empty cell is a number that there is not."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("group", *_COLUMNS))
-        for g in self.groups:
-            for p in g.points:
-                writer.writerow([g.name, *("" if c is None else repr(c) for c in astuple(p))])
-        return text.getvalue()
-
-    def latex(self) -> str:
-        """Return a LaTeX tabular with a line for each group; the test stands above it, as a comment."""
-        expected: Sequence[float | None] = self.test.expected if self.test else [None] * len(self.groups)
-        rows = [
-            " & ".join([escaped(g.name), str(g.persons), str(g.events), *map(_short, (e, *g.medians()))])
-            for g, e in zip(self.groups, expected, strict=True)
-        ]
-        above = f"% {words_of(self.test)}\n" if self.test else ""
-        body = " \\\\\n".join([" & ".join(_HEADS) + " \\\\\n\\hline", *rows]).replace(
-            "\\hline \\\\", "\\hline"
-        )
-        return f"{above}\\begin{{tabular}}{{lrrrrrr}}\n{body} \\\\\n\\end{{tabular}}\n"
-
-
-def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:.6g}"
-
-
-def words_of(test: LogRank) -> str:
-    """Return the test in words."""
-    if test.chi2 is None:
-        return "log-rank: none, as no two groups were at risk together"
-    return f"log-rank chi2 {test.chi2:.8g}, {test.df} degrees of freedom, p {test.p:.4g}"
+        found = self.medians().as_dict()
+        for row, g in zip(found["curves"], self.groups, strict=True):
+            row["points"] = [dict(zip(_COLUMNS, astuple(p), strict=True)) for p in g.points]
+        return found
 
 
 def curves_of(survival: Survival, arrays: NamedArrays) -> Curves:

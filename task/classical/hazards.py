@@ -1,4 +1,4 @@
-"""The table of Cox's regression, from the arrays of its result, as csv, LaTeX and an object of JSON.
+"""The tables of Cox's regression, from the arrays of its result.
 
 se = sqrt(diag I^-1), z = coefficient / se, p of the normal distribution; the hazard ratio is e^coefficient,
 its limits e^(coefficient +- 1.96 se). The baseline hazard is Breslow's, d / S0, of a person whose columns are
@@ -7,11 +7,7 @@ at their means over all persons.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,115 +15,41 @@ import numpy as np
 from task.classical.cox import Cox
 from task.classical.curves import merged_in
 from task.classical.kaplan_meier import Z, chi2_tail
-from task.classical.table import escaped
+from task.classical.printed import Cell, Printed
 from task.numerics.arrays import NamedArrays
 
 FIGURES = (
     "rows", "events", "log-likelihood", "null-log-likelihood", "score-test", "iterations", "decrement",
 )  # fmt: skip
+HEAD = (
+    "name", "coefficient", "se", "z", "p", "hazard_ratio", "lower", "upper", "proportional_chi2",
+    "proportional_p",
+)  # fmt: skip
+BASELINE = ("stratum", "time", "at_risk", "events", "hazard", "survival")
+LATEX = {
+    "name": "", "coefficient": "Coefficient", "se": "SE", "z": "$z$", "p": "$p$",
+    "hazard_ratio": "Hazard ratio", "lower": "95 \\% from", "upper": "to",
+    "proportional_chi2": "Proportional $\\chi^2$", "proportional_p": "$p$",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class HazardRatio:
-    """One line of the table."""
-
-    name: str
-    coefficient: float
-    se: float
-    z: float
-    p: float
-    hazard_ratio: float
-    lower: float
-    upper: float
-    proportional_chi2: float | None  # None where the columns of the test are collinear
-    proportional_p: float | None
-
-
-@dataclass(frozen=True)
-class BaselinePoint:
-    """The cumulative baseline hazard of a stratum after a time with events."""
-
-    stratum: str
-    time: float
-    at_risk: int
-    events: int
-    hazard: float
-    survival: float
-
-
-@dataclass(frozen=True)
-class Hazards:
-    """A table, the figures below it, and the baseline."""
-
-    lines: list[HazardRatio]
-    figures: Mapping[str, float | None]
-    baseline: list[BaselinePoint]
-    merged: list[dict[str, Any]]
-    digest: str  # SHA-256 of all integers
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return an object of JSON."""
-        lines = [dict(zip(_HEAD, astuple(line), strict=True)) for line in self.lines]
-        baseline: dict[str, list[dict[str, Any]]] = {}
-        for point in self.baseline:
-            row = dict(zip(_BASELINE[1:], astuple(point)[1:], strict=True))
-            baseline.setdefault(point.stratum, []).append(row)
-        found = {"coefficients": lines, **self.figures, "baseline": baseline}
-        return {**found, "merged": self.merged, "sums_sha256": self.digest}
-
-    def csv(self) -> str:
-        """Return the lines with all digits."""
-        return _csv(_HEAD, [astuple(line) for line in self.lines])
-
-    def baseline_csv(self) -> str:
-        """Return the baseline hazard with all digits."""
-        return _csv(_BASELINE, [astuple(point) for point in self.baseline])
-
-    def latex(self) -> str:
-        """Return a LaTeX tabular with six significant digits."""
-        heads = " & ".join(("", "Coefficient", "SE", "$z$", "$p$", "Hazard ratio", "95 \\% from", "to"))
-        rows = [
-            " & ".join([escaped(line.name), *(f"{c:.6g}" for c in astuple(line)[1:8])]) for line in self.lines
-        ]
-        known = {name: value for name, value in self.figures.items() if value is not None}
-        below = ", ".join(f"{escaped(name)} {value:.8g}" for name, value in known.items())
-        body = " \\\\\n".join(rows)
-        return (
-            f"% {below}\n\\begin{{tabular}}{{lrrrrrrr}}\n{heads} \\\\\n\\hline\n"
-            f"{body} \\\\\n\\end{{tabular}}\n"
-        )
-
-
-_HEAD = tuple(f.name for f in fields(HazardRatio))
-_BASELINE = tuple(f.name for f in fields(BaselinePoint))
-
-
-def _csv(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    for row in rows:
-        writer.writerow(["" if c is None else c if isinstance(c, str) else repr(c) for c in row])
-    return text.getvalue()
-
-
-def hazards_of_result(cox: Cox, arrays: NamedArrays) -> Hazards:
-    """Return the table of a result that has ended."""
+def hazards_table(cox: Cox, arrays: NamedArrays) -> Printed:
+    """Return the table of a result that has ended; numbers of a test that has collinear columns are None."""
     found = dict(zip(FIGURES, arrays["figures"].tolist(), strict=True))
     beta, p = arrays["coefficients"].tolist(), cox.p
     errors = np.sqrt(np.diag(arrays["covariance"])).tolist()
     tests = [None if math.isnan(t) else t for t in arrays["proportional"].tolist()]
-    lines = [
-        HazardRatio(
+    rows = [
+        (
             name, b, se, b / se, math.erfc(abs(b / se) / math.sqrt(2)),
             math.exp(b), math.exp(b - Z * se), math.exp(b + Z * se),
             test, None if test is None else chi2_tail(test, 1),
         )
-        for name, b, se, test in zip(cox.names, beta, errors, tests, strict=False)
+        for name, b, se, test in zip(cox.names, beta, errors, tests[:p], strict=True)
     ]  # fmt: skip
     value, null, together = found["log-likelihood"], found["null-log-likelihood"], tests[p]
     ratio = 2.0 * (value - null)
-    figures: dict[str, float | None] = {
+    figures: dict[str, Any] = {
         "rows": int(found["rows"]),
         "events": int(found["events"]),
         "log_likelihood": value,
@@ -140,19 +62,19 @@ def hazards_of_result(cox: Cox, arrays: NamedArrays) -> Hazards:
         "proportional_chi2": together,
         "proportional_p": None if together is None else chi2_tail(together, p),
         "iterations": int(found["iterations"]),
+        "time": cox.survival.time.name,
+        "merged": merged_in(cox.survival, arrays["bins"]),
     }
-    digest = arrays["sums-sha256"].tobytes().hex()
-    merged = merged_in(cox.survival, arrays["bins"])
-    return Hazards(lines, figures, _baseline(cox, arrays), merged, digest)
+    return Printed("coefficients", HEAD, tuple(rows), figures, arrays["sums-sha256"].tobytes().hex())
 
 
-def _baseline(cox: Cox, arrays: NamedArrays) -> list[BaselinePoint]:
-    found = []
+def baseline_table(cox: Cox, arrays: NamedArrays) -> Printed:
+    """Return the cumulative baseline hazard of each stratum after each time with events."""
+    found: list[tuple[Cell, ...]] = []
     for s, stratum in enumerate(cox.survival.names(cox.survival.strata)):
         hazard = 0.0
         for j in np.flatnonzero(arrays["events"][s]).tolist():
             hazard += float(arrays["baseline"][s, j])
             at_risk, events = int(arrays["at-risk"][s, j]), int(arrays["events"][s, j])
-            time = cox.survival.at(j)
-            found.append(BaselinePoint(stratum, time, at_risk, events, hazard, math.exp(-hazard)))
-    return found
+            found.append((stratum, cox.survival.at(j), at_risk, events, hazard, math.exp(-hazard)))
+    return Printed("baseline", BASELINE, tuple(found), {}, arrays["sums-sha256"].tobytes().hex())

@@ -127,7 +127,7 @@ def survival_of(config: Config) -> Survival:
             'run-config key "survival.event": expected a column of 0 and 1, "died(0..1)", or two levels, of '
             f'which the last is the event, "status(alive|dead)"; got {keys.event!r}'
         )
-    groups = _cells("survival.groups", keys.groups if config.entry.owns("survival.groups") else "")
+    groups = _cells("survival.groups", keys.groups if "survival.groups" in config.entry.reads else "")
     strata = _cells("survival.strata", keys.strata)
     last_named = keys.event.rpartition("|")[2].strip(" )")
     happened = float(event.levels.index(last_named)) if event.levels else 1.0

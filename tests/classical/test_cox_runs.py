@@ -14,6 +14,7 @@ from flwr.app import Message
 
 from client_app.app import make_app
 from server_app.app import run as run_server
+from task.classical.hazards import baseline_table
 from task.config.read import as_run_config
 from task.errors import BouquetError, NodesError
 from task.resolve.read import read_config
@@ -68,9 +69,9 @@ def test_a_lost_answer_ends_the_run_which_resumes(tmp_path: Path, pooled: Played
     folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["sums_sha256"] == pooled.table.digest
-    assert table == {"converged": True, "time": "week", **pooled.table.as_dict()}
+    assert table == {"converged": True, **pooled.table.as_dict(), "baseline": pooled.baseline}
     assert (folder / "table.csv").read_text() == pooled.table.csv()
-    assert (folder / "baseline.csv").read_text() == pooled.table.baseline_csv()
+    assert (folder / "baseline.csv").read_text() == baseline_table(pooled.cox, pooled.arrays).csv()
     assert (folder / "survival.png").read_bytes().startswith(b"\x89PNG")
     assert "race=1" in (folder / "plots" / "survival.svg").read_text()
     assert "prio & 0.1" in (folder / "table.tex").read_text()

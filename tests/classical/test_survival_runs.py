@@ -140,6 +140,6 @@ def test_a_small_group_ends_the_run_with_its_name(tmp_path: Path) -> None:
     parts = [LUNG.iloc[i::3] for i in range(3)]
     women = parts[1].index[(parts[1].sex == 2) & (parts[1].status == 1)]
     parts[1] = parts[1].drop(women[3:])
-    with pytest.raises(BouquetError, match="sex=2 would have fewer persons of client ward-1") as err:
+    with pytest.raises(BouquetError, match="sex=2 would have fewer than 5 persons of client ward-1") as err:
         at_sites(tmp_path, parts, 5)
     assert "owner does not allow" in str(err.value)
