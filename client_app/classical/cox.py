@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.classical.questions import answers, sent
-from client_app.classical.survival import check_unions, own_bins, parts_of
+from client_app.classical.survival import Site, cuts_of
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
@@ -32,15 +32,16 @@ def sum_cells(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[
     groups = int(cells.max()) + 1
 
     def of(client: str, table: NamedColumns) -> list[int]:
-        cases, centred = cox.survival.cases(table), cox.centred(table)
-        cell = cells[cases.strata, cases.bins, cases.fates]
+        site, centred = Site.of(node, cox.survival, client, table), cox.centred(table)
+        cell = cells[site.cases.strata, site.cases.bins, site.cases.fates]
         if least:
-            own = own_bins(cox.survival, cases, parts_of(node, cox.survival, cases, table))
-            check_unions(cells, own, client)
+            site.check()
+            site.check_unions(cells)
             check_weights(centred, beta, cell, least, client)
         return cell_sums(cox, centred, beta, cell, groups)
 
-    return answers(node, entry, order, groups * cox.triangle + 1, of)
+    cuts = cuts_of(cox.survival, cells)
+    return answers(node, entry, order, groups * cox.triangle + 1, of, cuts=cuts)
 
 
 def cells_in_order(cox: Cox, numbers: npt.NDArray[np.float64]) -> Cells:

@@ -6,14 +6,15 @@ needs 10 p persons, and m of them for each value of a column of 0 and 1, and of 
 
 The client halves its bins as long as that is so (`task.classical.bins`), and tells the server which bins are
 closed. Questions for other bins than unions of its own are refused: so the difference of two answers has no
-fewer persons either. So is a group or stratum that has fewer persons in all.
+fewer persons either. So is a group or stratum that has fewer persons in all. Where the node has a ledger
+(`task.privacy.query_ledger`), no bin ends close to an end of an earlier question, with few persons between.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -28,7 +29,7 @@ from task.catalogue.survivals import OBJECTIONS
 from task.classical.bins import are_bins, bits, closed, merged
 from task.classical.columns import Floats, NamedColumns
 from task.classical.cox import cox_of
-from task.classical.survival import FATES, Cases, Survival, survival_of
+from task.classical.survival import EVENT, FATES, LEFT, ON_GRID, Cases, Survival, survival_of
 from task.errors import RefusedError, WireError
 from task.numerics.row_sums import UNIT_BITS
 from task.wire import messages as wire
@@ -45,27 +46,145 @@ class Part:
     least: int
 
 
+@dataclass(frozen=True)
+class Site:
+    """A client's rows, what its owner's bound says of their parts, and where earlier questions had cuts."""
+
+    survival: Survival
+    client: str
+    cases: Cases
+    parts: Sequence[Part]  # none where the owner sets no bound
+    barred: npt.NDArray[np.bool_] | None = None  # where no bin may end, [strata, fates, bins]
+
+    @classmethod
+    def of(cls, node: Node, survival: Survival, client: str, table: NamedColumns) -> Site:
+        """Return a client's rows."""
+        cases = survival.cases(table)
+        found = cls(survival, client, cases, parts_of(node, survival, cases, table))
+        ledger = node.bounds.queries
+        if not found.parts or ledger is None:
+            return found
+        times, happened = table.of(survival.time), table.of(survival.event) == survival.happened
+        barred = np.zeros((survival.size[0], FATES, survival.last + 1), np.bool_)
+        for fate in range(FATES):
+            cuts = np.array(ledger.cuts(client, survival.ledger_name(fate)))
+            barred[:, fate] = found.near(cuts, times, happened == (fate == EVENT)) if len(cuts) else False
+        return replace(found, barred=barred)
+
+    def near(self, cuts: Floats, times: Floats, fate: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which ends of bins have few persons of a `fate` between them and a cut, [strata, bins]."""
+        survival = self.survival
+        ends = np.array([survival.at(k) for k in range(survival.last + 1)])
+        found, slack = np.zeros((survival.size[0], len(ends)), np.bool_), ON_GRID * survival.step
+        for s in range(survival.size[0]):
+            for part in self.parts:
+                ordered = np.sort(times[fate & part.rows & (self.cases.strata == s)]) - slack
+                here = np.searchsorted(ordered, ends, "right")
+                there = np.unique(np.searchsorted(ordered, cuts, "right"))
+                over = np.append(there, len(ordered) + part.least)[np.searchsorted(there, here, "right")]
+                under = np.insert(there, 0, -part.least)[np.searchsorted(there, here, "left")]
+                found[s] |= (over - here < part.least) | (here - under < part.least)
+        return found
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how many persons there are, [strata, fates, parts, bins]."""
+        strata, _, many, _ = self.survival.size
+        found = np.zeros((strata, FATES, len(self.parts), many), np.int64)
+        of = self.cases
+        for k, part in enumerate(self.parts):
+            rows = part.rows
+            np.add.at(found[:, :, k], (of.strata[rows], of.fates[rows], of.bins[rows]), 1)
+        return found
+
+    def closed(self) -> npt.NDArray[np.bool_]:
+        """Return which bins are closed, [strata, fates, bins of all levels]."""
+        strata, each = self.survival.size[0], bits(self.survival.last)
+        if not self.parts:
+            return np.zeros((strata, FATES, each), np.bool_)
+        counts, least, barred = self.counts(), [part.least for part in self.parts], self.barred
+        return np.stack(
+            [
+                [closed(counts[s, f], least, None if barred is None else barred[s, f]) for f in range(FATES)]
+                for s in range(strata)
+            ]
+        )
+
+    def bins(self) -> Bins:
+        """Return the finest bins that the client answers for."""
+        last = self.survival.last
+        return np.stack(
+            [np.stack([merged(last, bit.tolist()) for bit in stratum], axis=1) for stratum in self.closed()]
+        )
+
+    def check(self) -> None:
+        """Refuse a part of a stratum that has few persons with the event, or without.
+
+        Raises:
+            RefusedError: Naming the rule and the part.
+        """
+        totals = self.counts().sum(axis=3)
+        least = np.array([part.least for part in self.parts])
+        for s, _, k in np.argwhere((totals > 0) & (totals < least)).tolist():
+            part, survival = self.parts[k], self.survival
+            stratum = f" of {survival.names(survival.strata)[s]}" if survival.strata else ""
+            raise RefusedError(
+                f"policy: min-examples: {part.name}{stratum} would have fewer than {part.least} persons of "
+                f"client {self.client} with the event, or without it"
+            )
+        if self.barred is not None and self.barred[:, EVENT, -1].any():
+            raise RefusedError(
+                f"policy: min-examples; too few persons of client {self.client} have the event between "
+                f"{self.survival.until:g}, the end of follow-up, and a time up to which an earlier question "
+                "counted. Ask with the same survival.until as then"
+            )
+
+    def check_unions(self, asked: Bins) -> None:
+        """Refuse bins, or cells of them, that divide a bin of the client's own.
+
+        Raises:
+            RefusedError: Naming the rule.
+        """
+        if not self.parts:
+            return
+        strata, many, fates = asked.shape
+        s, _, f = np.ogrid[:strata, :many, :fates]
+        if not (asked == asked[s, self.bins(), f]).all():
+            raise RefusedError(
+                f"policy: min-examples; a bin of time would have fewer persons of client {self.client} than "
+                "its owner allows: only unions of the bins that the client did not close are answered"
+            )
+
+
 def count_cases(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Answer one question for each client: which bins of time are too small, or the counts."""
     survival = survival_of(node.config)
     strata, _, many, _ = survival.size
 
     def objections(client: str, table: NamedColumns) -> list[int]:
-        cases = survival.cases(table)
-        parts = parts_of(node, survival, cases, table)
-        check_totals(survival, cases, parts, client)
-        return objections_of(survival, cases, parts)
+        site = Site.of(node, survival, client, table)
+        site.check()
+        return [int(bit) << UNIT_BITS for bit in site.closed().ravel().tolist()]
 
     def counts_of(client: str, table: NamedColumns) -> list[int]:
-        cases = survival.cases(table)
-        check_unions(bins, own_bins(survival, cases, parts_of(node, survival, cases, table)), client)
-        return [n << UNIT_BITS for n in survival.counts(moved(cases, bins)).ravel().tolist()]
+        site = Site.of(node, survival, client, table)
+        site.check()
+        site.check_unions(bins)
+        return [n << UNIT_BITS for n in survival.counts(moved(site.cases, bins)).ravel().tolist()]
 
     (record,) = entry.up
     if record.name == OBJECTIONS:
         return answers(node, entry, order, strata * FATES * bits(survival.last), objections)
     bins = bins_in(sent(order, "bins", strata * many, FATES), survival)
-    return answers(node, entry, order, math.prod(survival.size), counts_of)
+    cuts = cuts_of(survival, bins)
+    return answers(node, entry, order, math.prod(survival.size), counts_of, cuts=cuts)
+
+
+def cuts_of(survival: Survival, bins: Bins) -> dict[str, list[float]]:
+    """Return the times at which bins, or cells of them, end, for the node's ledger."""
+    ends = np.concatenate([bins[:, 1:] != bins[:, :-1], np.ones_like(bins[:, :1], np.bool_)], axis=1)
+    ends[:, -1, LEFT] = False  # those who were observed up to then, whatever happened later
+    found = {f: np.flatnonzero(ends[:, :, f].any(axis=0)).tolist() for f in (EVENT, LEFT)}
+    return {survival.ledger_name(f): [survival.at(k) for k in places] for f, places in found.items()}
 
 
 def parts_of(node: Node, survival: Survival, cases: Cases, table: NamedColumns) -> list[Part]:
@@ -95,39 +214,6 @@ def column_parts(names: Sequence[str], columns: Sequence[Floats], least: int) ->
     return found
 
 
-def _by_part(survival: Survival, cases: Cases, parts: Sequence[Part]) -> npt.NDArray[np.int64]:
-    """Return how many persons there are, [strata, fates, parts, bins]."""
-    strata, _, many, _ = survival.size
-    found = np.zeros((strata, FATES, len(parts), many), np.int64)
-    for k, part in enumerate(parts):
-        rows = part.rows
-        np.add.at(found[:, :, k], (cases.strata[rows], cases.fates[rows], cases.bins[rows]), 1)
-    return found
-
-
-def _closed(survival: Survival, cases: Cases, parts: Sequence[Part]) -> npt.NDArray[np.bool_]:
-    """Return which bins are closed, [strata, fates, bins of all levels]."""
-    least = [part.least for part in parts]
-    strata, each = survival.size[0], bits(survival.last)
-    if not parts:
-        return np.zeros((strata, FATES, each), np.bool_)
-    counts = _by_part(survival, cases, parts)
-    return np.stack([[closed(counts[s, f], least) for f in range(FATES)] for s in range(strata)])
-
-
-def objections_of(survival: Survival, cases: Cases, parts: Sequence[Part]) -> list[int]:
-    """Return by stratum and fate which bins are closed, in units of 2^-51."""
-    return [int(bit) << UNIT_BITS for bit in _closed(survival, cases, parts).ravel().tolist()]
-
-
-def own_bins(survival: Survival, cases: Cases, parts: Sequence[Part]) -> Bins:
-    """Return the finest bins that a client answers for."""
-    found = _closed(survival, cases, parts)
-    return np.stack(
-        [np.stack([merged(survival.last, bit.tolist()) for bit in stratum], axis=1) for stratum in found]
-    )
-
-
 def bins_in(numbers: npt.NDArray[np.float64], survival: Survival) -> Bins:
     """Return the bins of a question.
 
@@ -147,34 +233,3 @@ def bins_in(numbers: npt.NDArray[np.float64], survival: Survival) -> Bins:
 def moved(cases: Cases, bins: Bins) -> Cases:
     """Return rows whose times are the ends of the bins in which they count."""
     return Cases(bins[cases.strata, cases.bins, cases.fates], cases.fates, cases.strata, cases.groups)
-
-
-def check_totals(survival: Survival, cases: Cases, parts: Sequence[Part], client: str) -> None:
-    """Refuse a part of a stratum that has few persons with the event, or without.
-
-    Raises:
-        RefusedError: Naming the rule and the part.
-    """
-    totals = _by_part(survival, cases, parts).sum(axis=3)
-    least = np.array([part.least for part in parts])
-    for s, _, k in np.argwhere((totals > 0) & (totals < least)).tolist():
-        stratum = f" of {survival.names(survival.strata)[s]}" if survival.strata else ""
-        raise RefusedError(
-            f"policy: min-examples: {parts[k].name}{stratum} would have fewer than {parts[k].least} persons "
-            f"of client {client} with the event, or without it"
-        )
-
-
-def check_unions(asked: Bins, own: Bins, client: str) -> None:
-    """Refuse bins, or cells of them, that divide a bin of the client's own.
-
-    Raises:
-        RefusedError: Naming the rule.
-    """
-    strata, many, fates = asked.shape
-    s, _, f = np.ogrid[:strata, :many, :fates]
-    if not (asked == asked[s, own, f]).all():
-        raise RefusedError(
-            f"policy: min-examples; a bin of time would have fewer persons of client {client} than its owner "
-            "allows: only unions of the bins that the client did not close are answered"
-        )

@@ -55,17 +55,24 @@ def is_small(counts: Counts, ends: Bins, least: Least) -> npt.NDArray[np.bool_]:
     return np.asarray(few.any(axis=0))
 
 
-def closed(counts: Counts, least: Least) -> npt.NDArray[np.bool_]:
+def closed(
+    counts: Counts, least: Least, barred: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.bool_]:
     """Return which bins of all levels but the first are closed at a site, level by level.
+
+    No bin ends, except with the one that it is a part of, where it is `barred`, bool [J + 1].
 
     >>> closed(np.array([[0, 9, 2, 7, 8]]), [5]).astype(int).tolist()  # halves 11 and 15; 9 | 2, 7 | 8; 0 | 9
     [0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0]
     """
     last = counts.shape[1] - 1
     above, found = np.zeros(1, np.bool_), list[npt.NDArray[np.bool_]]()
-    for ends, parent in zip(levels(last)[1:], parents(last), strict=True):
+    for up, ends, parent in zip(levels(last), levels(last)[1:], parents(last), strict=False):
         objects = above.copy()
-        np.logical_or.at(objects, parent, is_small(counts, ends, least))
+        small = is_small(counts, ends, least)
+        if barred is not None:
+            small |= barred[ends] & (ends != up[parent])
+        np.logical_or.at(objects, parent, small)
         above = objects[parent]
         found.append(above)
     return np.concatenate(found)

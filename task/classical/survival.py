@@ -20,7 +20,7 @@ from task.errors import ConfigError, DataError, local
 
 MOST_NUMBERS = 2**17  # of one question: bins x groups x strata x 2
 MOST_CELLS = 64  # groups, or strata
-_ON_GRID = 1e-9  # of a step: a time so close above a point of the grid counts as on it
+ON_GRID = 1e-9  # of a step: a time so close above a point of the grid counts as on it
 EVENT, LEFT = 0, 1  # what became of a person: the event, or observation ended without it
 FATES = 2
 
@@ -50,7 +50,7 @@ class Survival:
     @property
     def last(self) -> int:
         """J, the number of the last bin."""
-        return math.ceil((self.until - self.time.low) / self.step - _ON_GRID)
+        return math.ceil((self.until - self.time.low) / self.step - ON_GRID)
 
     @property
     def size(self) -> tuple[int, int, int, int]:
@@ -84,9 +84,13 @@ class Survival:
             )
         late = times > self.until
         ends = np.where(late, self.until, times)
-        bins = np.ceil((ends - self.time.low) / self.step - _ON_GRID).astype(np.int64)
+        bins = np.ceil((ends - self.time.low) / self.step - ON_GRID).astype(np.int64)
         fates = np.where((events == self.happened) & ~late, EVENT, LEFT)
         return Cases(bins, fates, _cell(table, self.strata), _cell(table, self.groups))
+
+    def ledger_name(self, fate: int) -> str:
+        """Return what a node's ledger calls the times of those with the event, or of those without."""
+        return f"{self.time.name} {'with' if fate == EVENT else 'without'} {self.event.name}"
 
     def counts(self, cases: Cases) -> npt.NDArray[np.int64]:
         """Return how many persons there are, [strata, groups, bins, fates]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,7 @@ import pytest
 import statsmodels.api as sm
 from statsmodels.duration.survfunc import survdiff
 
-from client_app.classical.survival import (
-    Part,
-    bins_in,
-    check_totals,
-    check_unions,
-    column_parts,
-    moved,
-    objections_of,
-    own_bins,
-)
+from client_app.classical.survival import Part, Site, bins_in, column_parts, cuts_of, moved
 from task.classical.bins import are_bins, bits, closed, levels, merged
 from task.classical.columns import NamedColumns
 from task.classical.curves import curves_of, merged_in
@@ -185,26 +177,25 @@ def parted(frame: pd.DataFrame, many: int) -> list[pd.DataFrame]:
     return [frame.iloc[i::many] for i in range(many)]
 
 
-def by_group(survival: Survival, cases: Cases, least: int) -> list[Part]:
-    names = survival.names(survival.groups)
-    return [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
+def site_of(survival: Survival, frame: pd.DataFrame, least: int) -> Site:
+    """Return a site whose owner sets a bound of persons of each group."""
+    cases, names = survival.cases(table_of(frame)), survival.names(survival.groups)
+    return Site(
+        survival, "ward", cases, [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
+    )
 
 
 @pytest.mark.parametrize(("least", "many"), [(3, 1), (3, 3), (5, 3), (10, 1)])
 def test_no_site_has_few_persons_in_a_merged_bin(least: int, many: int) -> None:
     survival = survival_with(groups="sex(1..2)", until=600.0)
-    sites = [survival.cases(table_of(part)) for part in parted(LUNG, many)]
-    parts = [by_group(survival, cases, least) for cases in sites]
-    each = bits(survival.last)
-    said = np.sum(
-        [objections_of(survival, cases, of) for cases, of in zip(sites, parts, strict=True)], axis=0
-    )
-    ends = [merged(survival.last, said[fate * each : (fate + 1) * each].tolist()) for fate in (0, 1)]
+    sites = [site_of(survival, part, least) for part in parted(LUNG, many)]
+    said = np.sum([site.closed() for site in sites], axis=0)
+    ends = [merged(survival.last, said[0, fate].tolist()) for fate in (0, 1)]
     assert all(are_bins(e.astype(np.float64)) for e in ends)
     bins = np.stack(ends, axis=1)[None]
-    for cases, of in zip(sites, parts, strict=True):
-        check_unions(bins, own_bins(survival, cases, of), "ward")
-        counts = survival.counts(moved(cases, bins))
+    for site in sites:
+        site.check_unions(bins)
+        counts = survival.counts(moved(site.cases, bins))
         assert ((counts == 0) | (counts >= least)).all()
 
 
@@ -220,29 +211,50 @@ def test_a_site_shows_nothing_below_what_is_closed() -> None:
 def test_bins_that_divide_those_of_a_site_are_refused() -> None:
     """So is a partition of which each bin has enough persons: the difference to another one might not."""
     survival = survival_with(groups="sex(1..2)")
-    cases = survival.cases(table_of(LUNG))
-    own = own_bins(survival, cases, by_group(survival, cases, 10))
+    site = site_of(survival, LUNG, 10)
+    own = site.bins()
     assert np.unique(own[0, :, 0]).tolist() == [256, 511, 1022]
-    check_unions(own, own, "ward")
-    check_unions(np.full((1, 1023, 2), 1022), own, "ward")
+    site.check_unions(own)
+    site.check_unions(np.full((1, 1023, 2), 1022))
     for cut in (255, 257):
         shifted = np.where(np.arange(1023) <= cut, cut, 1022)
         asked = np.stack([shifted, own[0, :, 1]], axis=1)[None]
-        assert (survival.counts(moved(cases, asked))[..., 0].max(axis=2) >= 10).all()
+        assert (survival.counts(moved(site.cases, asked))[..., 0].max(axis=2) >= 10).all()
         with pytest.raises(
             RefusedError, match="min-examples; a bin of time would have fewer persons of client"
         ):
-            check_unions(asked, own, "ward")
+            site.check_unions(asked)
 
 
 def test_a_group_with_few_events_is_refused_by_its_name() -> None:
     survival = survival_with(groups="sex(1..2)", strata="third(0..2)")
     frame = LUNG.assign(third=2).drop(LUNG.index[(LUNG.sex == 2) & (LUNG.status == 1)][4:])
-    cases = survival.cases(table_of(frame))
     with pytest.raises(RefusedError, match="sex=2 of third=2 would have fewer than 5 persons of client ward"):
-        check_totals(survival, cases, by_group(survival, cases, 5), "ward")
-    men = survival.cases(table_of(frame[frame.sex == 1]))
-    check_totals(survival, men, by_group(survival, men, 5), "ward")  # nobody is no small group
+        site_of(survival, frame, 5).check()
+    site_of(survival, frame[frame.sex == 1], 5).check()  # nobody is no small group
+
+
+def test_no_bin_ends_near_a_cut_of_an_earlier_question() -> None:
+    """Events at 1, 2, ..., 60: between a cut at 20.5 and the ends 16 to 24 but 20 are fewer than five."""
+    frame = pd.DataFrame({"time": np.arange(1.0, 61), "status": 1})
+    survival = survival_with("time(0..60)")
+    site = site_of(survival, frame, 5)
+    near = site.near(np.array([20.5]), frame.time.to_numpy(), np.ones(60, bool))
+    assert np.flatnonzero(near[0]).tolist() == [16, 17, 18, 19, 21, 22, 23, 24]
+    barred = np.zeros((1, 2, 61), bool)
+    barred[:, 0] = near
+    assert np.unique(replace(site, barred=barred).bins()[0, :, 0]).tolist() == [8, 15, 30, 38, 45, 53, 60]
+    assert np.unique(site.bins()[0, :, 0]).tolist() == [8, 15, 23, 30, 38, 45, 53, 60]
+    near = site.near(np.array([58.0]), frame.time.to_numpy(), np.ones(60, bool))
+    barred[:, 0] = near
+    with pytest.raises(RefusedError, match=r"between 60, the end of follow-up, and .* an earlier question"):
+        replace(site, barred=barred).check()
+
+
+def test_cuts_are_the_times_at_which_bins_end_and_cells_change() -> None:
+    survival = survival_with("time(0..8)", step=2.0)
+    bins = np.stack([[1, 1, 4, 4, 4], [1, 1, 2, 4, 4]], axis=1)[None]
+    assert cuts_of(survival, bins) == {"time with status": [2.0, 8.0], "time without status": [2.0, 4.0]}
 
 
 def test_the_parts_of_a_regression_are_its_rows_its_columns_of_0_and_1_and_pairs_of_these() -> None:

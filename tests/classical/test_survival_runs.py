@@ -143,3 +143,24 @@ def test_a_small_group_ends_the_run_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(BouquetError, match="sex=2 would have fewer than 5 persons of client ward-1") as err:
         at_sites(tmp_path, parts, 5)
     assert "owner does not allow" in str(err.value)
+
+
+def test_a_later_run_with_another_grid_cuts_nowhere_near(tmp_path: Path) -> None:
+    """The difference of two answers would have few persons."""
+    parts = [LUNG.iloc[i::2] for i in range(2)]
+    keys = {"survival.groups": ""}
+
+    def ends(name: str, **more: Any) -> set[float]:
+        folder = at_sites(tmp_path, parts, 5, **keys, **more, **{"run-name": name})
+        table = json.loads((folder / "result.json").read_text())["table"]
+        return {p["time"] for p in table["curves"][0]["points"] if p["events"]}
+
+    first, second = ends("one"), ends("two", **{"survival.step": 50.0})
+    assert len(first) > len(second) >= 1
+    for part in parts:
+        died = part.time[part.status == 1]
+        between = [abs(int((died <= a).sum()) - int((died <= b).sum())) for a in first for b in second]
+        assert all(n == 0 or n >= 5 for n in between)
+    assert ends("three") == first
+    with pytest.raises(BouquetError, match="880, the end of follow-up"):
+        ends("four", **{"survival.until": 880.0})
