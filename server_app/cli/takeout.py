@@ -171,7 +171,8 @@ def _kept(kit: Path, run: Path | None) -> Path:
 @app.command(
     epilog="Examples: [bold]bouquet export runs/demo --format onnx[/bold]  ·  "
     "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]  ·  "
-    "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]"
+    "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]  ·  "
+    "[bold]bouquet export runs/glm --format summary[/bold]"
 )
 def export(
     run: Kept = None,
@@ -181,8 +182,10 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            click_type=click.Choice(["torchscript", "onnx", "safetensors", "state-dict"]),
-            help="What to write; onnx needs the extra bouquet\\[onnx].",
+            click_type=click.Choice(
+                ["torchscript", "onnx", "safetensors", "state-dict", "csv", "latex", "summary"]
+            ),
+            help="What to write; onnx needs the extra bouquet\\[onnx]. Of an analysis: csv, latex, summary.",
         ),
     ],
     kit: NodeKit = None,
@@ -198,16 +201,23 @@ def export(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] in the current folder."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Where to write it; none = RUN[-CLIENT] in the current folder, a table to standard output.",
+        ),
     ] = None,
     code: Code = None,
 ) -> None:
-    """Export a run's model, and check that the exported one gives the same outputs.
+    """Export a run's model and check that it gives the same outputs, or the table of an analysis.
 
     ONNX and TorchScript models read examples as they are in files, pixels or columns as float32: the scaling
     used in training is built in. The outputs are compared on --data, on the run's test set or on random
     examples.
     """
+    if form in ("csv", "latex", "summary"):
+        _export_table(run, form, out, others=bool(kit or client or data or int8))
+        return
     allow(code)
     with importing():
         from server_app.takeout.examples import read_examples
@@ -224,6 +234,21 @@ def export(
     path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
     for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
         typer.echo(plain(line), err=True)
+
+
+def _export_table(run: Path | None, form: str, out: Path | None, *, others: bool) -> None:
+    """Write the table of an analysis, or print it."""
+    from server_app.takeout.tables import table_text
+    from task.storage.files import write_text
+
+    if run is None or others:
+        raise ConfigError(f"--format {form}: expected a run of an analysis, and no option but --out")
+    text = table_text(run, form)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        typer.echo(str(out.resolve()), err=True)
 
 
 @app.command(epilog="Example: [bold]bouquet decrypt runs/he --kit kits/ward-1[/bold]")
