@@ -15,7 +15,7 @@ from task.resolve.effective import reads_only
 from task.text import plain
 
 FORMS = ("csv", "latex", "summary")
-WIDTH = 100  # of a summary, in characters
+WIDTH = 108  # of a summary, in characters
 _GAP = 2
 _NAMES = {"sums_sha256": "SHA-256 of all sums"}
 
@@ -144,8 +144,8 @@ def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Return a number with six significant digits; another text, such as a count kept back, as it is."""
+    """Return a number with five significant digits; another text, such as a count kept back, as it is."""
     try:
-        return text if text.lstrip("-").isdigit() else f"{float(text):.6g}"
+        return text if text.lstrip("-").isdigit() else f"{float(text):.5g}"
     except ValueError:
         return text

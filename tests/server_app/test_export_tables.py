@@ -39,18 +39,13 @@ def test_a_summary_has_what_was_asked_the_figures_and_the_rows(regression: Path)
         cook=(FRAME.job == "cook") * 1.0, nurse=(FRAME.job == "nurse") * 1.0
     )
     fit = sm.GLM(FRAME.ill, design, family=sm.families.Binomial()).fit(tol=1e-14)
-    for part in (
-        "Generalised linear models",
-        "family:",
-        "binomial",
-        COLUMNS,
-    ):
+    for part in ("Generalised linear models", "family:", "binomial", COLUMNS):
         assert part in text
     assert f"{fit.deviance:.6g}" in text
-    (line,) = (line.split() for line in text.splitlines() if line.startswith("age "))
+    line = next(line.split() for line in text.splitlines() if line.startswith("age "))
     parts = (fit.params, fit.bse, fit.tvalues, fit.pvalues)
     wanted = [*(part["age"] for part in parts), *fit.conf_int().loc["age"]]
-    assert [float(cell) for cell in line[1:7]] == pytest.approx(wanted, rel=1e-5)
+    assert [float(cell) for cell in line[1:7]] == pytest.approx(wanted, rel=1e-4)
     digest = json.loads((regression / "result.json").read_text())["table"]["sums_sha256"]
     assert text.splitlines()[-1] == f"SHA-256 of all sums: {digest}"
 
@@ -73,7 +68,7 @@ def test_a_summary_of_clusters_and_components(name: str, tmp_path: Path) -> None
     text, rows = table_text(folder, "summary"), pd.read_csv(folder / "table.csv")
     found = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     assert [[float(cell) for cell in line] for line in found] == [
-        pytest.approx(row, rel=1e-5) for row in rows.to_numpy().tolist()
+        pytest.approx(row, rel=1e-4) for row in rows.to_numpy().tolist()
     ]
     if name == "pca":
         assert "mean: age " in text
@@ -91,7 +86,7 @@ def test_columns_that_do_not_fit_are_in_further_blocks(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= WIDTH
     assert sum(line.startswith("a ") for line in lines) == sum(line.startswith("row ") for line in lines) > 3
     assert [w for line in lines if line.startswith("a ") for w in line.split()[1:]] == [
-        f"{i / 3:.6g}" for i in range(30)
+        f"{i / 3:.5g}" for i in range(30)
     ]
 
 
