@@ -1196,6 +1196,31 @@ class SplitNN(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class Statistics(Strategy):
+    """Descriptive statistics by exact sums; see `strategies.rules.statistics`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
+        quantiles: which quantiles of numbers; 0 = least, 1 = largest; '' = none
+        bins: most bars of a histogram, a power of two; 0 = none
+        cross: tables of two categories each, 'sex*job, sex*ward'
+        correlation: correlations of the numbers, over rows that lack none of them
+        by_site: counts, means and levels of each site besides the pooled ones
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        quantiles: str = "0, 0.25, 0.5, 0.75, 1",
+        bins: int = 16,
+        cross: str = "",
+        correlation: bool = False,
+        by_site: bool = False,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class TERM(Strategy):
     """Tilted empirical risk minimisation; see `strategies.rules.term`.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.results import statistics
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
 from server_app.results.multivariate import (
     CENTRES_HELD,
@@ -31,6 +32,7 @@ class ResultTable:
 
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
+    "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
     "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
 }

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from server_app.results.folder import RunFolder
+from server_app.results.pooling import pooled_bytes
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.results.tables import KINDS
 from server_app.run.encryption import in_clear
-from server_app.run.evaluate import by_level, by_model, global_model, of_kinds
+from server_app.run.evaluate import by_level, by_model, by_people, global_model, of_kinds
 from server_app.run.frozen import RECORD, record_of, write_adapters
 from server_app.run.opening import OpenedRun
 from server_app.run.server_model import ServerModel
@@ -37,6 +38,12 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
         summary["global_model"] = global_model(entry, opened.model.module, dataset, task, packed, last)
     if found := folder.cross_evaluation():
         summary["cross_evaluation"] = found
+    if not entry.vertical and (size := pooled_bytes(opened.record["data"])):
+        summary["pooled_bytes"] = size
+    if not ckks.sealed(arrays) and (
+        rates := by_people(opened.config, opened.model.module, dataset, task, arrays)
+    ):
+        summary["server_groups"] = rates
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if entry.statistics:

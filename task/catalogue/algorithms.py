@@ -49,6 +49,7 @@ from task.catalogue.record import (
 )
 from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
+from task.catalogue.statistics import STATISTICS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -432,5 +433,15 @@ _GLOBAL = (
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
-    for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS, *MULTIVARIATE)
+    for a in (
+        *_GLOBAL,
+        *LOCAL_STEPS,
+        *FAIR,
+        *ROBUST,
+        *PERSONAL,
+        *VERTICAL,
+        *REGRESSIONS,
+        *MULTIVARIATE,
+        *STATISTICS,
+    )
 }

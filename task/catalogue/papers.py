@@ -62,6 +62,8 @@ _PAPERS = """
     On Lines and Planes of Closest Fit to Systems of Points in Space
 10.1080/00401706.1970.10488634 1970 Hoerl, Kennard
     Ridge Regression: Biased Estimation for Nonorthogonal Problems
+10.1093/ije/dyu188 2014 Gaye, Marcon, Isaeva, LaFlamme, Turner and others
+    DataSHIELD: taking the analysis to the data, not the data to the analysis
 10.2307/2344614 1972 Nelder, Wedderburn
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne

@@ -425,6 +425,19 @@ class RegressionConfig(Section):
     penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
 
 
+class StatisticsConfig(Section):
+    """Descriptive statistics over sites."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    quantiles: str = knob(
+        "0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none'
+    )
+    bins: int = knob(16, "most bars of a histogram, a power of two; 0 = none", low=0, high=1024)
+    cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
+    correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
+    by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
+
+
 _NUMBERS = 'columns of numbers with their ranges, "age(0..120), bmi(10..80)"'
 _SCALING = "what columns are divided by: none, or sd = their standard deviations"
 
@@ -483,5 +496,6 @@ class AlgorithmKeys:
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
     regression: RegressionConfig = field(default_factory=RegressionConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     k_means: KMeansConfig = field(default_factory=KMeansConfig)
     pca: PCAConfig = field(default_factory=PCAConfig)
