@@ -66,14 +66,21 @@ def predict(
     """Predict classes, labels or numbers with a run's model.
 
     Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
-    labels, loss and accuracy are printed.
+    labels, loss and accuracy are printed. Of an analysis: id, and the mean of a regression with its 95 %
+    interval, the cluster, or the scores of components.
     """
     allow(code)
     with importing():
+        from server_app.takeout.analyses import analysis_in, said_of_rows
         from server_app.takeout.examples import read_examples
         from server_app.takeout.predict import own_examples
         from server_app.takeout.predict import predict as run_model
 
+    if run is not None and kit is None and (analysis := analysis_in(run)):
+        if data is None or client or global_test:
+            raise ConfigError("predict: expected --data FILE.csv, and none of --client and --global-test")
+        _give(said_of_rows(*analysis, data), out)
+        return
     if kit is not None and data is None and not client:
         raise ConfigError("--data: expected a file; a kit has no test set of the global model")
     taken, _ = _taken(run, kit, client)
@@ -81,13 +88,7 @@ def predict(
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
     examples = own_examples(taken, whole=global_test) if data is None else read_examples(data, taken.card)
     found = run_model(taken, examples, batch)
-    if out is None:
-        typer.echo(found.csv(), nl=False)
-    else:
-        from task.storage.files import write_text
-
-        write_text(out, found.csv())
-        typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
+    _give(found.csv(), out, f"{len(found.ids):,} predictions: ")
     for line in [*taken.notes, *found.report()]:
         typer.echo(plain(line), err=True)
 
@@ -239,16 +240,21 @@ def export(
 def _export_table(run: Path | None, form: str, out: Path | None, *, others: bool) -> None:
     """Write the table of an analysis, or print it."""
     from server_app.takeout.tables import table_text
-    from task.storage.files import write_text
 
     if run is None or others:
         raise ConfigError(f"--format {form}: expected a run of an analysis, and no option but --out")
-    text = table_text(run, form)
+    _give(table_text(run, form), out)
+
+
+def _give(text: str, out: Path | None, what: str = "") -> None:
+    """Print a text, or write it to a file and say so."""
+    from task.storage.files import write_text
+
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
-        typer.echo(str(out.resolve()), err=True)
+        typer.echo(f"{what}{out.resolve()}", err=True)
 
 
 @app.command(epilog="Example: [bold]bouquet decrypt runs/he --kit kits/ward-1[/bold]")
