@@ -9,6 +9,7 @@ from ``page.json``, which `make docs` makes of the monitor's files.
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -20,9 +21,11 @@ from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
 from server_app.results.headline import headline
 from server_app.results.lines import Row
+from server_app.results.people import last_of, tables_of
 from server_app.results.plots import (
     by_class,
     by_round,
+    class_names,
     confusion,
     contributions,
     cross_evaluation,
@@ -159,6 +162,7 @@ def _run(
         "warnings": [],
         "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
         "classes": by_class(rounds, config.get("data") or {}),
+        "groups": tables_of(last_of(rounds) | (result or {}), partial(class_names, config.get("data") or {})),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
         "repeat": config.get("repeat") or "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),

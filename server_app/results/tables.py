@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.results import statistics
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
+from server_app.results.multivariate import (
+    CENTRES_HELD,
+    COMPONENTS_HELD,
+    cluster_lines,
+    component_lines,
+    write_clusters,
+    write_components,
+)
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
 
@@ -21,7 +30,12 @@ class ResultTable:
     lines: Callable[[Result], list[tuple[str, str]]]  # of the terminal, as (label, text)
 
 
-KINDS: Mapping[str, ResultTable] = {"regression": ResultTable(HOLDS, write_coefficients, coefficient_lines)}
+KINDS: Mapping[str, ResultTable] = {
+    "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
+    "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
+    "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
+    "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
+}
 
 
 def table_lines(work: str, result: Result) -> list[tuple[str, str]]:

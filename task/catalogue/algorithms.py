@@ -33,6 +33,7 @@ from task.catalogue.local_steps import (
     SQUARE_NORM,
     STEP_WEIGHT,
 )
+from task.catalogue.multivariate import MULTIVARIATE
 from task.catalogue.papers import paper
 from task.catalogue.personalised import PERSONAL
 from task.catalogue.record import (
@@ -48,6 +49,7 @@ from task.catalogue.record import (
 )
 from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
+from task.catalogue.statistics import STATISTICS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -430,5 +432,16 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *REGRESSIONS)
+    a.name: a
+    for a in (
+        *_GLOBAL,
+        *LOCAL_STEPS,
+        *FAIR,
+        *ROBUST,
+        *PERSONAL,
+        *VERTICAL,
+        *REGRESSIONS,
+        *MULTIVARIATE,
+        *STATISTICS,
+    )
 }

@@ -140,6 +140,9 @@ class Decoded:
     owners: Owners | None = None  # the natural ones
     # Of a table whose header has a column of ids: the id of each row, unique; None = the rows have none.
     ids: npt.NDArray[np.str_] | None = None
+    # What no model reads, text [N, columns], and the columns' names: runs may compare groups of people by it.
+    aside: npt.NDArray[np.str_] | None = None
+    aside_names: tuple[str, ...] = ()
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
     frozen: bool = False  # whether a user's data set draws its examples, which were read once
     description: str = ""  # one line about what was loaded
@@ -173,6 +176,8 @@ class Decoded:
         if self.ids is not None:
             digest.update("\x1f".join(self.ids.tolist()).encode())
             digest.update(repr(self.labelled).encode())
+        if self.aside is not None:
+            digest.update(repr((self.aside_names, self.aside.tolist())).encode())
         if any(":category(" in name for name in self.columns[:-1]):  # by names alone no model differs
             digest.update(repr(self.columns).encode())
         if owners := self.owners:
