@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.lib import format as npy_format
 
+from task.numerics import pages
 from task.wire import npy
 
 
@@ -101,12 +102,15 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 def give_bytes(content: RecordDict) -> None:
     """Make the bytes of arrays that leave the machine, one array after the other, whose memory is then free."""
+    size = 0
     for record in content.values():
         for name in record if isinstance(record, ArrayRecord) else ():
             a = record[name]
             if isinstance(a, InPlace):
                 record[name] = Array(a.dtype, a.shape, a.stype, a.data)
+                size += a.held.nbytes
             del a
+    pages.reclaim(size)
 
 
 def size_of(array: Array) -> int:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import Pipe
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
+from server_app.deploy.flower.client_task import _write
 from server_app.deploy.node.message_loop import _freeing
 from task.numerics import pages
 from task.numerics.reduce import Mean
@@ -71,6 +77,41 @@ def test_the_sums_of_a_node_become_its_reply_array_by_array() -> None:
     sent = {part: {n: a.numpy().tobytes() for n, a in content[f"arrays.{part}"].items()} for part in expected}
     assert sent == expected
     assert not any(isinstance(a, InPlace) for record in content.values() for a in record.values())
+
+
+def test_a_reply_is_hashed_once_and_gone_from_its_task_as_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    order = Message(RecordDict(), 1, "train", ttl=60.0, group_id="1")
+    order.metadata.__dict__["_message_id"] = "order"
+    expected, content = Array(model()["0.weight"]).data, RecordDict({"arrays": wire.pack_arrays(model())})
+    reply, hashed, left, pieces = Message(content, reply_to=order), [], [], dict[str, bytes]()
+    del content
+    sha256 = hashlib.sha256
+
+    def counting(data: bytes = b"") -> Any:
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(hashlib, "sha256", counting)
+    ours, theirs = Pipe()
+
+    def read() -> None:
+        for _ in range(3):
+            ours.recv_bytes()  # head, tree and state
+        while piece := ours.recv_bytes():
+            left.append(tracemalloc.get_traced_memory()[0] - before)
+            if expected in piece or len(piece) < 1000:
+                pieces[piece[:64].decode()] = piece[64:]
+
+    with ThreadPoolExecutor(1) as pool:
+        before = tracemalloc.get_traced_memory()[0]
+        reading = pool.submit(read)
+        _write(theirs, reply, b"")
+        reading.result()
+    assert sum(size for size in hashed if size > 1000) <= MODEL + TENSORS * 1000
+    assert min(left) <= -MODEL + 3 * TENSOR  # one tensor, and the copies of it on the way
+    assert any(expected in piece for piece in pieces.values())
+    assert all(sha256(piece).hexdigest() == name for name, piece in pieces.items())
 
 
 def test_what_a_task_has_read_is_gone_from_its_node() -> None:

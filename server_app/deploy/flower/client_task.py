@@ -141,8 +141,16 @@ def _write(pipe: Connection, reply: Message, kept: bytes) -> None:
         pipe.send_bytes(message_to_proto(remove_content_from_message(reply)).SerializeToString())
         pipe.send_bytes(get_object_tree(reply).SerializeToString())
         pipe.send_bytes(kept)
-        for name, part in get_all_nested_objects(reply).items():
-            pipe.send_bytes(name.encode() + part.deflate())
+        parts = get_all_nested_objects(reply)
+        heads = [name.encode() + part.deflate() for name, part in parts.items() if part.children]
+        contents = {name: part for name, part in parts.items() if not part.children}
+    if reply.has_content():
+        reply.content = RecordDict()
+    parts.clear()
+    for name in list(contents):  # what is sent is gone from here
+        pipe.send_bytes(name.encode() + contents.pop(name).deflate())
+    for head in heads:
+        pipe.send_bytes(head)
     pipe.send_bytes(END)
 
 
