@@ -135,7 +135,7 @@ class Solver:
 
     @property
     def plain_gradient(self) -> bool:
-        """Whether the gradient of a step is that of the loss, so that the program may take the step itself."""
+        """Whether a step's gradient is that of the loss, so that the program may take the step itself."""
         kind = type(self)
         same = kind.gradient is Solver.gradient and kind.terms is Solver.terms
         return same and not self.config.sam.rho

@@ -16,6 +16,7 @@ from torch import nn
 from torch.func import functional_call
 
 from task.models.layer_split import linear_calls, no_last_linear
+from task.numerics import pages
 from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
 from task.numerics.tensors import lent_by, load_into
 from task.tasks.base import Task, counted
@@ -186,7 +187,8 @@ class Single(Program):
         self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
-        self._known = all(type(m).__module__.startswith("torch.nn.modules.") for m in model.modules())
+        known = all(type(m).__module__.startswith("torch.nn.modules.") for m in model.modules())
+        self._in_turn = known and sum(p.nbytes for p in self._leaves) >= pages.LARGE
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
@@ -234,9 +236,9 @@ class Single(Program):
         """Move each parameter as soon as its gradient is whole, so that few gradients are there at once.
 
         Every use of a parameter that autograd knows of is then over. Code that is not PyTorch's may use the
-        numbers without autograd, so this is for modules of PyTorch's alone.
+        numbers without autograd, so this is for modules of PyTorch's alone. For small ones it does not pay.
         """
-        if not (self._known and self._are_own(params)):
+        if not (self._in_turn and self._are_own(params)):
             return None
 
         def step(leaf: torch.Tensor) -> None:
@@ -249,8 +251,9 @@ class Single(Program):
             loss = self._loss(self._leaves, batch)
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
-            for handle in handles:
+            for handle, leaf in zip(handles, self._leaves, strict=True):
                 handle.remove()
+                leaf.grad = None  # after an error some are still there
         return loss.detach().unsqueeze(0)
 
     def _are_own(self, params: Tensors) -> bool:

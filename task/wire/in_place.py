@@ -101,7 +101,7 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def give_bytes(content: RecordDict) -> None:
-    """Make the bytes of arrays that leave the machine, one array after the other, whose memory is then free."""
+    """Make the bytes of arrays that leave the machine, one by one; the memory of each array is then free."""
     size = 0
     for record in content.values():
         for name in record if isinstance(record, ArrayRecord) else ():

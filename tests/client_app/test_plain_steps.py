@@ -15,6 +15,7 @@ from client_app.solvers.sgd import Solver
 from client_app.training.loop import train
 from client_app.training.programs import Batch, Single
 from task.config.knobs import Config
+from task.numerics import pages
 from task.numerics.arrays import sha256, state_of
 from task.resolve.read import read_config
 from tests.support.models import task_on
@@ -71,6 +72,12 @@ def trained(
     return sha256(state_of(copy)), stats
 
 
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the models here for large ones."""
+    monkeypatch.setattr(pages, "LARGE", 1)
+
+
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return, for each step of plain SGD that a program is asked for, whether it took it."""
@@ -107,6 +114,25 @@ def test_one_gradient_is_there_at_a_time() -> None:
     train(task_on(model, *examples(), batch_size=24), solver())
     assert there == [1] * len(leaves)
     assert not any(p.grad is not None for p in leaves)
+
+
+def test_a_step_that_fails_leaves_no_gradient() -> None:
+    model = perceptron()
+
+    def fail(_: torch.Tensor) -> None:
+        raise MemoryError
+
+    next(model.parameters()).register_post_accumulate_grad_hook(fail)  # that of the last one in the pass
+    with pytest.raises(MemoryError):
+        train(task_on(model, *examples(), batch_size=24), solver())
+    assert not any(p.grad is not None for p in model.parameters())
+
+
+def test_a_small_model_takes_whole_gradients(steps: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LARGE", 1 << 24)
+    trained(perceptron(), solver())
+    assert steps
+    assert not any(steps)
 
 
 def test_a_module_of_another_s_code_takes_whole_gradients(steps: list[bool]) -> None:

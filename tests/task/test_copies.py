@@ -1,4 +1,4 @@
-"""How many copies of a model are in memory where it is received, summed and sent: tracemalloc counts bytes."""
+"""How many copies of a model are there where it is received, summed and sent: tracemalloc counts bytes."""
 
 from __future__ import annotations
 
