@@ -247,6 +247,10 @@ class MessageLoop:
 def _freeing(objects: list[tuple[str, bytes]]) -> Iterator[bytes]:
     """Yield objects as a task reads them; each is gone from the list then."""
     objects.reverse()
+    size = 0
     while objects:
         name, content = objects.pop()
+        size += len(content)
         yield name.encode() + content
+        del content
+    pages.reclaim(size)
