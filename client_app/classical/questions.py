@@ -5,11 +5,12 @@ The columns are those of the client's own table, by the names that the run decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from client_app.classical.audit import audit
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome, each
 from task.catalogue.entry import Algorithm
@@ -28,8 +29,13 @@ def answers(
     order: wire.TrainOrder,
     size: int,
     sums: Callable[[str, NamedColumns], Sequence[int]],
+    names: Sequence[str] = (),
+    cuts: Mapping[str, list[float]] | None = None,
 ) -> Iterator[Outcome]:
     """Answer a question for each client by `sums`, of its name and rows: `size` integers, units of 2^-51.
+
+    The node's ledger has each question before it is answered (`client_app.classical.audit`): `names` are
+    columns of which rows may lack a value, and `cuts` those at which a column's values are counted.
 
     Raises:
         WireError: The server asks for another number of them.
@@ -45,7 +51,9 @@ def answers(
 
     def of(client: str) -> wire.ClientUpdate:
         chosen = node.clients.train(node.clients.index(client))
-        totals = to_wire(sums(client, table_of(node.dataset, chosen)))
+        table = table_of(node.dataset, chosen)
+        audit(node, entry, order, client, table, names, cuts or {})
+        totals = to_wire(sums(client, table))
         return wire.ClientUpdate({record.name: {ROWS: totals}}, {wire.NUM_EXAMPLES: len(chosen)})
 
     return each(order.clients, of)
@@ -85,12 +93,13 @@ def table_of(dataset: Dataset, chosen: npt.NDArray[np.int64]) -> NamedColumns:
     for column in map(read_column, features):
         width = len(column.inputs)
         if column.type == "category":
-            places[column.name] = x[:, at : at + width].argmax(axis=1), column.values
+            hot = x[:, at : at + width]
+            places[column.name] = np.where(np.isnan(hot[:, 0]), -1, hot.argmax(axis=1)), column.values
         else:
             numbers[column.name] = x[:, at]
         at += width
     for j, name in enumerate(targets.split(", ")):
         numbers[name] = y if y.ndim == 1 else y[:, j]
         if dataset.classes:
-            places[name] = y.astype(np.int64), dataset.classes
+            places[name] = np.where(np.isnan(y), -1, y).astype(np.int64), dataset.classes
     return NamedColumns(numbers, places)

@@ -42,6 +42,10 @@ class Hooks(Protocol):
     config: Config
     training: ClassVar[bool]
 
+    @property
+    def plain_gradient(self) -> bool:
+        """Whether its gradient is the loss's, without terms."""
+
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses [K] and gradient."""
 
@@ -248,6 +252,8 @@ def train(
     task.frozen = frozen
     task.program.train(solver.training)
     k, augmentation = task.clients, task.augmentation
+    changed = optimizer or frozen or restriction or config.weight_decay or task.steps
+    plain = solver.plain_gradient and not changed  # whether the gradient itself is the step
     if augmentation:
         augmentation.begin()
     for step, active in enumerate(schedule.active):
@@ -260,6 +266,9 @@ def train(
         batch, private = schedule.batch(step), task.steps
         if augmentation:
             batch = augmentation.batch(batch, [step // n for n in schedule.passes[:k]])
+        if plain and (taken := task.program.stepped(task.params, batch, task.lr)) is not None:
+            losses.append(taken)
+            continue
         loss, gradient = (
             private.gradient(task.program, task.params, batch)
             if private
@@ -326,14 +335,12 @@ def _mean_losses(
     losses: Sequence[torch.Tensor], schedule: _Schedule | PoissonSchedule
 ) -> list[dict[str, float]]:
     """Return the mean over examples of each client's batch losses; one transfer from the device."""
-    flat = torch.cat(list(losses)).double().cpu().numpy() if losses else np.zeros(0)
-    ends = np.cumsum(schedule.active)
-    sums: list[list[float]] = [[] for _ in range(schedule.counts.shape[1])]
-    for end, active, counts in zip(ends, schedule.active, schedule.counts, strict=True):
-        for k in range(active):
-            sums[k].append(float(flat[end - active + k]) * float(counts[k]))
-    seen = schedule.counts.sum(0)
-    return [{"train-loss": math.fsum(s) / max(int(n), 1)} for s, n in zip(sums, seen, strict=True)]
+    found = np.zeros(schedule.counts.shape)  # [S, K]
+    if losses:
+        training = np.arange(found.shape[1]) < np.array(schedule.active)[:, None]
+        found[training] = torch.cat(list(losses)).double().cpu().numpy()
+    sums = map(math.fsum, (found * schedule.counts).T.tolist())
+    return [{"train-loss": s / max(int(n), 1)} for s, n in zip(sums, schedule.counts.sum(0), strict=True)]
 
 
 def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[float], Tensors]:

@@ -40,10 +40,12 @@ class ExactSums(Rule):
         context: RoundContext,
         size: int,
         sent: Mapping[str, npt.NDArray[np.float64]] | None = None,
+        to: Sequence[str] = (),
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield a question to all sites for `size` numbers; return the sums over all rows.
 
-        `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record.
+        `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record; `to`
+        are the sites, if not all.
 
         Raises:
             BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
@@ -56,9 +58,8 @@ class ExactSums(Rule):
         for of, numbers in (sent or {}).items():
             records[of] = {ROWS: numbers}
             rows[of] = (numbers.shape[0], numbers.shape[1])
-        phase = Phase(
-            name, contract, self.sites, records, {}, {"lr": context.lr}, least=len(self.sites), rows=rows
-        )
+        sites = tuple(to) or self.sites
+        phase = Phase(name, contract, sites, records, {}, {"lr": context.lr}, least=len(sites), rows=rows)
         try:
             return (yield phase)
         except TooFewRepliesError as err:

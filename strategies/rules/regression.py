@@ -6,7 +6,8 @@ those of the pooled rows, with the same bits for any division of the rows, under
 
 opening   n, trials, sum of y                     before round 1; beta^1 = (h^-1(mean), 0, ..., 0)
 step      H = X'WX, U = X'(y - mu), deviance D    beta^{t+1} = beta^t + H^-1 U, unless D rose
-errors    sum u^2 x x', Pearson's chi square      in the round in which U'H^-1 U says that it ended
+errors    sum u^2 x x', or of each site's U U';   in the round in which U'H^-1 U says that it ended
+          Pearson's chi square
 
 =========  ========================  ========================================================  ===========
 symbol     variable                  meaning                                                   where
@@ -47,7 +48,7 @@ from task.classical.fit import (
 from task.classical.sums import OpeningSums, StepSums, errors_in, opening_in, size_of, step_in
 from task.classical.table import FIGURES
 from task.config.knobs import Config
-from task.errors import DataError
+from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays
 
 
@@ -59,6 +60,7 @@ class RegressionState(ServerState):
     best: Arrays = field(default_factory=dict)  # the coefficients with the least deviance so far
     deviance: float = -1.0  # theirs; -1 = there are none
     null_deviance: float = -1.0  # of the intercept alone
+    score: float = -1.0  # U'H^-1 U there: the score test of all slopes
     decrement: float = 1e300
     iterations: int = 0
     halvings: int = 0
@@ -92,13 +94,13 @@ def server_update(
     if (model.family != "binomial" and step.far) or _has_risen(state, step):
         return _halved(state, model, step)
     found = stepped(model, step, beta, state.decrement)
-    first = state.null_deviance if state.null_deviance >= 0 else float(step.deviance)
+    if state.null_deviance < 0:
+        state = replace(state, null_deviance=float(step.deviance), score=found.decrement)
     state = replace(
         state,
         coefficients=as_rows(found.coefficients),
         best=as_rows(beta),
         deviance=float(step.deviance),
-        null_deviance=first,
         decrement=found.decrement,
         halvings=0,
         converged=found.converged,
@@ -128,7 +130,7 @@ def _halved(state: RegressionState, model: Model, step: StepSums) -> Updated[Reg
 
 
 def _unscaled(model: Model, deviance: Fraction) -> float:
-    return float(deviance / Fraction(model.unit) ** 2)
+    return float(deviance / model.square)
 
 
 def as_rows(beta: Sequence[float]) -> Arrays:
@@ -159,8 +161,17 @@ class Regression(ExactSums, update=server_update, state=RegressionState):
         return RegressionState(nothing(self.model.p))
 
     def opening(self, context: RoundContext) -> Phases:
-        """Find the sites and their counts."""
+        """Find the sites and their counts.
+
+        Raises:
+            ConfigError: Errors are to be clustered by site, and there are too few.
+        """
         self.sites = tuple(context.names)
+        if self.model.by_site and len(self.sites) <= self.model.p:
+            raise ConfigError(
+                f'run-config key "regression.errors": "site" needs more sites than the {self.model.p} '
+                f'columns of the design; got {len(self.sites)}. Use "robust", or fewer columns'
+            )
         replies = yield from self.ask("opening", context, size_of(OPENING, self.model.p))
         self.opened = totals_in(replies, OPENING)
         self.start = opening_in(self.opened)
@@ -191,7 +202,7 @@ class Regression(ExactSums, update=server_update, state=RegressionState):
         """Return what the table is made of."""
         assert self.start is not None
         model, errors = self.model, errors_in(totals, self.model.p)
-        found, square = covariances_of(model, step, errors), Fraction(model.unit) ** 2
+        found, square = covariances_of(model, step, errors), model.square
         figures = {
             "rows": float(self.start.n),
             "trials": float(self.start.trials),
@@ -201,6 +212,8 @@ class Regression(ExactSums, update=server_update, state=RegressionState):
             "likelihood": float(self.start.likelihood),
             "iterations": float(state.iterations),
             "decrement": state.decrement,
+            "score": state.score,
+            "sites": float(len(self.sites)) if model.by_site else 0.0,
         }
         return {
             **hashed(state.arrays, totals),

@@ -19,12 +19,15 @@ GROUPS = {
     "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
-    "classical": "A table of coefficients, equal to that of the pooled rows",
+    "classical": "A table equal to that of the pooled rows",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
+    "statistics",
+    "clusters", "components",
+    "survival", "cox",
 ]  # fmt: skip
 
 
@@ -38,6 +41,11 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
+    "statistics",
+    "clusters",
+    "components",
+    "survival",
+    "cox",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -148,6 +156,7 @@ class Algorithm:
     # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
     # no model is trained or measured, numbers are read as float64, and no rows are kept for a test.
     statistics: bool = False
+    missing_values: bool = False  # whether the rows of its tables may lack values
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""

@@ -17,7 +17,7 @@ _HOERL = paper("10.1080/00401706.1970.10488634", "Section 2, with an intercept t
 _COEFFICIENTS = numbers("coefficients", "beta, one number for each column")
 _OPENING = sums(OPENING, "n, trials, sum of y, and the log-likelihood's part without parameters")
 _STEP = sums(STEP, "information X'WX, score X'(y - mu), deviance, and how many |eta| are too large")
-_ERRORS = sums(ERRORS, "sum of u^2 x x', u the row's score, and Pearson's chi square")
+_ERRORS = sums(ERRORS, "sum of u^2 x x', u the row's score, or of the site's U U'; Pearson's chi square")
 
 
 def _regression(name: str, title: str, source: Paper, **fields: Any) -> Algorithm:
@@ -39,7 +39,10 @@ REGRESSIONS = (
         about="Coefficients, errors and deviance of the pooled rows by exact sums: gaussian, binomial, "
         "Poisson, Gamma.",
         differs="The score goes up in place of the working response, which ends nearer to the maximum.",
-        reads=("regression.", "regression.family", "regression.trials"),
+        reads=(
+            "regression.", "regression.family", "regression.trials", "regression.link", "regression.offset",
+            "regression.exposure",
+        ),
     ),
     _regression(
         "least-squares", "Least squares and ridge regression", _HOERL,

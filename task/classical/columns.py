@@ -42,7 +42,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class NamedColumns:
-    """Columns of one client's rows, by name: numbers, or places among levels; -1 = a value of none."""
+    """Columns of one client's rows, by name: numbers, or places among levels; NaN and -1 = no value."""
 
     numbers: Mapping[str, Floats]
     places: Mapping[str, tuple[npt.NDArray[np.int64], tuple[str, ...]]]  # with the levels that the file lists
@@ -53,17 +53,32 @@ class NamedColumns:
         columns = [*self.numbers.values(), *(place for place, _ in self.places.values())]
         return len(columns[0]) if columns else 0
 
-    def of(self, variable: Variable) -> Floats:
+    def there(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return which rows have a value of a column, bool [rows]."""
+        if name in self.places:
+            found: npt.NDArray[np.bool_] = self.places[name][0] >= 0
+            return found
+        return ~np.isnan(self.numbers[name])
+
+    def of(self, variable: Variable, *, missing: bool = False) -> Floats:
         """Return a variable's numbers, or its places among the declared levels, float64 [rows].
+
+        NaN is a value that is not there, which only goes with `missing`.
 
         Raises:
             ConfigError: The table has no such column, or one of another kind.
-            DataError: Values are beyond the declared range, or of no declared level. How many is not said: a
-                count of few persons must not leave the site.
+            DataError: Values are beyond the declared range, of no declared level, or not there. How many is
+                not said: a count of few persons must not leave the site.
         """
+        found = self._levels(variable) if variable.levels else self._numbers(variable)
+        if not missing and np.isnan(found).any():
+            raise DataError(
+                f"column {local(variable.name)}: expected a value in each row; got rows without one"
+            )
+        return found
+
+    def _numbers(self, variable: Variable) -> Floats:
         name = variable.name
-        if variable.levels:
-            return self._levels(variable)
         if name in self.places and name not in self.numbers:
             raise ConfigError(
                 f'run-config key "{variable.key}": expected the levels of {name!r}, a category on this '
@@ -72,7 +87,7 @@ class NamedColumns:
         if name not in self.numbers:
             raise _missing(variable)
         values = self.numbers[name]
-        if not ((values >= variable.low) & (values <= variable.high)).all():
+        if not (((values >= variable.low) & (values <= variable.high)) | np.isnan(values)).all():
             raise DataError(
                 f"column {local(name)}: expected numbers from {variable.low:g} to {variable.high:g}, the "
                 f"range that the run declares; got others. Correct the data, or declare a wider range"
@@ -90,13 +105,13 @@ class NamedColumns:
             )
         places, levels = self.places[variable.name]
         to = np.array([variable.levels.index(v) if v in variable.levels else -1 for v in levels])
-        found = to[places]
+        found = np.where(places < 0, np.nan, to[places])
         if (found < 0).any():
             raise DataError(
                 f"column {local(variable.name)}: expected the levels that the run declares, "
                 f"{', '.join(variable.levels)}; got others. Correct the data, or declare all levels"
             )
-        return found.astype(np.float64)
+        return found
 
 
 def scale_of(largest: float) -> float:

@@ -6,7 +6,8 @@ others are columns of 0 and 1, ``sex=Male``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -15,16 +16,18 @@ from task.classical.columns import Floats, NamedColumns, Variable, variable_of, 
 from task.errors import ConfigError
 
 CONST = "const"
+# Columns that are neither in X nor the target, each of numbers with a range.
+OTHERS = ("trials", "offset", "exposure", "frequency", "weights")
 MOST_COLUMNS = 128  # of a design: the server inverts its matrix exactly
 
 
 @dataclass(frozen=True)
 class Design:
-    """The columns of X, the target and, of a binomial share, the column of trials."""
+    """The columns of X, the target, and the columns that say more of a row, by their run-config key."""
 
     variables: tuple[Variable, ...]
     target: Variable
-    trials: Variable | None = None
+    others: Mapping[str, Variable] = field(default_factory=dict)  # of `OTHERS`
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -54,32 +57,40 @@ class Design:
         return found
 
 
-def design_of(columns: str, target: str, trials: str = "") -> Design:
-    """Read the declarations.
+def design_of(columns: str, target: str, others: Mapping[str, str] | None = None) -> Design:
+    """Read the declarations; `others` has those of `OTHERS`, "" = there is none.
 
     Raises:
         ConfigError: One is not of the form, has no range, or names a column twice.
     """
     variables = variables_of("regression.columns", columns)
     found = variable_of("regression.target", target)
-    of_trials = variable_of("regression.trials", trials) if trials else None
-    all_ = [*variables, found, *([of_trials] if of_trials else [])]
+    given = {name: text for name, text in (others or {}).items() if text}
+    more = {name: variable_of(f"regression.{name}", text) for name, text in given.items()}
+    all_ = [*variables, found, *more.values()]
     names = [v.name for v in all_]
     if twice := sorted({name for name in names if names.count(name) > 1 or name == CONST}):
         raise ConfigError(
             f'run-config key "regression.columns": expected each column once, and none called "{CONST}", '
             f"the intercept; got {', '.join(twice)}"
         )
-    if of_trials and (of_trials.levels or of_trials.low < 0 or found.levels):
+    for name, v in more.items():
+        if v.levels or (v.low < 0 and name != "offset"):
+            from_0 = "" if name == "offset" else " from 0"
+            raise ConfigError(
+                f'run-config key "regression.{name}": expected a column of numbers with its range{from_0}, '
+                f'"name(0..9)"; got {given[name]!r}'
+            )
+    if "trials" in more and found.levels:
         raise ConfigError(
-            'run-config key "regression.trials": expected counts of successes and of trials, both with '
-            f"ranges from 0; got {target!r} and {trials!r}"
+            'run-config key "regression.target": expected the number of successes with its range, as '
+            f"regression.trials is given; got {target!r}"
         )
     if len(found.levels) > 2:
         raise ConfigError(
             f'run-config key "regression.target": expected a number, or two levels; got {target!r}'
         )
-    made = Design(variables, found, of_trials)
+    made = Design(variables, found, more)
     if len(made.names) > MOST_COLUMNS:
         raise ConfigError(
             f'run-config key "regression.columns": expected at most {MOST_COLUMNS} columns with the intercept'

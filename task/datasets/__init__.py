@@ -241,7 +241,7 @@ def _request(
         seed=seed,
         synthetic=synthetic,
         owner=owner,
-        keep_missing=config.missing != "refuse",
+        keep_missing=config.keep_missing or config.missing != "refuse",
         doubles=config.doubles,
         local_test_fraction=config.local_test_fraction if owner and config.partition != "columns" else 0.0,
     )

@@ -138,8 +138,10 @@ class _Table:
                         path, line, column, "an id; the cell is empty. Fill it in or remove the line."
                     )
                 self._ids.append(unicodedata.normalize("NFC", row[column.name]))
+        # In a table of statistics the target is a column like others.
+        required = not (self.request.doubles and self.request.keep_missing)
         for column, label in zip(self.targets, labels, strict=True):
-            if label.lower() in MISSING and label not in column.values:
+            if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
                 todo = "Fill it in or remove the line; a class of that name is listed in the header"
                 raise self._refused(path, line, column, f"a label; {got}. {todo}, name:target(a|b).")
