@@ -62,6 +62,34 @@ def run(
     return api.run(algorithm, recipe, repeat, overwrite, code, keys)
 
 
+def statistics(
+    columns: str,
+    data: str | PathLike[str] = "",
+    /,
+    *,
+    quantiles: str = "0, 0.25, 0.5, 0.75, 1",
+    bins: int = 16,
+    cross: str = "",
+    correlation: bool = False,
+    by_site: bool = True,
+    **keys: Any,
+) -> "RunResult":
+    """Describe the columns of sites in a simulation, by site and pooled; `result.table` has the figures.
+
+    `columns` have ranges or levels, ``"age(0..120), sex(F|M)"``, and `data` is a csv file with a column
+    ``client``, or a folder with a csv file for each site. `cross` names pairs of categories, ``"sex*ward"``.
+    Further `keys` are as of `run`; with ``secagg=True`` there are no figures by site.
+
+    Raises:
+        BouquetError: As `run`.
+    """
+    asked = {"columns": columns, "quantiles": quantiles, "bins": bins, "cross": cross}
+    asked |= {"correlation": correlation, "by_site": by_site and not keys.get("secagg")}
+    own = {"data_path": data} if data else {}
+    defaults = {"dataset": "csv", "partition": "natural", "num_clients": 0, "num_server_rounds": 100}
+    return run("statistics", **{**defaults, **own, **keys, "statistics": asked})
+
+
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult":
     """Return the result of a run, finished or not, given its result folder or its name below runs/.
 
@@ -76,8 +104,10 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
     return api.load(run, code)
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
+def simulate(run_config: Mapping[str, Any], nodes: int = 0, gpus: int = 0) -> "RunResult":
     """Run the app on `nodes` virtual nodes (0 = one per CPU), with run-config keys as files spell them.
+
+    They train on this number of `gpus` in turns, 0 = all; with a number, 0 nodes means one per GPU.
 
     Raises:
         BouquetError: As `run`.
@@ -85,7 +115,7 @@ def simulate(run_config: Mapping[str, Any], nodes: int = 0) -> "RunResult":
     claim()
     from bouquet import api
 
-    return api.start(run_config, nodes)
+    return api.start(run_config, nodes, gpus)
 
 
-__all__ = ["load", "run", "simulate"]
+__all__ = ["load", "run", "simulate", "statistics"]

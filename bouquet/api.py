@@ -71,11 +71,11 @@ def allow(code: str | Iterable[str]) -> None:
     trust.allow([code] if isinstance(code, str) and code else code, "code")
 
 
-def start(run_config: Mapping[str, Any], nodes: int) -> RunResult:
+def start(run_config: Mapping[str, Any], nodes: int, gpus: int) -> RunResult:
     """See `bouquet.simulate`."""
     config = with_references(run_config)
     trust.user_named(references_in(config))
-    return simulate(config, nodes)
+    return simulate(config, nodes, gpus=gpus)
 
 
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -9,14 +10,15 @@ from client_app.data.node import Node
 from client_app.memory.memory import store_of
 from client_app.solvers import solver_of
 from client_app.solvers.sgd import Solver
+from client_app.stages import stages_of
 from client_app.stages.stage import Outcome, each
 from client_app.work import Training, rows_of
 from task.catalogue.entry import SUMS, Algorithm
 from task.errors import FieldError, RefusedError, StateError
-from task.numerics.arrays import Arrays, state_of
+from task.numerics.arrays import state_of
 from task.numerics.tensors import load_into
 from task.resolve.schedule import learning_rate
-from task.tasks.evaluate import measure
+from task.tasks.evaluate import Test, measure
 from task.wire import messages as wire
 from task.wire.checks import NO_TESTS
 
@@ -28,14 +30,26 @@ def evaluate_clients(node: Node, entry: Algorithm, order: wire.TrainOrder) -> It
     if not (own or entry.parted):
         load_into(model, order.arrays[wire.ARRAYS])
 
-    def of(client: str) -> wire.ClientUpdate:
+    stages = stages_of(node, entry, order) if entry.measured else []
+
+    def test_of(client: str) -> Test:
         nonlocal model
-        x, y = _test_data(node, client)
+        if own:  # as it will be before the training of the next round; nothing is kept
+            mine, solver = _own_model(node, entry, order, client)
+            return partial(solver.measure, mine)
         if entry.parted:
             model = node.local_model(client)
             load_into(model, order.received(client)[wire.ARRAYS])
-        found, sums = _own(node, entry, order, client, x, y) if own else measure(model, x, y, task=node.task)
-        return wire.ClientUpdate({SUMS.name: sums} if entry.metrics else {}, found)
+        return lambda x, y, task: measure(model, x, y, task=task)
+
+    def of(client: str) -> wire.ClientUpdate:
+        x, y = _test_data(node, client)
+        test = test_of(client)
+        found, sums = test(x, y, node.task)
+        arrays = {SUMS.name: sums} if entry.metrics else {}
+        for stage in stages:
+            arrays |= stage.tested(client, test)
+        return wire.ClientUpdate(arrays, found)
 
     return each(order.clients, of)
 
@@ -91,14 +105,6 @@ def send_own_models(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Ite
         return wire.ClientUpdate({record.name: own for record in entry.up}, {wire.NUM_EXAMPLES: len(rows)})
 
     return each(order.clients, of)
-
-
-def _own(
-    node: Node, entry: Algorithm, order: wire.TrainOrder, client: str, x: torch.Tensor, y: torch.Tensor
-) -> tuple[dict[str, float], Arrays]:
-    """Measure a client's own model as it will be before the training of the next round; nothing is kept."""
-    model, solver = _own_model(node, entry, order, client)
-    return solver.measure(model, x, y, node.task)
 
 
 def kept_model(node: Node, entry: Algorithm, order: wire.TrainOrder, client: str) -> torch.nn.Module:

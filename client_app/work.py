@@ -217,7 +217,8 @@ class Training:
                 sizes,
                 node.dataset,
             ),
-            lends=solves.__module__.startswith(OURS) and not (entry.personal or entry.keeps or entry.private),
+            lends=solves.__module__.startswith(OURS)
+            and not (entry.personal or entry.keeps or entry.private or (program.stacks and self.stages)),
         )
         own = [{name: given.get(c, {}) for name, given in order.per_client.items()} for c in cohort]
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))

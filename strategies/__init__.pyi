@@ -239,6 +239,33 @@ class Coop(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class CoxRegression(Strategy):
+    """Cox's regression by exact sums; see `strategies.rules.cox`.
+
+    Args:
+        time: column of the time with its range, 'week(0..52)'
+        step: grid of the times, from the range's start; times are rounded up to it
+        until: end of follow-up: a later time counts as this one without the event; 0 = the range's end
+        event: whether the event happened: 'arrest(0..1)', or two levels, 'status(alive|dead)'
+        columns: what the hazard depends on, 'age(0..120), sex(Female|Male)'; first level = baseline
+        strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
+        ties: how events at one time count
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        time: str = "",
+        step: float = 1.0,
+        until: float = 0.0,
+        event: str = "",
+        columns: str = "",
+        strata: str = "",
+        ties: str = "efron",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class DPSGD(Strategy):
     """Decentralised parallel SGD; see `strategies.rules.d_psgd`.
 
@@ -792,6 +819,13 @@ class GLM(Strategy):
         target: what is explained, with its range or two levels, 'ill(0..1)'
         family: family; link: identity, logit, log, log
         trials: binomial: column of the number of trials with its range, 'tests(1..400)'; '' = 1 each
+        link: gamma: link
+        offset: column that is added to eta as it is, with its range, 'base(-5..5)'
+        exposure: column whose logarithm is added to eta, 'years(0..90)'
+        frequency: column of how many alike rows a row stands for, 'count(1..50)'
+        weights: column of the weight by which a row's variance is divided, 'size(0..9)'
+        errors: robust errors: robust = each row by itself; site = clustered by site, with more sites
+            than columns
     """
 
     def __init__(
@@ -802,6 +836,12 @@ class GLM(Strategy):
         target: str = "",
         family: str = "gaussian",
         trials: str = "",
+        link: str = "log",
+        offset: str = "",
+        exposure: str = "",
+        frequency: str = "",
+        weights: str = "",
+        errors: str = "robust",
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
@@ -840,6 +880,52 @@ class IFCA(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class KMeans(Strategy):
+    """k-means by exact sums; see `strategies.rules.k_means`.
+
+    Args:
+        columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
+        clusters: number of clusters
+        start: first centres in the columns' order, '54,130; 61,150'; '' = spread by seed
+        scaling: what columns are divided by: none, or sd = their standard deviations
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        clusters: int = 3,
+        start: str = "",
+        scaling: str = "none",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class KaplanMeier(Strategy):
+    """Survival curves by exact counts; see `strategies.rules.kaplan_meier`.
+
+    Args:
+        time: column of the time with its range, 'week(0..52)'
+        step: grid of the times, from the range's start; times are rounded up to it
+        until: end of follow-up: a later time counts as this one without the event; 0 = the range's end
+        event: whether the event happened: 'arrest(0..1)', or two levels, 'status(alive|dead)'
+        groups: curves to draw and compare, by levels or whole numbers: 'sex(Female|Male)'
+        strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        time: str = "",
+        step: float = 1.0,
+        until: float = 0.0,
+        event: str = "",
+        groups: str = "",
+        strata: str = "",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class Krum(Strategy):
     """Krum; see `strategies.rules.krum`.
 
@@ -873,6 +959,10 @@ class LeastSquares(Strategy):
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
             baseline
         target: what is explained, with its range or two levels, 'ill(0..1)'
+        frequency: column of how many alike rows a row stands for, 'count(1..50)'
+        weights: column of the weight by which a row's variance is divided, 'size(0..9)'
+        errors: robust errors: robust = each row by itself; site = clustered by site, with more sites
+            than columns
         penalty: lambda of ridge, in the columns' own units; not of the intercept
     """
 
@@ -882,6 +972,9 @@ class LeastSquares(Strategy):
         *,
         columns: str = "",
         target: str = "",
+        frequency: str = "",
+        weights: str = "",
+        errors: str = "robust",
         penalty: float = 0.0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
@@ -1028,6 +1121,25 @@ class NbAFL(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class PCA(Strategy):
+    """Principal components by exact sums; see `strategies.rules.pca`.
+
+    Args:
+        columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
+        components: how many components; 0 = as many as columns
+        scaling: what columns are divided by: none, or sd = their standard deviations
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        components: int = 0,
+        scaling: str = "none",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class PFedMe(Strategy):
     """Steps towards the mean of the local models; see `strategies.rules.pfedme`.
 
@@ -1133,6 +1245,31 @@ class SplitNN(Strategy):
         defence: str = "none",
         noise: float = 3.0,
         nopeek: float = 0.0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class Statistics(Strategy):
+    """Descriptive statistics by exact sums; see `strategies.rules.statistics`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
+        quantiles: which quantiles of numbers; 0 = least, 1 = largest; '' = none
+        bins: most bars of a histogram, a power of two; 0 = none
+        cross: tables of two categories each, 'sex*job, sex*ward'
+        correlation: correlations of the numbers, over rows that lack none of them
+        by_site: counts, means and levels of each site besides the pooled ones
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        quantiles: str = "0, 0.25, 0.5, 0.75, 1",
+        bins: int = 16,
+        cross: str = "",
+        correlation: bool = False,
+        by_site: bool = False,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

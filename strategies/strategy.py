@@ -284,7 +284,7 @@ class Strategy(FlowerStrategy):
             ConfigError: The clients send sums for further metrics, and `measures` is missing.
         """
         engine = self.engine
-        engine.measures = measures or engine.measures
+        engine.measures = engine.measures if measures is None else measures
         if self.entry.metrics and not engine.measures:
             raise ConfigError('run-config key "metrics": expected start(measures=...), too; got none')
         engine.timeout_s = self.config.server.round_timeout if timeout is None else timeout

@@ -216,7 +216,7 @@ def test_each_half_of_a_feature_has_its_declaration() -> None:
     assert nodes <= declared
     assert {f"task.features.{name}" for name in declared} <= NAMES.keys()
     stages = {name for kind in halves("client_app.stages") if issubclass(kind, Stage) for name in kind.names}
-    assert stages == {*STAGES, "norms"}
+    assert stages == {*STAGES, "groups", "norms"}
 
 
 def test_no_module_imports_many_of_ours() -> None:

@@ -28,7 +28,7 @@ from task.features.changing_data import check_own_data
 from task.numerics.devices import training_device
 from task.numerics.kernels import check_kernels
 from task.references import is_reference
-from task.resolve.contract import takes_public
+from task.resolve.contract import takes_public, with_data
 from task.storage.files import write_once
 from task.tasks import with_task
 
@@ -87,7 +87,7 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
     dataset, partition = load_partitioned(config)
     if takes_public(config):
         partition = without_public(partition, dataset, config)
-    config = with_task(config, dataset.task, dataset.form)
+    config = with_data(config, dataset)
     return HostedData(config, dataset, partition, _pool(config), device)
 
 

@@ -21,9 +21,11 @@ key               meaning                                                       
 ``he-required``   whether it takes part in runs under ``he`` only                                 false
 ``max-epsilon``,  largest epsilon that what leaves may cost, all runs together, and the delta at  0, none
 ``delta``         which it is counted (`task.privacy.noise_ledger`)
+``max-questions``  most questions for exact sums that are answered, all runs together; 0 = any number  0
 ``keep-models``   folder in which the newest global model of each run is kept                     none
 ``names``         whether names of columns, categories and classes go to the server               false
 ``own-model``     whether the node's own model goes to the server and to other nodes              false
+``missing-counts``  whether counts of missing values may leave, however small                      false
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -47,6 +49,7 @@ from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
 from task.privacy.noise_ledger import MAX_EPSILON, NoiseLedger
+from task.privacy.query_ledger import QueryLedger
 from task.privacy.shares import multiplier
 from task.references import is_hub, package_of, place, references_in
 from task.resolve.contract import contract_of
@@ -57,7 +60,7 @@ from task.vertical.proofs import Prover
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
 PACKAGES, KEEP_MODELS, NAMES, OWN_MODEL = "packages", "keep-models", "names", "own-model"
-INITIAL_MODEL = "initial-model"
+INITIAL_MODEL, MISSING_COUNTS = "initial-model", "missing-counts"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -74,8 +77,10 @@ class Owner:
     names: bool = False  # whether names of columns, categories and classes go to the server
     initial_model: str = ""  # file of the frozen part of models; "" = none, see `client_app.data.frozen`
     own_model: bool = False  # whether its own model goes to others (run-config key ``cross-evaluation``)
+    missing_counts: bool = False  # whether counts of fewer missing values than `min_examples` leave the node
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
+    queries: QueryLedger | None = dataclasses.field(default=None, compare=False)  # None = no account
 
     # Signs what its node sends to other parties, and checks what they send.
     prover: Prover | None = dataclasses.field(default=None, compare=False)
@@ -105,8 +110,9 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
-    names, own = (node_config.get(key, False) for key in (NAMES, OWN_MODEL))
-    for name, flag in ((NAMES, names), (OWN_MODEL, own)):
+    flags = (NAMES, OWN_MODEL, MISSING_COUNTS)
+    names, own, missing = (node_config.get(key, False) for key in flags)
+    for name, flag in zip(flags, (names, own, missing), strict=True):
         if type(flag) is not bool:
             raise ConfigError(f'node config: key "{name}": expected true or false; got {flag!r}')
     file = node_config.get(INITIAL_MODEL, "")
@@ -114,9 +120,10 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
         raise ConfigError(f'node config: key "{INITIAL_MODEL}": expected a file; got {file!r}')
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
+    queries = QueryLedger.of(own_state_root(node_config), node_config)
     return Owner(
-        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), ledger,
-        Prover.of(node_config, run),
+        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing),
+        ledger, queries, Prover.of(node_config, run),
     )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ def registration_of(node: Node) -> Registration:
 def _try_work(node: Node) -> None:
     """Refuse a model, task, loss, solver or level that cannot be trained on the data of a node."""
     config, task, entry = node.config, node.task, contract_of(node.config)
+    if entry.statistics:
+        return  # no model reads the rows, which may lack values
     shape, classes = node.dataset.input_shape, node.dataset.num_classes
     # Only this node has examples to try a user's model on; a party's model is made for what it sends.
     if isinstance(node.clients, OneClient) and not entry.vertical:

@@ -22,6 +22,7 @@ from client_app.solvers.sgd import Finished, Solver, proximal
 from client_app.training.loop import LocalTask, Terms
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, squared_norm
+from task.numerics.held import dense
 from task.wire import messages as wire
 
 
@@ -38,7 +39,9 @@ class NbAFLSolver(Solver, name="nbafl"):
         finished, names = self.updates(task, stats), sorted(task.program.names)
         for client, (upload, _) in zip(self.order.clients, finished, strict=True):
             arrays = upload.arrays[wire.ARRAYS]
-            arrays.update(self._noised(client, {n: arrays[n].astype(np.float64) for n in names}, arrays))
+            arrays.update(
+                self._noised(client, {n: dense(arrays[n]).astype(np.float64) for n in names}, arrays)
+            )
         return finished
 
     def _noised(self, client: str, w: Arrays, like: Arrays) -> Arrays:

@@ -335,14 +335,12 @@ def _mean_losses(
     losses: Sequence[torch.Tensor], schedule: _Schedule | PoissonSchedule
 ) -> list[dict[str, float]]:
     """Return the mean over examples of each client's batch losses; one transfer from the device."""
-    flat = torch.cat(list(losses)).double().cpu().numpy() if losses else np.zeros(0)
-    ends = np.cumsum(schedule.active)
-    sums: list[list[float]] = [[] for _ in range(schedule.counts.shape[1])]
-    for end, active, counts in zip(ends, schedule.active, schedule.counts, strict=True):
-        for k in range(active):
-            sums[k].append(float(flat[end - active + k]) * float(counts[k]))
-    seen = schedule.counts.sum(0)
-    return [{"train-loss": math.fsum(s) / max(int(n), 1)} for s, n in zip(sums, seen, strict=True)]
+    found = np.zeros(schedule.counts.shape)  # [S, K]
+    if losses:
+        training = np.arange(found.shape[1]) < np.array(schedule.active)[:, None]
+        found[training] = torch.cat(list(losses)).double().cpu().numpy()
+    sums = map(math.fsum, (found * schedule.counts).T.tolist())
+    return [{"train-loss": s / max(int(n), 1)} for s, n in zip(sums, schedule.counts.sum(0), strict=True)]
 
 
 def full_gradient(task: LocalTask, *, training: bool = False) -> tuple[list[float], Tensors]:

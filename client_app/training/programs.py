@@ -152,7 +152,8 @@ class Program(ABC):
     def lent(self, params: Tensors) -> list[Arrays]:
         """Return `states`, perhaps in the memory that they are computed in: the next step may change them.
 
-        The next `load` does not, as long as any of these arrays is in use.
+        The next `load` does not, as long as any of these arrays is in use. What is on a GPU may come as
+        `task.numerics.stack.StackRow`.
         """
         return self.states(params)
 

@@ -1,7 +1,7 @@
 """Programs that take several clients: chains of known layers."""
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from client_app.training.programs import (
 from task.models.layer_split import last_linear
 from task.models.layers import Conv2d
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.stack import rows_of
 from task.tasks.base import Task
 from task.tasks.kinds import CLASSIFICATION
 
@@ -74,6 +75,12 @@ class Stacked(Program):
         """Return views of each client's slice."""
         whole = [p.cpu().numpy() for p in params]
         return [dict(zip(self.names, (a[k] for a in whole), strict=True)) for k in range(len(whole[0]))]
+
+    def lent(self, params: Tensors) -> list[Arrays]:
+        """Return `states`; of several clients on a GPU as rows, which a sum adds up there."""
+        if self.device.type == "cpu" or len(params[0]) == 1:
+            return self.states(params)
+        return cast(list[Arrays], rows_of(dict(zip(self.names, params, strict=True))))
 
 
 class Layers(Stacked):

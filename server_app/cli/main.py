@@ -8,7 +8,20 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli import audit, bundle, deploy, exits, reproduce, run, scene, show, sweep, takeout, verify
+from server_app.cli import (
+    audit,
+    bundle,
+    deploy,
+    describe,
+    exits,
+    reproduce,
+    run,
+    scene,
+    show,
+    sweep,
+    takeout,
+    verify,
+)
 from task.errors import BouquetError
 from task.text import plain
 
@@ -23,6 +36,7 @@ app = typer.Typer(
 )
 for family in (
     run.app,
+    describe.app,
     sweep.app,
     reproduce.app,
     scene.app,

@@ -53,6 +53,12 @@ def run(
             "--link: names of the nodes to run on, such as ward-1,ward-3; none = all."
         ),
     ] = "",
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of this machine's GPUs to train on, with a virtual node for each; 0 = all."
+        ),
+    ] = 0,
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
@@ -83,6 +89,10 @@ def run(
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat, code)
     keys |= {} if keep_state is None else {"keep-state": keep_state}
     if link is not None:
+        if gpus:
+            raise ConfigError(
+                "--gpus: expected in a simulation only; the nodes of a link have their own GPUs"
+            )
         if nodes and (attach or stop):
             raise ConfigError(
                 "--nodes: expected only when a run is submitted; got it with --attach or --stop"
@@ -108,7 +118,7 @@ def run(
             from server_app.engines.simulate import simulate
         if overwrite:
             remove(checked)
-        simulate(keys, int(nodes or 0), fresh=True)
+        simulate(keys, int(nodes or 0), gpus=gpus, fresh=True)
 
 
 def _run_at_link(

@@ -25,6 +25,7 @@ from task import trust
 from task.errors import ConfigError
 from task.flower.simulation import VirtualNodes
 from task.numerics import pages
+from task.numerics.devices import gpus_here
 from task.objects import Sent
 from task.references import references_in
 from task.resolve.read import read_config
@@ -40,6 +41,7 @@ def simulate(
     run_config: Mapping[str, Any],
     nodes: int = 0,
     *,
+    gpus: int = 0,
     fresh: bool = False,
     watched: Callable[[Grid], Grid] = lambda grid: grid,
     order: ArrivalLog | None = None,
@@ -50,22 +52,30 @@ def simulate(
     same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
     With `nodes` = 0 there is a virtual node per CPU, so that every core trains, and at least the number
-    that secure aggregation needs. `fresh` says that this process has computed nothing in torch yet; otherwise
-    workers of several threads are not forked from it. `watched` returns the grid that the ServerApp uses,
-    around the nodes' own. `order` is that in which updates arrived in a run on a link that is done again.
+    that secure aggregation needs. They take turns at the first `gpus` of this machine, 0 = all; with a
+    number, there is by default a node per GPU. `fresh` says that this process has computed nothing in torch
+    yet; otherwise workers of several threads are not forked from it. `watched` returns the grid that the
+    ServerApp uses, around the nodes' own. `order` is that in which updates arrived in a run on a link that
+    is done again.
 
     Raises:
-        ConfigError: They are too few for secure aggregation.
+        ConfigError: The nodes are too few for secure aggregation or the GPUs, or there are fewer GPUs.
         BouquetError: As `server_app.app.run`.
     """
+    checked = read_config(run_config)
     if order is None:
-        check_deployed(read_config(run_config))
-    cpus = available_cpus()
-    server = read_config(run_config).server
+        check_deployed(checked)
+    cpus, server = available_cpus(), checked.server
     least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
     if 0 < nodes < least:
         raise ConfigError(f"--nodes: expected at least {least}, which secagg = true needs; got {nodes}")
-    nodes = nodes or max(cpus, least)
+    if gpus > (there := len(gpus_here()) if gpus else 0):
+        raise ConfigError(f"--gpus: expected at most {there}, those that this process may use; got {gpus}")
+    if gpus and (checked.train.device == "cpu" or checked.train.portable):
+        raise ConfigError('--gpus: expected with device = "auto" or "cuda", and portable = false')
+    if 0 < nodes < gpus:
+        raise ConfigError(f"--gpus: expected at most one for each of {nodes} nodes (--nodes); got {gpus}")
+    nodes = nodes or max(gpus or cpus, least)
     config = {**run_config, "min-nodes": nodes}
     with ExitStack() as ends:
         ends.callback(pages.in_use, use=pages.in_use(use=True))
@@ -75,7 +85,9 @@ def simulate(
         prepare(config)  # before the workers, so that they inherit the opened data
         app_fn = partial(make_app, config, said=trust.words(), given=Sent(references_in(config)))
         checked = read_config(config)
-        workers = Workers(app_fn, min(cpus, nodes), fork=may_fork() and (fresh or checked.train.threads == 1))
+        # Counting GPUs may start their driver, which does not survive a fork.
+        fork = may_fork() and not gpus and (fresh or checked.train.threads == 1)
+        workers = Workers(app_fn, max(min(cpus, nodes), gpus), fork=fork, gpus=gpus)
         grid = VirtualNodes(workers.answer, nodes, workers.count)
 
         def stop() -> None:

@@ -34,6 +34,7 @@ from flwr.clientapp import ClientApp
 from server_app.engines.handover import receive, send
 from task.errors import BouquetError
 from task.numerics import pages
+from task.numerics.devices import gpus_here
 from task.references import place
 from task.storage.files import free
 from task.text import logger
@@ -64,11 +65,11 @@ class Workers:
     process would inherit locks without a holder and a GPU context that it cannot use. A worker that
     replaces a dead one is spawned, since by then all of this has happened; so are all of them where a fork is
     unsafe (not `fork`, see `may_fork`). `make_app` makes the ClientApp and prepares the worker for its first
-    message.
+    message. The workers take turns at the `gpus`, 0 = all that this process may use: each sees one.
     """
 
-    def __init__(self, make_app: MakeApp, count: int, *, fork: bool = True) -> None:
-        self._make_app = make_app
+    def __init__(self, make_app: MakeApp, count: int, *, fork: bool = True, gpus: int = 0) -> None:
+        self._make_app, self._gpus = make_app, gpus
         self._lock = threading.Lock()
         self._ended = False
         self._workers: dict[int, _Worker] = {}
@@ -82,7 +83,7 @@ class Workers:
             ours, theirs = context.Pipe()
             process = context.Process(  # type: ignore[attr-defined]  # mypy does not know which kind of context
                 target=_serve,
-                args=(theirs, number, self._make_app),
+                args=(theirs, number, self._gpus, self._make_app),
                 name=f"bouquet-worker-{number}",
                 daemon=True,
             )
@@ -174,14 +175,14 @@ def _death(exit_code: int | None) -> str:
     return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
-def _serve(pipe: Connection, number: int, make_app: MakeApp) -> None:
+def _serve(pipe: Connection, number: int, gpus: int, make_app: MakeApp) -> None:
     """Answer messages until the driver ends; runs in the worker."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # a terminal sends Ctrl-C to all; the driver decides what ends
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
-    _take_a_gpu(number)
+    _take_a_gpu(number, gpus)
     pages.in_use(use=True)
     app = make_app()
     while True:
@@ -210,11 +211,8 @@ def _end_with_the_driver() -> None:
     os._exit(1)
 
 
-def _take_a_gpu(number: int) -> None:
-    """Spread the workers over the GPUs that this process may see; must come before CUDA is used."""
-    import torch
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
-    if len(gpus) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+def _take_a_gpu(number: int, gpus: int) -> None:
+    """Spread the workers over so many GPUs that this process may see; must come before CUDA is used."""
+    there = gpus_here()[: gpus or None]
+    if len(there) > 1 or (there and gpus):
+        os.environ["CUDA_VISIBLE_DEVICES"] = there[number % len(there)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from server_app.results import people
 from server_app.results.groups import Groups, Run, groups
 from server_app.results.headline import scale_bytes
 from server_app.results.lines import Row
@@ -128,6 +130,11 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         Column("final loss (nats)" if nats else "final loss", lambda r: r["loss"]),
         *([] if nats else [Column("lowest loss", lambda r: r["best_loss"])]),
         *(Column(name, _measure(name, on)) for name in names),
+        *(
+            Column(header, partial(people.figure_of, where=where, by=by, name=name), *scale)
+            for header, where, by, name in people.columns_of(every)
+            for scale in [(100, 2) if name == "worst_accuracy" else (1, 3)]
+        ),
         Column("unweighted mean over clients (%)", lambda r: r["clients"]["mean"], 100, 2),
         Column("mean of the worst 10 % of clients (%)", lambda r: r["clients"]["worst_decile"], 100, 2),
         Column("Jain index", lambda r: r["clients"]["jain"]),

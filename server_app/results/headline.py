@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from server_app.results.coefficients import coefficient_lines
+from server_app.results import people
 from server_app.results.drift import lines_of
 from server_app.results.summary import scalars_of
+from server_app.results.tables import table_lines
 from task.catalogue.algorithms import ALGORITHMS
 
 MOST = 20  # clients of whom each has a row
@@ -60,11 +61,13 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Sent to clients", human_bytes(result.get("bytes_down", 0)) + _a_client(result, "down")),
         ("Received from clients", human_bytes(result.get("bytes_up", 0)) + _a_client(result, "up")),
         ("Bytes to accuracy", _moved_to(result)),
+        ("Pooling the data instead", _pooled(result)),
         ("Time", human_seconds(result.get("seconds", 0.0)) + _time_to(result)),
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
         ("Participation", _share(took)),
         *lines_of(result),
-        *coefficient_lines(result),
+        *table_lines(entry.work if entry else "", result),
+        *people.lines_of(result, short),
         ("Quarantined replies", str(result.get("quarantined", 0))),
         ("Clients without test examples", str(result.get("untested") or "")),
         ("Portable", f"kernels {result['kernels'][:22]}..." if result.get("portable") else ""),
@@ -158,6 +161,14 @@ def _a_client(result: Mapping[str, Any], way: str) -> str:
     if not found:
         return ""
     return f"; {human_bytes(found['mean'])} a client, at most {human_bytes(found['most'])}"
+
+
+def _pooled(result: Mapping[str, Any]) -> str:
+    """Return the bytes that all clients' data would have, next to what was sent."""
+    size, sent = result.get("pooled_bytes"), result.get("bytes_up", 0) + result.get("bytes_down", 0)
+    if not size or not sent:
+        return ""
+    return f"{human_bytes(size)} once, uncompressed; the run sent {sent / size:.2g} times that"
 
 
 def _moved_to(result: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from ``page.json``, which `make docs` makes of the monitor's files.
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -20,9 +21,11 @@ from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
 from server_app.results.headline import headline
 from server_app.results.lines import Row
+from server_app.results.people import last_of, tables_of
 from server_app.results.plots import (
     by_class,
     by_round,
+    class_names,
     confusion,
     contributions,
     cross_evaluation,
@@ -32,6 +35,7 @@ from server_app.results.plots import (
 )
 from server_app.results.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results.summary import measured_on, summarise
+from server_app.results.tables import table_plots
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.datasets.facts import in_words
@@ -95,6 +99,8 @@ def write_report(run: Path) -> list[Path]:
     plots += [*confusion(rounds, card), *over_clients(clients, participation(rounds, seen.times))]
     plots += [*contributions(seen.contribution), *labels(card)]
     plots += [*cross_evaluation(folder.cross_evaluation()), *samples(folder.path / SAMPLES)]
+    result = folder.result()
+    plots += table_plots(keys.get("algorithm", ""), result or {})
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
@@ -103,7 +109,6 @@ def write_report(run: Path) -> list[Path]:
             written.append(path)
         else:
             path.unlink(missing_ok=True)  # of an earlier report
-    result = folder.result()
     filed = {
         "run": _run(folder, config, rounds, result, result or summarise(rounds, seen, keys)),
         "rounds": {"rounds": [round_row(row) for row in rounds], "after": 0, "mark": "", "restarted": True,
@@ -159,6 +164,7 @@ def _run(
         "warnings": [],
         "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
         "classes": by_class(rounds, config.get("data") or {}),
+        "groups": tables_of(last_of(rounds) | (result or {}), partial(class_names, config.get("data") or {})),
         "data": _data(config.get("data") or {}),
         "changed": [[key, _toml(value)] for key, value in mine.items()],
         "repeat": config.get("repeat") or "bouquet run" + (f" -c {shlex.quote(pairs)}" if pairs else ""),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from server_app.results import svg
 from server_app.results.lines import Row, number, read_lines
+from server_app.results.people import tables_of
 from server_app.results.svg import Plot
 from task import timing
 
@@ -20,6 +21,7 @@ MOST_CLIENTS = 100_000  # of one run, to keep numbers of
 SHOWN_CLIENTS = 500
 MOST_QUARANTINED = 200  # of one round
 MOST_PHASES = 20
+MOST_GROUPS = 500  # rows of one table of groups of people
 NARROWEST, WIDEST = 240, 2000  # pixels of a plot
 
 # Run-config keys that are shown. No paths, no free text.
@@ -81,6 +83,25 @@ def round_row(row: Row) -> Row:
             {key: text(entry.get(key)) for key in QUARANTINED_TEXTS} for entry in dropped[:MOST_QUARANTINED]
         ],
     }
+
+
+def group_tables(result: Row) -> list[Row]:
+    """Return the tables of groups of people, their cells checked; none of damaged figures."""
+    try:
+        tables = tables_of(result)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return []
+    return [
+        {
+            "caption": text(table["caption"]),
+            "head": texts(table["head"]),
+            "rows": [
+                [text(cell) if isinstance(cell, str) else number(cell) for cell in row]
+                for row in table["rows"][:MOST_GROUPS]
+            ],
+        }
+        for table in tables
+    ]
 
 
 def app_row(row: Row) -> Row:

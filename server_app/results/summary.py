@@ -14,6 +14,7 @@ import numpy as np
 from server_app.results.clients import ClientHistory, Scores, bytes_by_client, gather, participation
 from server_app.results.drift import recoveries
 from server_app.results.lines import Row, number
+from server_app.results.people import last_of
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.gradients import VARIANCE
 from task.numerics.metrics import crossing, spread, weighted_mean
@@ -149,6 +150,7 @@ def summarise(
         **privacy_of(rounds, config),
         **({"drift": drifts} if (drifts := recoveries(rounds, config, keys[0])) else {}),
         **({"by_client": dict(sorted(seen.alone.items()))} if seen.alone else {}),
+        **last_of(rounds),
         **({"contribution": dict(sorted(seen.contribution.items()))} if seen.contribution else {}),
     }
 

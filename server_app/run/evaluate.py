@@ -7,6 +7,7 @@ from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
@@ -14,9 +15,11 @@ from strategies.engine.rule import EVALUATE
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_DOWN
 from task.config.attack_section import ATTACK_SUCCESS
+from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.drift import share_at
 from task.datasets.trigger import stamped
+from task.fairness.tested import rates_on
 from task.models.family import Levels, Widths
 from task.models.kinds import SideBySide
 from task.models.units import smaller
@@ -136,6 +139,26 @@ def of_kinds(
     rows = dataset.test_rows
     x, y = dataset.inputs(rows), task.targets(dataset, rows)
     return {kind: measure(one, x, y, task=task)[0] for kind, one in model.kinds().items()}
+
+
+def by_people(
+    config: Config, model: torch.nn.Module, dataset: Dataset | None, task: Task, arrays: Arrays
+) -> list[dict[str, Any]]:
+    """Return the rates of groups of people on the global test set, see `task.fairness.rates`.
+
+    [] if the run compares none, or there is no such set, or no whole model of the server's.
+    """
+    rows = dataset.test_rows if dataset else slice(0, 0)
+    whole = not (config.entry.personal or config.parted)
+    if dataset is None or not (config.groups and whole and rows.stop > rows.start):
+        return []
+    compute_with(model, arrays)
+
+    def test(x: torch.Tensor, y: torch.Tensor, counting: Task) -> tuple[dict[str, float], Arrays]:
+        return measure(model, x, y, task=counting)
+
+    device = next(model.parameters()).device
+    return rates_on(config.groups, dataset, np.arange(rows.start, rows.stop), test, task, device)
 
 
 def by_model(

@@ -30,7 +30,7 @@ from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.datasets import natural_task
 from task.datasets.columns import with_moments
-from task.resolve.contract import contract_of
+from task.resolve.contract import contract_of, with_data
 from task.resolve.model_card import card_of
 from task.resolve.run_model import check_augment, check_model
 from task.tasks import task_of, with_task
@@ -58,7 +58,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     raw, keys = server_data(config), as_run_config(config)
     resumed = RunFolder(path) if config.output.resume else None
     found = raw.task if raw else natural_task(config.data)
-    config = with_task(config, found, raw.form if raw else "")
+    config = with_data(config, raw) if raw else with_task(config, found)
     entry = contract_of(config)
     strategy = strategy_of(entry.rule)(config)
     engine, registry = strategy.engine, strategy.registry
@@ -78,8 +78,9 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         check_same_run(resumed, keys, free_on_resume(config))
         check_same_code(resumed, code)
     task = task_of(config, found, classes)
-    # Where the nodes alone have examples, these have run the model when they registered.
-    runs = dataset is not None or entry.vertical
+    # Where the nodes alone have examples, these have run the model when they registered. A table of
+    # statistics has none, and its rows may lack values.
+    runs = (dataset is not None or entry.vertical) and not entry.statistics
     check_model(config, shape, classes, task.name, dataset, runs=runs)
     check_augment(config, shape)
     if columns := engine.find(ColumnsStage):

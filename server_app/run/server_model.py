@@ -129,7 +129,7 @@ def server_model(
     frozen = frozen_of(module, parts.frozen)
     family = family_of(module, config, shape, registry.width, registry.model)
     brought = any(map(is_reference, levels_of(config).values))
-    if dataset and (not task.plain or task.measures.own or brought or dataset.form):
+    if dataset and runs and (not task.plain or task.measures.own or brought or dataset.form):
         check_fits(task, module, dataset)
     shared, loaded = initial_of(module, config, shape, classes), None
     if config.initial_model:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from server_app.results.folder import RunFolder
 from server_app.results.lines import Row
-from task.errors import ConfigError
+from task.errors import ConfigError, StateError
 
 if TYPE_CHECKING:  # seconds
     import pandas as pd
@@ -47,6 +47,22 @@ class RunResult:
         """A row for each client and evaluation, of training (``phase``) or of its test data."""
         frame = _frame(self._folder.clients(unfinished=True))
         return frame.rename(columns=lambda name: name.removeprefix("metrics."))
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """The table of an analysis, table.csv.
+
+        Raises:
+            StateError: The run has none.
+        """
+        import pandas as pd
+
+        path = self.path / "table.csv"
+        if not path.exists():
+            raise StateError(
+                f"{path}: expected the table of an analysis, such as statistics or glm; got none"
+            )
+        return pd.read_csv(path)
 
     @cached_property
     def model(self) -> "nn.Module":

@@ -17,7 +17,8 @@ from task.codecs.sign import Sign
 from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.reduce import HIGH_UNIT, LOW_UNIT, UNITS, Sum
+from task.numerics.reduce import UNITS, Sum
+from task.numerics.terms import HIGH_UNIT, LOW_UNIT
 from task.wire import checks, traffic
 from task.wire import messages as wire
 from task.wire.coding import Coder

@@ -6,7 +6,8 @@ those of the pooled rows, with the same bits for any division of the rows, under
 
 opening   n, trials, sum of y                     before round 1; beta^1 = (h^-1(mean), 0, ..., 0)
 step      H = X'WX, U = X'(y - mu), deviance D    beta^{t+1} = beta^t + H^-1 U, unless D rose
-errors    sum u^2 x x', Pearson's chi square      in the round in which U'H^-1 U says that it ended
+errors    sum u^2 x x', or of each site's U U';   in the round in which U'H^-1 U says that it ended
+          Pearson's chi square
 
 =========  ========================  ========================================================  ===========
 symbol     variable                  meaning                                                   where
@@ -17,13 +18,11 @@ D          state.deviance            deviance at `state.best`, of a scaled y    
 h          `task.classical`          inverse link (``families``)                               sites
 =========  ========================  ========================================================  ===========
 
-Every site that was there in the opening must answer each question. A run ends where one does not, and repeats
-the round when it is resumed.
+Every site must answer each question (`strategies.rules.exact_sums`).
 The model's file has the result (`nothing`), which is 0 until it has ended.
 """
 
-import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -31,9 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from task.catalogue.classical import ERRORS, OPENING, STEP
+from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
+from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.fit import (
     MOST_HALVINGS,
     Model,
@@ -48,11 +48,8 @@ from task.classical.fit import (
 from task.classical.sums import OpeningSums, StepSums, errors_in, opening_in, size_of, step_in
 from task.classical.table import FIGURES
 from task.config.knobs import Config
-from task.errors import LASTING, ConfigError, DataError, NodesError, kind_of_reply
+from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import DIGITS, from_wire
-
-ROWS = "rows"  # the one array of a record of rows
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ class RegressionState(ServerState):
     best: Arrays = field(default_factory=dict)  # the coefficients with the least deviance so far
     deviance: float = -1.0  # theirs; -1 = there are none
     null_deviance: float = -1.0  # of the intercept alone
+    score: float = -1.0  # U'H^-1 U there: the score test of all slopes
     decrement: float = 1e300
     iterations: int = 0
     halvings: int = 0
@@ -80,7 +78,7 @@ def nothing(p: int) -> Arrays:
         "figures": np.zeros(len(FIGURES)),
         "inverse-information": np.zeros((p, p)),
         "robust-covariance": np.zeros((p, p)),
-        "sums-sha256": np.zeros(32, np.uint8),
+        **no_sums(),
     }
 
 
@@ -96,13 +94,13 @@ def server_update(
     if (model.family != "binomial" and step.far) or _has_risen(state, step):
         return _halved(state, model, step)
     found = stepped(model, step, beta, state.decrement)
-    first = state.null_deviance if state.null_deviance >= 0 else float(step.deviance)
+    if state.null_deviance < 0:
+        state = replace(state, null_deviance=float(step.deviance), score=found.decrement)
     state = replace(
         state,
         coefficients=as_rows(found.coefficients),
         best=as_rows(beta),
         deviance=float(step.deviance),
-        null_deviance=first,
         decrement=found.decrement,
         halvings=0,
         converged=found.converged,
@@ -132,37 +130,25 @@ def _halved(state: RegressionState, model: Model, step: StepSums) -> Updated[Reg
 
 
 def _unscaled(model: Model, deviance: Fraction) -> float:
-    return float(deviance / Fraction(model.unit) ** 2)
+    return float(deviance / model.square)
 
 
 def as_rows(beta: Sequence[float]) -> Arrays:
     """Return coefficients as they travel."""
-    return {ROWS: np.array(beta, np.float64)[:, None]}
+    return {"coefficients": np.array(beta, np.float64)[:, None]}
 
 
 def beta_in(rows: Arrays) -> list[float]:
     """Return the coefficients of what travels."""
-    return [float(b) for b in rows[ROWS][:, 0]]
+    return [float(b) for b in rows["coefficients"][:, 0]]
 
 
-def totals_in(reduced: AggregatedReplies, record: str) -> list[int]:
-    """Return the integers of a question."""
-    return from_wire(reduced.arrays[record][ROWS])
-
-
-def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
-    """Return the result with the SHA-256 of its integers and of these after them."""
-    text = arrays["sums-sha256"].tobytes() + ",".join(map(str, totals)).encode()
-    return {**arrays, "sums-sha256": np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
-
-
-class Regression(Rule, update=server_update, state=RegressionState):
+class Regression(ExactSums, update=server_update, state=RegressionState):
     """A regression by exact sums; see `strategies.rules.regression`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.sites: tuple[str, ...] = ()  # sorted; as found before round 1, like the rest
-        self.start: OpeningSums | None = None
+        self.start: OpeningSums | None = None  # as found before round 1, like `sites`
         self.opened: list[int] = []
 
     @cached_property
@@ -174,17 +160,19 @@ class Regression(Rule, update=server_update, state=RegressionState):
         """Return the state before round 1; no model of the run's is used."""
         return RegressionState(nothing(self.model.p))
 
-    def needs(self) -> tuple[str, ...]:
-        """Return all sites."""
-        return self.sites
-
     def opening(self, context: RoundContext) -> Phases:
-        """Find the sites and their counts."""
+        """Find the sites and their counts.
+
+        Raises:
+            ConfigError: Errors are to be clustered by site, and there are too few.
+        """
         self.sites = tuple(context.names)
-        try:
-            replies = yield self._question("opening", context)
-        except TooFewRepliesError as err:
-            raise _lacking(err, "before round 1") from None
+        if self.model.by_site and len(self.sites) <= self.model.p:
+            raise ConfigError(
+                f'run-config key "regression.errors": "site" needs more sites than the {self.model.p} '
+                f'columns of the design; got {len(self.sites)}. Use "robust", or fewer columns'
+            )
+        replies = yield from self.ask("opening", context, size_of(OPENING, self.model.p))
         self.opened = totals_in(replies, OPENING)
         self.start = opening_in(self.opened)
         context.remark(f"rows: {int(self.start.n)} of {len(self.sites)} clients")
@@ -195,12 +183,14 @@ class Regression(Rule, update=server_update, state=RegressionState):
         if not state.coefficients:
             first = hashed(state.arrays, self.opened)
             state = replace(state, arrays=first, coefficients=as_rows(start_of(self.model, self.start)))
-        replies = yield from self._asked(TRAIN, state, context)
+        replies = yield from self.ask(TRAIN, context, size_of(STEP, self.model.p), state.coefficients)
         step = step_in(totals_in(replies, STEP), self.model.p)
         check_apart(self.model, step, int(self.start.n))
         state, metrics = type(self).update(state, replies, self.config)
         if state.converged:
-            replies = yield from self._asked("errors", state, context)
+            replies = yield from self.ask(
+                "errors", context, size_of(ERRORS, self.model.p), state.coefficients
+            )
             state = replace(state, arrays=self._result(state, step, totals_in(replies, ERRORS)))
         return state, metrics
 
@@ -208,38 +198,11 @@ class Regression(Rule, update=server_update, state=RegressionState):
         """Return whether the iteration has ended."""
         return bool(state.converged)
 
-    def _asked(
-        self, name: str, state: RegressionState, context: RoundContext
-    ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
-        """Yield a question to all sites; return the sums.
-
-        Raises:
-            BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
-                skipped while a node is away would only use up the run's rounds.
-        """
-        try:
-            return (yield self._question(name, context, state))
-        except TooFewRepliesError as err:
-            raise _lacking(err, f"round {context.round}") from None
-
-    def _question(self, name: str, context: RoundContext, state: RegressionState | None = None) -> Phase:
-        """Return a question to all sites."""
-        contract = context.entry if name == TRAIN else context.entry.phases[name]
-        (record,) = contract.up
-        p = self.model.p
-        rows = {record.name: (size_of(record.name, p), DIGITS)}
-        records = {}
-        if state is not None:
-            records["coefficients"] = state.coefficients
-            rows["coefficients"] = (p, 1)
-        scalars = {"lr": context.lr}
-        return Phase(name, contract, self.sites, records, {}, scalars, least=len(self.sites), rows=rows)
-
     def _result(self, state: RegressionState, step: StepSums, totals: Sequence[int]) -> Arrays:
         """Return what the table is made of."""
         assert self.start is not None
         model, errors = self.model, errors_in(totals, self.model.p)
-        found, square = covariances_of(model, step, errors), Fraction(model.unit) ** 2
+        found, square = covariances_of(model, step, errors), model.square
         figures = {
             "rows": float(self.start.n),
             "trials": float(self.start.trials),
@@ -249,6 +212,8 @@ class Regression(Rule, update=server_update, state=RegressionState):
             "likelihood": float(self.start.likelihood),
             "iterations": float(state.iterations),
             "decrement": state.decrement,
+            "score": state.score,
+            "sites": float(len(self.sites)) if model.by_site else 0.0,
         }
         return {
             **hashed(state.arrays, totals),
@@ -265,20 +230,3 @@ class GLM(Regression, algorithm="glm"):
 
 class LeastSquares(Regression, algorithm="least-squares"):
     """Least squares, with a penalty ridge regression; see `strategies.rules.regression`."""
-
-
-def _lacking(err: TooFewRepliesError, where: str) -> Exception:
-    """Return the error of a site that has not answered."""
-    said = "; ".join(str(line) for line in err.rejected[:3])
-    kinds = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
-    if not kinds:
-        return NodesError(
-            f"{where}: every site is needed, and one has not answered: {said or err}. Start its node and "
-            "resume the run; it repeats the round"
-        )
-    if "policy" in kinds:
-        return ConfigError(
-            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "
-            'merge the columns that it names, or run without the site (run-config key "nodes")'
-        )
-    return LASTING[kinds[0]](f"{where}: every site is needed, and one cannot answer: {said}")

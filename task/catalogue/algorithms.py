@@ -10,8 +10,8 @@ Algorithms that train one global model stand here and, where only the clients' s
 `task.catalogue.local_steps`; those that go by the clients' losses in `task.catalogue.fair`, the robust rules
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
-`task.catalogue.classical`. `task.catalogue.entry`
-says what an entry consists of; its defaults are FedAvg's.
+`task.catalogue.regressions`, `task.catalogue.multivariate`, `task.catalogue.statistics` and
+`task.catalogue.survivals`. `task.catalogue.entry` says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -23,7 +23,6 @@ it.
 
 from dataclasses import replace
 
-from task.catalogue.classical import CLASSICAL
 from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
 from task.catalogue.fair import FAIR, LOSS_BEFORE
 from task.catalogue.local_steps import (
@@ -34,6 +33,7 @@ from task.catalogue.local_steps import (
     SQUARE_NORM,
     STEP_WEIGHT,
 )
+from task.catalogue.multivariate import MULTIVARIATE
 from task.catalogue.papers import paper
 from task.catalogue.personalised import PERSONAL
 from task.catalogue.record import (
@@ -47,7 +47,10 @@ from task.catalogue.record import (
     Record,
     Scalar,
 )
+from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
+from task.catalogue.statistics import STATISTICS
+from task.catalogue.survivals import SURVIVALS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -430,5 +433,17 @@ _GLOBAL = (
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a for a in (*_GLOBAL, *LOCAL_STEPS, *FAIR, *ROBUST, *PERSONAL, *VERTICAL, *CLASSICAL)
+    a.name: a
+    for a in (
+        *_GLOBAL,
+        *LOCAL_STEPS,
+        *FAIR,
+        *ROBUST,
+        *PERSONAL,
+        *VERTICAL,
+        *REGRESSIONS,
+        *MULTIVARIATE,
+        *STATISTICS,
+        *SURVIVALS,
+    )
 }

@@ -19,12 +19,15 @@ GROUPS = {
     "asynchronous": "One global model, without waiting for the slowest",
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
-    "classical": "A table of coefficients, equal to that of the pooled rows",
+    "classical": "A table equal to that of the pooled rows",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
+    "statistics",
+    "clusters", "components",
+    "survival", "cox",
 ]  # fmt: skip
 
 
@@ -38,6 +41,11 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
+    "statistics",
+    "clusters",
+    "components",
+    "survival",
+    "cox",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -142,11 +150,13 @@ class Algorithm:
     # Of a phase, whether who answers is trusted by assumption: no attack is simulated there.
     trusted: bool = False
     metrics: bool = False  # whether evaluations send up sums for further metrics, which the run config names
+    measured: tuple[Record, ...] = ()  # further records of evaluations, which stages make
     # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
     vertical: bool = False
     # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
     # no model is trained or measured, numbers are read as float64, and no rows are kept for a test.
     statistics: bool = False
+    missing_values: bool = False  # whether the rows of its tables may lack values
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""
@@ -263,9 +273,14 @@ def evaluation_of(entry: Algorithm) -> Algorithm:
     down = (MODEL_DOWN,) if entry.evaluation is None else entry.evaluation
     keeps = entry.keeps if entry.personal else ()
     asked = replace(entry, down=down, down_scalars=(), phases={}, work=entry.measuring)
-    if not entry.metrics:
-        return replace(asked, up=(), up_scalars=MEASURED, keeps=keeps)
-    return replace(asked, up=(SUMS,), up_scalars=MEASURED, keeps=keeps, weight="uniform")
+    up = (*([SUMS] if entry.metrics else []), *entry.measured)
+    weight = "uniform" if up else entry.weight
+    return replace(asked, up=up, up_scalars=MEASURED, keeps=keeps, weight=weight)
+
+
+def unmeasured(entry: Algorithm) -> Algorithm:
+    """Return the contract of evaluation messages that ask for loss and accuracy alone."""
+    return evaluation_of(replace(entry, metrics=False, measured=()))
 
 
 def adaptation_of(entry: Algorithm) -> Algorithm:
@@ -274,7 +289,5 @@ def adaptation_of(entry: Algorithm) -> Algorithm:
     What goes down is what training gets; up go loss and accuracy, and nothing is kept.
     """
     stages = tuple(name for name in entry.stages if name == "ala")  # no client reports a loss or attacks
-    asked = replace(
-        evaluation_of(replace(entry, metrics=False)), down=entry.down, down_scalars=entry.down_scalars
-    )
+    asked = replace(unmeasured(entry), down=entry.down, down_scalars=entry.down_scalars)
     return replace(asked, keeps=(), stages=stages, work="adapt")

@@ -56,8 +56,18 @@ _PAPERS = """
     Personalized Federated Learning: A Meta-Learning Approach
 2203.11751 2022 Gao, Fu, Li, Chen, Xu, Xu
     FedDC: Federated Learning with Non-IID Data via Local Drift Decoupling and Correction
+10.1109/TIT.1982.1056489 1982 Lloyd
+    Least Squares Quantization in PCM
+10.1080/14786440109462720 1901 Pearson
+    On Lines and Planes of Closest Fit to Systems of Points in Space
 10.1080/00401706.1970.10488634 1970 Hoerl, Kennard
     Ridge Regression: Biased Estimation for Nonorthogonal Problems
+10.1093/ije/dyu188 2014 Gaye, Marcon, Isaeva, LaFlamme, Turner and others
+    DataSHIELD: taking the analysis to the data, not the data to the analysis
+10.1080/01621459.1958.10501452 1958 Kaplan, Meier
+    Nonparametric Estimation from Incomplete Observations
+10.1111/j.2517-6161.1972.tb00899.x 1972 Cox
+    Regression Models and Life-Tables
 10.2307/2344614 1972 Nelder, Wedderburn
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne

@@ -10,11 +10,15 @@ gaussian    1            identity      1               (y - mu)^2
 binomial    mu (1 - mu)  logit         a mu (1 - mu)   2 a [y ln(y/mu) + (1 - y) ln((1 - y) / (1 - mu))]
 poisson     mu           log           mu              2 [y ln(y/mu) - (y - mu)]
 gamma       mu^2         log           1               2 [-ln(y/mu) + (y - mu) / mu]
+gamma       mu^2         inverse       mu^2            the same
 ==========  ===========  ============  ==============  =====================================================
 
-y of the binomial is the share k / a of a trials; 0 ln 0 = 0. Everything is computed element by element in one
-order, without a library's matrix product, and with `task.numerics.elementary`: so a row's terms have the same
-bits in any table and on any processor.
+y of the binomial is the share k / a of a trials; 0 ln 0 = 0. A row with frequency f stands for f rows; one
+with weight v has the variance phi V / v: w, u and the deviance are f v times those of the table. eta of all
+links but the inverse has the row's offset and the logarithm of its exposure in it.
+
+Everything is computed element by element in one order, without a library's matrix product, and with
+`task.numerics.elementary`: so a row's terms have the same bits in any table and on any processor.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ Floats = npt.NDArray[np.float64]
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma")
 FARTHEST = {"gaussian": np.inf, "binomial": 30.0, "poisson": 20.0, "gamma": 20.0}  # of |eta|
 _LEAST_SHARE = 2.0**-52
+_LEAST_INVERSE = 2.0**-10  # of 1 / mu, as a share of 1 / the largest value in the declared range
 MOST_COUNT = 2.0**20  # of trials or a Poisson count: ln n! is summed up
 
 
@@ -43,7 +48,18 @@ class Rows:
     scales: Sequence[float]
     k: Floats  # y; of the binomial the successes
     a: Floats  # trials; of other families ones
-    unit: float  # scale of y, of the Gaussian family; else 1
+    unit: float  # scale of y, of the Gaussian family and of an inverse link; else 1
+    offset: Floats  # of eta, with the logarithm of the exposure
+    f: Floats  # frequencies
+    v: Floats  # weights
+    inverse: bool = False  # whether the link is the inverse
+
+    def part(self, rows: slice) -> Rows:
+        """Return some of the rows."""
+        arrays = (self.k, self.a, self.offset, self.f, self.v)
+        k, a, offset, f, v = (x[rows] for x in arrays)
+        columns = [c[rows] for c in self.columns]
+        return Rows(columns, self.scales, k, a, self.unit, offset, f, v, self.inverse)
 
     def checked(self, family: str, target: str) -> Rows:
         """Return the rows.
@@ -66,11 +82,24 @@ class Rows:
                 f"column {local(target)}: expected {expected}, as family {family!r} takes; got others. "
                 "Correct the data, or choose another regression.family"
             )
+        if not ((self.f >= 1) & (self.f == np.rint(self.f)) & (self.f <= MOST_COUNT)).all():
+            raise DataError(
+                f'run-config key "regression.frequency": expected whole numbers from 1 to {MOST_COUNT:g} in '
+                "its column; got others"
+            )
+        if not (self.v > 0).all():
+            raise DataError(
+                'run-config key "regression.weights": expected numbers above 0 in its column; got others'
+            )
+        if not np.isfinite(self.offset).all():
+            raise DataError(
+                'run-config key "regression.exposure": expected numbers above 0 in its column; got others'
+            )
         return self
 
     def linear(self, beta: Sequence[float]) -> Floats:
         """Return eta, added up column by column."""
-        eta: Floats = np.zeros(len(self.k))
+        eta: Floats = self.offset
         for x, b in zip(self.columns, beta, strict=True):
             eta = eta + x * b
         return eta
@@ -96,12 +125,22 @@ class Local:
 
 
 def local_terms(family: str, rows: Rows, eta: Floats) -> Local:
-    """Return w, u = a d (y - mu) / V and the deviance of each row."""
+    """Return w, u = a d (y - mu) / V and the deviance of each row, times its frequency and weight."""
+    found, times = _unweighted(family, rows, eta), rows.f * rows.v
+    return Local(found.w * times, found.u * times, found.deviance * times, found.far)
+
+
+def _unweighted(family: str, rows: Rows, eta: Floats) -> Local:
     k, a, most = rows.k, rows.a, FARTHEST[family]
     far = np.abs(eta) > most
     if family == "gaussian":
         u = (k - eta) * rows.unit
         return Local(a, u, u * u, far)
+    if rows.inverse:
+        far = eta < rows.unit * _LEAST_INVERSE  # mu far beyond the declared range, or below 0
+        eta = np.where(far, rows.unit, eta)
+        mu = rows.unit / eta
+        return Local(mu * mu, mu - k * rows.unit, 2.0 * ((k * eta - 1.0) - log(k * eta)), far)
     eta = np.minimum(np.maximum(eta, -most), most)
     if family == "binomial":
         small = exp(-np.abs(eta))
@@ -122,19 +161,24 @@ def opening_terms(family: str, rows: Rows) -> list[Floats]:
     """Return 1, a, y and the part of the log-likelihood that is without parameters, of each row.
 
     That of the binomial and the Poisson family is the saturated model's, of which half the deviance is taken;
-    that of the Gamma family is ln y.
+    that of the Gamma family is ln y, of the Gaussian one half of the weight's logarithm. With an offset o,
+    y - o of the Gaussian family and y / e^o of the Gamma stand for y, and e^o of the Poisson for a: so
+    sum y / sum a is the mean, or rate, of the model with an intercept alone.
     """
-    k, a = rows.k, rows.a
-    part = np.zeros(len(k))
+    k, a, times = rows.k, rows.a, rows.f * rows.v
+    y, part = k * rows.unit, 0.5 * log(rows.v)
     if family == "binomial":
         n, c = a.astype(np.int64), k.astype(np.int64)
         part = log_factorial(n) - log_factorial(c) - log_factorial(n - c)
-        part = part + _times_log(k, a) + _times_log(a - k, a)
+        part = (part + _times_log(k, a) + _times_log(a - k, a)) * rows.v
     elif family == "poisson":
-        part = _times_log(k, np.ones(len(k))) - k - log_factorial(k.astype(np.int64))
+        part = (_times_log(k, np.ones(len(k))) - k - log_factorial(k.astype(np.int64))) * rows.v
+        a = exp(rows.offset)
     elif family == "gamma":
-        part = log(k)
-    return [np.ones(len(k)), a, k * rows.unit, part]
+        part, y = log(k), y * exp(-rows.offset)
+    else:
+        y = (k - rows.offset) * rows.unit
+    return [rows.f, a * times, y * times, part * rows.f]
 
 
 def _times_log(count: Floats, by: Floats) -> Floats:

@@ -16,13 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from task.classical.design import Design, design_of
+import numpy as np
+
+from task.classical.columns import Floats, NamedColumns
+from task.classical.design import OTHERS, Design, design_of
+from task.classical.families import Rows
 from task.classical.solve import Inverse, Matrix, inverse
 from task.classical.sums import ErrorSums, OpeningSums, StepSums
 from task.config.knobs import Config
-from task.errors import DataError
+from task.errors import ConfigError, DataError
+from task.numerics.elementary import log
 
 ENOUGH, SMALL = 1e-24, 1e-12  # of the decrement
+SHIFTS = ("offset", "exposure")  # of `task.classical.design.OTHERS`, what is added to eta
 MOST_HALVINGS = 10
 SEPARATED = 1e-8  # deviance per row
 _RISE = Fraction(1, 2**40)  # of the deviance that rounding may cause
@@ -35,6 +41,9 @@ class Model:
     design: Design
     family: str
     penalty: float = 0.0
+    inverse: bool = False  # whether the link is the inverse
+    by_site: bool = False  # whether robust errors are clustered by site
+    squares: bool = False  # whether it is least squares, with Student's t
 
     @property
     def p(self) -> int:
@@ -44,12 +53,28 @@ class Model:
     @property
     def unit(self) -> float:
         """Scale of the target."""
-        return self.design.target.scale if self.family == "gaussian" else 1.0
+        return self.design.target.scale if self.family == "gaussian" or self.inverse else 1.0
+
+    @property
+    def square(self) -> Fraction:
+        """What a deviance is multiplied by."""
+        return Fraction(self.unit) ** 2 if self.family == "gaussian" else Fraction(1)
 
     @property
     def units(self) -> list[Fraction]:
         """By column, a coefficient per scaled coefficient."""
-        return [Fraction(s) / Fraction(self.unit) for s in self.design.scales]
+        per = Fraction(self.unit) if self.inverse else 1 / Fraction(self.unit)
+        return [Fraction(s) * per for s in self.design.scales]
+
+    @property
+    def shifted(self) -> bool:
+        """Whether rows have an offset."""
+        return any(name in self.design.others for name in SHIFTS)
+
+    @property
+    def null_known(self) -> bool:
+        """Whether the coefficients to begin with are those of the best model with an intercept alone."""
+        return not (self.shifted and self.family == "binomial")
 
     @property
     def penalties(self) -> list[Fraction]:
@@ -65,10 +90,47 @@ def model_of(config: Config) -> Model:
         ConfigError: Its columns are not declared as they should be.
     """
     keys, entry = config.regression, config.entry
-    family = keys.family if entry.owns("regression.family") else "gaussian"
-    trials = keys.trials if family == "binomial" else ""
-    penalty = keys.penalty if entry.owns("regression.penalty") else 0.0
-    return Model(design_of(keys.columns, keys.target, trials), family, penalty)
+    design = design_of(keys.columns, keys.target, {name: getattr(keys, name) for name in OTHERS})
+    found = Model(
+        design, keys.family, keys.penalty, keys.link == "inverse", keys.errors == "site",
+        squares="regression.penalty" in entry.reads,
+    )  # fmt: skip
+    if found.inverse and found.shifted:
+        raise ConfigError(
+            'run-config key "regression.link": expected "log" with an offset or an exposure; got "inverse"'
+        )
+    if found.penalty and found.by_site:
+        raise ConfigError(
+            'run-config key "regression.errors": a penalised coefficient has no error; expected "robust"; '
+            'got "site"'
+        )
+    return found
+
+
+def offset_of(model: Model, table: NamedColumns) -> Floats:
+    """Return what is added to eta of each row; NaN where the exposure is not above 0."""
+    others, found = model.design.others, np.zeros(table.rows)
+    if "offset" in others:
+        found = found + table.of(others["offset"])
+    if "exposure" in others:
+        found = found + log(table.of(others["exposure"]))
+    return found
+
+
+def rows_of(model: Model, table: NamedColumns) -> Rows:
+    """Return a client's rows as a model has them.
+
+    Raises:
+        ConfigError: A column is not there, or of another kind.
+        DataError: A value does not fit its declaration.
+    """
+    design, ones = model.design, np.ones(table.rows)
+    others = {name: table.of(v) for name, v in design.others.items() if name not in SHIFTS}
+    rows = Rows(
+        design.columns(table), design.scales, table.of(design.target), others.get("trials", ones), model.unit,
+        offset_of(model, table), others.get("frequency", ones), others.get("weights", ones), model.inverse,
+    )  # fmt: skip
+    return rows.checked(model.family, design.target.name)
 
 
 def start_of(model: Model, opening: OpeningSums) -> list[float]:
@@ -91,6 +153,8 @@ def start_of(model: Model, opening: OpeningSums) -> list[float]:
     else:
         if not mean > 0.0:
             raise DataError(f"column {name}: expected a number above 0 in some row; got none")
+        if model.inverse:
+            return [1.0 / mean, *slopes]
         first = math.log(mean)
     # A logarithm may differ in its last bit between machines; 32 bits of it are enough to begin with.
     return [math.ldexp(round(math.ldexp(first, 32)), -32), *slopes]
@@ -165,7 +229,8 @@ def covariances_of(model: Model, step: StepSums, errors: ErrorSums) -> Covarianc
     """Return them from the sums at the final coefficients."""
     found = information_of(model, step)
     scales = [Fraction(s) for s in model.design.scales]
-    return Covariances(_in_units(found.matrix(), scales), _in_units(found.around(errors.middle), model.units))
+    units = scales if model.family == "gaussian" else model.units  # w has no unit there
+    return Covariances(_in_units(found.matrix(), units), _in_units(found.around(errors.middle), model.units))
 
 
 def _in_units(matrix: Matrix, units: Sequence[Fraction]) -> list[list[float]]:

@@ -6,7 +6,8 @@ question     numbers                                                    how many
 opening      n; trials; y; log-likelihood without parameters            4
 step         H (upper triangle, row by row); U; deviance; rows whose    p (p + 1) / 2 + p + 2
              eta is too far out
-errors       sum u^2 x x' (upper triangle); Pearson's chi square        p (p + 1) / 2 + 1
+errors       sum u^2 x x' / f (upper triangle), or the site's U U';     p (p + 1) / 2 + 1
+             Pearson's chi square
 ===========  =========================================================  ==========================
 
 All are of scaled columns (`task.classical.design`) and exact (`task.numerics.row_sums`).
@@ -20,11 +21,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from task.catalogue.classical import ERRORS, OPENING, STEP
+from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.families import Rows, local_terms, opening_terms
 from task.classical.solve import Matrix, symmetric
-from task.numerics.row_sums import row_sums, value
+from task.errors import FieldError
+from task.numerics.row_sums import UNIT_BITS, row_sums, value
 
+_MOST_PRODUCT = 1 << 110  # of one site, in units of 2^-51: 2^16 sites fit on the wire
 _BLOCK = 4096  # rows whose terms are in memory at once; any number gives the same sums
 
 
@@ -34,12 +37,16 @@ def size_of(question: str, p: int) -> int:
     return {OPENING: 4, STEP: triangle + p + 2, ERRORS: triangle + 1}[question]
 
 
-def sums_of(question: str, family: str, rows: Rows, beta: Sequence[float] = ()) -> list[int]:
-    """Return a client's sums in units of 2^-51.
+def sums_of(
+    question: str, family: str, rows: Rows, beta: Sequence[float] = (), *, by_site: bool = False
+) -> list[int]:
+    """Return a client's sums in units of 2^-51; `by_site`, its U U' for errors, rounded once.
 
     Raises:
         FieldError: A term does not fit.
     """
+    if by_site and question == ERRORS:
+        return _squared_score(family, rows, beta)
     totals = [0] * size_of(question, len(rows.columns))
     for block in _blocks(rows):
         if question == OPENING:
@@ -49,17 +56,35 @@ def sums_of(question: str, family: str, rows: Rows, beta: Sequence[float] = ()) 
             if question == STEP:
                 terms = [*block.outer(at.w), *block.scaled(at.u), at.deviance, at.far.astype(np.float64)]
             else:
-                terms = [*block.outer(at.u * at.u), at.u * at.u / at.w]
+                terms = [*block.outer(at.u * at.u / block.f), at.u * at.u / at.w]
         found = row_sums(np.stack(terms, axis=1), question)
         totals = [a + b for a, b in zip(totals, found, strict=True)]
     return totals
 
 
+def _squared_score(family: str, rows: Rows, beta: Sequence[float]) -> list[int]:
+    """Return U U' of the exact score U of all rows, each product rounded once, and Pearson's chi square.
+
+    Raises:
+        FieldError: A product does not fit.
+    """
+    p = len(rows.columns)
+    totals = [0] * (p + 1)
+    for block in _blocks(rows):
+        at = local_terms(family, block, block.linear(beta))
+        found = row_sums(np.stack([*block.scaled(at.u), at.u * at.u / at.w], axis=1), ERRORS)
+        totals = [a + b for a, b in zip(totals, found, strict=True)]
+    *score, pearson = totals
+    half = 1 << (UNIT_BITS - 1)
+    products = [(score[i] * score[j] + half) >> UNIT_BITS for i in range(p) for j in range(i, p)]
+    if max(map(abs, products)) >= _MOST_PRODUCT:
+        raise FieldError(ERRORS, "products of a site's scores below 2^59", "larger ones: scale the target")
+    return [*products, pearson]
+
+
 def _blocks(rows: Rows) -> Iterator[Rows]:
     for start in range(0, len(rows.k), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        columns = [c[part] for c in rows.columns]
-        yield Rows(columns, rows.scales, rows.k[part], rows.a[part], rows.unit)
+        yield rows.part(slice(start, start + _BLOCK))
 
 
 @dataclass(frozen=True)

@@ -403,7 +403,77 @@ class RegressionConfig(Section):
         'binomial: column of the number of trials with its range, "tests(1..400)"; "" = 1 each',
         when=When("regression.family", ("binomial",)),
     )
+    link: str = knob(
+        "log",
+        "gamma: link",
+        choices=("log", "inverse"),
+        when=When("regression.family", ("gamma",)),
+    )
+    offset: str = knob("", 'column that is added to eta as it is, with its range, "base(-5..5)"')
+    exposure: str = knob(
+        "",
+        'column whose logarithm is added to eta, "years(0..90)"',
+        when=When("regression.family", ("poisson", "gamma")),
+    )
+    frequency: str = knob("", 'column of how many alike rows a row stands for, "count(1..50)"')
+    weights: str = knob("", 'column of the weight by which a row\'s variance is divided, "size(0..9)"')
+    errors: str = knob(
+        "robust",
+        "robust errors: robust = each row by itself; site = clustered by site, with more sites than columns",
+        choices=("robust", "site"),
+    )
     penalty: float = knob(0.0, "lambda of ridge, in the columns' own units; not of the intercept", low=0)
+
+
+class StatisticsConfig(Section):
+    """Descriptive statistics over sites."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    quantiles: str = knob(
+        "0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none'
+    )
+    bins: int = knob(16, "most bars of a histogram, a power of two; 0 = none", low=0, high=1024)
+    cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
+    correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
+    by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
+
+
+_NUMBERS = 'columns of numbers with their ranges, "age(0..120), bmi(10..80)"'
+_SCALING = "what columns are divided by: none, or sd = their standard deviations"
+
+
+class KMeansConfig(Section):
+    """Clusters of rows over sites."""
+
+    columns: str = knob("", _NUMBERS)
+    clusters: int = knob(3, "number of clusters", low=1, high=256, when=When("k-means.start", ("",)))
+    start: str = knob("", 'first centres in the columns\' order, "54,130; 61,150"; "" = spread by seed')
+    scaling: str = knob("none", _SCALING, choices=("none", "sd"))
+
+
+class PCAConfig(Section):
+    """Principal components over sites."""
+
+    columns: str = knob("", _NUMBERS)
+    components: int = knob(0, "how many components; 0 = as many as columns", low=0)
+    scaling: str = knob("none", _SCALING, choices=("none", "sd"))
+
+
+class SurvivalConfig(Section):
+    """Times to an event over sites: survival curves and Cox's regression."""
+
+    time: str = knob("", 'column of the time with its range, "week(0..52)"')
+    step: float = knob(1.0, "grid of the times, from the range's start; times are rounded up to it", above=0)
+    until: float = knob(
+        0.0, "end of follow-up: a later time counts as this one without the event; 0 = the range's end", low=0
+    )
+    event: str = knob("", 'whether the event happened: "arrest(0..1)", or two levels, "status(alive|dead)"')
+    groups: str = knob("", 'curves to draw and compare, by levels or whole numbers: "sex(Female|Male)"')
+    columns: str = knob(
+        "", 'what the hazard depends on, "age(0..120), sex(Female|Male)"; first level = baseline'
+    )
+    strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
+    ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -443,3 +513,7 @@ class AlgorithmKeys:
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)
     regression: RegressionConfig = field(default_factory=RegressionConfig)
+    statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
+    k_means: KMeansConfig = field(default_factory=KMeansConfig)
+    pca: PCAConfig = field(default_factory=PCAConfig)
+    survival: SurvivalConfig = field(default_factory=SurvivalConfig)

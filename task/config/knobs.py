@@ -61,6 +61,11 @@ class RunKeys:
     metrics: str = knob(
         "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/training.md'
     )
+    groups: str = knob(
+        "",
+        'groups of people to compare, "sex(Female|Male), age>65": rates and gaps on test data, see '
+        'docs/fairness.md; "" = none',
+    )
     initial_model: str = knob(
         "",
         "initial parameters: a .safetensors, .pt or .pth file, or a result folder, at a link inside its kit; "
@@ -184,7 +189,7 @@ class Config(PersonalKeys, AlgorithmKeys, LevelKeys, RunKeys):
         """Share of the clients that evaluate by default."""
         if self.dp.central:
             return 0.0  # the metrics of single clients are not protected
-        at_clients = self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
+        at_clients = self.groups or self.train.ala or self.server.he or algorithm_of(self.algorithm).personal
         return 1.0 if at_clients or not self.server.num_server_rounds else 0.0
 
 

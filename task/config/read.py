@@ -125,9 +125,16 @@ def _parted(config: Config) -> Config:
 
 def _exact(config: Config) -> Config:
     """Read float64 and set no rows aside where the result is a table of statistics; nothing measures it."""
-    if not algorithm_of(config.algorithm).statistics:
+    entry = algorithm_of(config.algorithm)
+    if not entry.statistics:
         return config
-    data = replace(config.data, doubles=True, task="regression", local_test_fraction=0.0)
+    data = replace(
+        config.data,
+        doubles=True,
+        keep_missing=entry.missing_values,
+        task="regression",
+        local_test_fraction=0.0,
+    )
     server = replace(config.server, evaluate_every=0, fraction_evaluate=0.0)
     return replace(config, data=data, server=server)
 

@@ -175,6 +175,7 @@ class DataConfig(Section):
     # Whether numbers of a csv file are read as float64 and no rows are kept for a test; no key, as it follows
     # from the algorithm (`task.config.read`).
     doubles: bool = False
+    keep_missing: bool = False  # likewise, whether rows may lack values
 
     @property
     def learns_columns(self) -> bool:

@@ -241,7 +241,7 @@ def _request(
         seed=seed,
         synthetic=synthetic,
         owner=owner,
-        keep_missing=config.missing != "refuse",
+        keep_missing=config.keep_missing or config.missing != "refuse",
         doubles=config.doubles,
         local_test_fraction=config.local_test_fraction if owner and config.partition != "columns" else 0.0,
     )
@@ -327,12 +327,13 @@ def _subset(whole: Dataset, max_examples: int, seed: int) -> Decoded:
         x=whole.x[rows],
         y=whole.y[rows],
         ids=None if whole.ids is None else whole.ids[rows],
+        aside=None if whole.aside is None else whole.aside[rows],
         num_train=max_examples,
         description=f"{whole.description}, {max_examples} of its training examples are used",
     )
 
 
-_SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners", "ids")]
+_SCALARS = [f.name for f in fields(Decoded) if f.name not in ("x", "y", "owners", "ids", "aside")]
 
 
 def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
@@ -343,8 +344,7 @@ def _to_entry(decoded: Decoded) -> tuple[cache.Arrays, dict[str, Any]]:
     meta: dict[str, Any] = {name: getattr(decoded, name) for name in _SCALARS}
     meta["fingerprint"] = decoded.content_hash()
     meta["meaning"] = described(decoded).meaning.as_dict()
-    if decoded.ids is not None:
-        arrays["ids"] = decoded.ids
+    arrays |= {name: a for name in ("ids", "aside") if (a := getattr(decoded, name)) is not None}
     if decoded.owners:
         arrays |= decoded.owners.arrays()
         meta["owners"] = list(decoded.owners.names)
@@ -356,6 +356,6 @@ def _from_entry(name: str, arrays: cache.Arrays, meta: dict[str, Any]) -> Datase
     meta = {k: v for k, v in meta.items() if k != "meaning"}
     scalars: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in meta.items()}
     names, x, y = scalars.pop("owners", None), arrays.pop("x"), arrays.pop("y")
-    ids = arrays.pop("ids", None)
+    ids, aside = (arrays.pop(name, None) for name in ("ids", "aside"))
     owners = names and Owners(names, **arrays)
-    return Dataset(name=name, x=x, y=y, ids=ids, owners=owners, meaning=meaning, **scalars)
+    return Dataset(name=name, x=x, y=y, ids=ids, aside=aside, owners=owners, meaning=meaning, **scalars)

@@ -32,7 +32,8 @@ PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
 ROWS = "data set"  # name of the rows' hash where parties compare their data
 LOOKED_AT = 512  # examples among which those that tell most are found
-IN_CACHE = 64  # examples at once that stay in the cache between two operations
+IN_CACHE = 64  # examples at once that stay in a CPU's cache between two operations
+LEAVES = 16  # a data set stays on a GPU if its free memory is so many times as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +140,9 @@ class Decoded:
     owners: Owners | None = None  # the natural ones
     # Of a table whose header has a column of ids: the id of each row, unique; None = the rows have none.
     ids: npt.NDArray[np.str_] | None = None
+    # What no model reads, text [N, columns], and the columns' names: runs may compare groups of people by it.
+    aside: npt.NDArray[np.str_] | None = None
+    aside_names: tuple[str, ...] = ()
     labelled: bool = True  # whether `y` are targets; a party without them has zeros
     frozen: bool = False  # whether a user's data set draws its examples, which were read once
     description: str = ""  # one line about what was loaded
@@ -172,6 +176,8 @@ class Decoded:
         if self.ids is not None:
             digest.update("\x1f".join(self.ids.tolist()).encode())
             digest.update(repr(self.labelled).encode())
+        if self.aside is not None:
+            digest.update(repr((self.aside_names, self.aside.tolist())).encode())
         if any(":category(" in name for name in self.columns[:-1]):  # by names alone no model differs
             digest.update(repr(self.columns).encode())
         if owners := self.owners:
@@ -221,14 +227,30 @@ class Dataset(Decoded):
         """Return examples as a model reads them: a fresh contiguous tensor, int64 for text, else float32.
 
         Inputs by name, some of them integers, are rows of float64 (`task.inputs`). Pictures travel to a
-        device as the bytes that they are.
+        device as the bytes that they are, and stay there, all of them, if they are few for its memory.
         """
         import torch
 
-        picked = torch.from_numpy(_own(self.x[rows]))
+        device = torch.device(device)
         if self.preparation or self.skew or self.drift:  # these compute on a CPU
-            return self._inputs(picked, rows).to(device)
-        return self._inputs(picked.to(device), rows)
+            return self._inputs(torch.from_numpy(_own(self.x[rows])), rows).to(device)
+        if (whole := self._whole(device)) is None or isinstance(rows, slice):
+            return self._inputs(torch.from_numpy(_own(self.x[rows])).to(device), rows)
+        return self._inputs(whole.index_select(0, torch.from_numpy(_own(rows)).to(device)), rows)
+
+    def _whole(self, device: torch.device) -> torch.Tensor | None:
+        """Return all examples in a device's memory; None on a CPU, and if they take much of that memory."""
+        import torch
+
+        if device.type not in self._held:
+            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+            fits = self.x.nbytes * LEAVES < free and self.x.dtype in (np.uint8, np.int32, np.float32)
+            self._held[device.type] = torch.from_numpy(_own(self.x)).to(device) if fits else None
+        return self._held[device.type]
+
+    @functools.cached_property
+    def _held(self) -> dict[str, torch.Tensor | None]:
+        return {}
 
     def _inputs(self, picked: torch.Tensor, rows: Rows | slice) -> torch.Tensor:
         import torch
@@ -247,7 +269,7 @@ class Dataset(Decoded):
             picked = self.drift.inputs(picked, rows, self.round)
         if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
             shift, divisor = (part.to(picked.device) for part in self._normalisation)
-            for part in torch.split(picked, IN_CACHE):
+            for part in torch.split(picked, IN_CACHE if picked.is_cpu else max(len(picked), 1)):
                 part.sub_(shift).div_(divisor)
         return picked
 

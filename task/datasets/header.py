@@ -11,6 +11,7 @@ header                              cells
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
 ``w1:token``                        the id of a token, a whole number that stays one; then of all features
 ``patient:ignore``                  anything; not read
+``sex:group``                       anything; no model reads it, but a run may compare people by it
 ``patient:id``                      who the row is of, each once: parties with different columns of the same
 people match their rows by it. Such a file may be without a target, or
                                     without a feature; the target is typed or called ``label``
@@ -28,7 +29,7 @@ from pathlib import Path
 
 from task.errors import DataError, local
 
-TYPES = ("category", "id", "ignore", "number", "target", "token")
+TYPES = ("category", "group", "id", "ignore", "number", "target", "token")
 RESERVED = ("client", "split")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
 OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of commas
@@ -59,7 +60,7 @@ class TypedColumn:
     @property
     def feature(self) -> bool:
         """Whether a model reads it, unless it is the target."""
-        return self.name not in RESERVED and self.type not in ("id", "ignore", "target")
+        return self.name not in RESERVED and self.type not in ("group", "id", "ignore", "target")
 
 
 def typed_columns(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:

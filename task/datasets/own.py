@@ -8,6 +8,7 @@ says how many classes there are: then every class number from 0 on is good.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,7 @@ def assemble(
     where: str,
     columns: tuple[str, ...] = (),
     ids: npt.NDArray[np.str_] | None = None,
+    aside: Mapping[str, Sequence[str]] = MappingProxyType({}),
     labelled: bool = True,
     notes: tuple[str, ...] = (),
     read: Mapping[str, Any] | None = None,
@@ -101,8 +103,9 @@ def assemble(
     `x` is uint8 images ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``, else float32 ``[N, ...]``. `test`
     is None if the files do not say which rows are test examples. `owners` has the owner of each row, of each
     training row, or of none. `y`, `columns`, `notes` and `read` are as of `task.datasets.base.Decoded`.
-    `classes` is empty if they are numbers, and `where` is the file or folder. `form` is that of x where its
-    integers are ids or its inputs have names, and `outputs` the number of classes, 0 = as the targets say.
+    `aside` has a text of each row by column. `classes` is empty if they are numbers, and `where` is the file
+    or folder. `form` is that of x where its integers are ids or its inputs have names, and `outputs` the
+    number of classes, 0 = as the targets say.
 
     Raises:
         DataError: All rows are test examples, or an owner's name cannot be one of a client.
@@ -145,6 +148,8 @@ def assemble(
         classes=classes,
         columns=columns,
         ids=None if ids is None else ids[order],
+        aside=np.array([*aside.values()], np.str_).T[order] if aside else None,
+        aside_names=tuple(aside),
         labelled=labelled,
         owners=_owners(labels, num_train) if len(labels) else None,
         description=f"{num_train} training and {len(y) - num_train} test examples"
@@ -186,6 +191,9 @@ def cut(request: Request, whole: Decoded) -> Decoded:
         where=whole.source,
         columns=whole.columns,
         ids=whole.ids,
+        aside={}
+        if whole.aside is None
+        else dict(zip(whole.aside_names, whole.aside.T.tolist(), strict=True)),
         labelled=whole.labelled,
         notes=whole.notes,
         read=whole.read,

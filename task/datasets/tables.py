@@ -3,9 +3,9 @@
 csv: the header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
 file; its files have the same columns, in any order. npz: arrays ``x``, ``y``, and optionally ``x_test``,
 ``y_test``, ``client`` (one owner name per training example), ``columns`` and ``classes`` (names, see
-`task.datasets.npz_names`). Integers y are classes; y may also be numbers [N] or [N, d], labels 0 and 1
-[N, C], or the class of each pixel, integers [N, H, W]. Ids of tokens and inputs by name:
-`task.datasets.named_inputs`.
+`task.datasets.npz_names`), and ``group.NAME`` (a text or number per example, the training ones first, which
+no model reads). Integers y are classes; y may also be numbers [N] or [N, d], labels 0 and 1 [N, C], or the
+class of each pixel, integers [N, H, W]. Ids of tokens and inputs by name: `task.datasets.named_inputs`.
 
 A missing value (in csv an empty cell, NA or NaN; in npz NaN) is refused, or kept as NaN where the run says
 how it is filled (`task.datasets.columns`). A missing category is NaN in each of its columns.
@@ -58,6 +58,9 @@ def locate_npz(request: Request) -> Source:
     return Source((path,), keys_of(request) | {"named": True})
 
 
+ASIDE = "group."  # how npz files name arrays by which a run may compare groups of people
+
+
 class _Table:
     """The rows of one or several csv files with one header."""
 
@@ -68,6 +71,7 @@ class _Table:
         self.here: tuple[TypedColumn, ...] = ()  # of the file that is read
         self.rows: list[Row] = []
         self._ids: list[str] = []
+        self.aside: tuple[str, ...] = ()  # names of columns that no model reads, for groups of people
         self.empty: list[str] = []  # names of files without a row below the header
 
     def read(self, path: Path, owner: str | None) -> None:
@@ -86,6 +90,7 @@ class _Table:
             return
         self.header, self.columns = header, self.here
         self.targets = targets_of(path, self.columns)
+        self.aside = tuple(column.name for column in self.columns if column.type == "group")
         features = [c for c in self.columns if c.feature and c not in self.targets]
         missing, doubles = self.request.keep_missing, self.request.doubles
         self.encoder = Encoder(features, keep_missing=missing, doubles=doubles)
@@ -99,6 +104,7 @@ class _Table:
     def others(self) -> dict[str, str]:
         """Return by name what columns are for that a model neither reads nor predicts."""
         of = {"client": "owner", "split": "training or test", "ignore": "left out", "id": "ids"}
+        of["group"] = "groups of people"
         rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
         return {c.name: of.get(c.type) or of.get(c.name) or "left out" for c in rest}
 
@@ -132,8 +138,10 @@ class _Table:
                         path, line, column, "an id; the cell is empty. Fill it in or remove the line."
                     )
                 self._ids.append(unicodedata.normalize("NFC", row[column.name]))
+        # In a table of statistics the target is a column like others.
+        required = not (self.request.doubles and self.request.keep_missing)
         for column, label in zip(self.targets, labels, strict=True):
-            if label.lower() in MISSING and label not in column.values:
+            if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
                 todo = "Fill it in or remove the line; a class of that name is listed in the header"
                 raise self._refused(path, line, column, f"a label; {got}. {todo}, name:target(a|b).")
@@ -145,7 +153,8 @@ class _Table:
             raise self._refused(path, line, TypedColumn("split"), words)
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
         part = "" if split is None else part_of(split)
-        return Row(path, line, x, labels, row.get("client") if owner is None else owner, part)
+        owner = row.get("client") if owner is None else owner
+        return Row(path, line, x, labels, owner, part, tuple(row[name] for name in self.aside))
 
     def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
         try:
@@ -196,6 +205,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         # Tokens are a sequence, which nodes must not bring into an order by names.
         columns=() if form else (*map(str, columns), ", ".join(c.name for c in table.targets)),
         ids=table.ids(),
+        aside={name: [row.aside[i] for row in rows] for i, name in enumerate(table.aside)},
         labelled=bool(table.targets),
         read={"other": table.others()},
         notes=(*notes, *_counting(table), *_alike(table)),
@@ -256,7 +266,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     Raises:
         DataError: Their shapes, dtypes or values cannot be used.
     """
-    made = formed(request, where, arrays)
+    aside = {name.removeprefix(ASIDE): a for name, a in arrays.items() if name.startswith(ASIDE)}
+    made = formed(request, where, {name: a for name, a in arrays.items() if not name.startswith(ASIDE)})
     arrays, notes = parted(made.arrays)
     x, y = arrays["x"], arrays["y"]
     test = None
@@ -275,6 +286,12 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         test = np.arange(len(x)) >= len(arrays["x"])
     if y.ndim > 3 and y.shape[1] == 1:
         y = y[:, 0]  # masks with an axis of channels
+    for name, texts in aside.items():
+        if texts.shape != (len(x),) or texts.dtype.kind not in "fiubU":
+            raise DataError(
+                f"{local(where)}: expected {local(ASIDE + name)} of {len(x)} texts or numbers, one for each "
+                f"example, training first; got {texts.dtype} {list(texts.shape)}"
+            )
     maps = y.ndim > 2 and y.dtype.kind in "iub"
     if (
         x.ndim < 2
@@ -326,6 +343,7 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         classes=classes,
         where=where,
         columns=() if made.form else column_names(where, arrays, x),
+        aside={name: texts.astype(np.str_).tolist() for name, texts in aside.items()},
         notes=(*notes, *made.notes, *filter(None, [channels_last_note(x)])),
         form=made.form,
         outputs=outputs,

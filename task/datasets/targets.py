@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from task.datasets.base import Request
 from task.datasets.encode import LARGEST, number
-from task.datasets.header import TypedColumn
+from task.datasets.header import MISSING, TypedColumn
 from task.errors import DataError, local
 
 Ints = npt.NDArray[np.int64]
@@ -36,6 +36,7 @@ class Row(NamedTuple):
     labels: tuple[str, ...]  # the cells of the targets
     owner: str | None  # None: the file does not say
     part: str  # of `task.datasets.parts`; "" = the file does not say
+    aside: tuple[str, ...] = ()  # of the columns by which a run may compare groups of people
 
 
 def targets(
@@ -48,8 +49,11 @@ def targets(
     """
     first = columns[0]
     if request.doubles and first.values:  # a column like others, whose values are places
-        places, classes = _classes(rows, first, replace(request, num_classes=0))
-        return places.astype(np.float64), classes
+        there = [row for row in rows if not _lacks(row, first, request)]
+        places, classes = _classes(there, first, replace(request, num_classes=0))
+        found = np.full(len(rows), np.nan)
+        found[[not _lacks(row, first, request) for row in rows]] = places
+        return found, classes
     if request.task in ("regression", "multi-label"):
         return _numbers(rows, columns, request), ()
     if len(columns) > 1 and request.task == "classification":
@@ -60,6 +64,12 @@ def targets(
     if len(columns) > 1 or (request.task == "auto" and first.type == "target" and _are_numbers(rows, first)):
         return _numbers(rows, columns, request), ()
     return _classes(rows, first, request)
+
+
+def _lacks(row: Row, column: TypedColumn, request: Request) -> bool:
+    """Return whether a row lacks its target where it may."""
+    label = row.labels[0]
+    return request.keep_missing and label.lower() in MISSING and label not in column.values
 
 
 def _are_numbers(rows: Sequence[Row], column: TypedColumn) -> bool:
@@ -87,10 +97,13 @@ def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Reque
             f"columns to predict, or 0; got {request.num_classes}"
         )
     expected = "a label 0 or 1" if labels else "a number"
+    kept = request.doubles and request.keep_missing
     y = np.empty((len(rows), len(columns)), np.float64)
     for i, row in enumerate(rows):
         for j, cell in enumerate(row.labels):
             y[i, j] = number(cell)
+            if kept and cell.lower() in MISSING:
+                continue
             if not abs(y[i, j]) <= LARGEST or (labels and y[i, j] not in (0, 1)):
                 raise DataError(
                     f'{local(row.path)}, line {row.line}, column "{local(columns[j].name)}": expected '

@@ -4,8 +4,11 @@ A feature has the same file name here, in `strategies.stages` (its server half) 
 (its client half), and is named nowhere else in the trunk.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.stages import with_stages
@@ -14,6 +17,9 @@ from task.errors import ConfigError
 from task.features.feature import Feature as Feature
 from task.features.feature import Tensors as Tensors
 from task.features.refusals import Choice, check_choices, check_pairs
+
+if TYPE_CHECKING:
+    from task.datasets.base import Dataset
 
 _FOUND = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
 FEATURES: tuple[Feature, ...] = tuple(
@@ -40,6 +46,17 @@ def with_features(config: Config, contract: Algorithm) -> Algorithm:
     for feature in active(config, contract):
         contract = feature.adds(config, contract)
     return contract
+
+
+def with_read(config: Config, data: Dataset) -> Config:
+    """Return a run's config with what its features read of data that all its clients share.
+
+    Raises:
+        ConfigError: The data are none that a feature could work with.
+    """
+    for feature in active(config, config.entry):
+        config = feature.reads(config, data)
+    return config
 
 
 def check_features(config: Config, entry: Algorithm, contract: Algorithm) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
+from task.catalogue.entry import Algorithm, adaptation_of, unmeasured
 from task.catalogue.record import WHOLE, Record
 from task.config.knobs import Config
 from task.features.feature import Feature
@@ -34,12 +34,10 @@ def _have_models(entry: Algorithm) -> bool:
 
 
 def _adds(_: Config, contract: Algorithm) -> Algorithm:
-    tested = replace(
-        evaluation_of(replace(contract, metrics=False)), down=(TESTED,), personal=False, keeps=(), stages=()
-    )
+    tested = replace(unmeasured(contract), down=(TESTED,), personal=False, keeps=(), stages=())
     asked, have = adaptation_of(contract), _have_models(contract)  # it gets what training gets
     if have:
-        asked = evaluation_of(replace(contract, metrics=False, stages=asked.stages))
+        asked = unmeasured(replace(contract, stages=asked.stages))
     own = replace(asked, personal=have, keeps=contract.keeps, up=(OWN_MODEL,), up_scalars=(), work="own")
     return replace(contract, phases={**contract.phases, "own": own, "cross": tested})
 

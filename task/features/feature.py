@@ -1,11 +1,17 @@
 """What a feature is: one declaration that the config check, the server and the clients agree on."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.features.refusals import Choice, Pair, Setting
+
+if TYPE_CHECKING:
+    from task.datasets.base import Dataset
 
 
 def nothing(config: Config, contract: Algorithm) -> Algorithm:
@@ -39,6 +45,8 @@ class Feature:
     # Returns what else is wrong in a run that has it, given the algorithm's entry, as an error says it after
     # "run-config key"; "" = nothing.
     refuses: Callable[[Config, Algorithm], str] = lambda config, entry: ""
+    # Returns the run's config with what follows from its data, where these are the same for all clients.
+    reads: Callable[[Config, Dataset], Config] = lambda config, data: config
     refuses_model: Callable[[Config, Tensors], str] = lambda config, tensors: ""  # the same, of its model
     # What a ClientApp, or a loop around the rounds, that is not Bouquet's cannot do under some settings.
     stock_clients: tuple[tuple[tuple[Setting, ...], str], ...] = ()

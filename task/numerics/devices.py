@@ -1,5 +1,6 @@
 """Choose the device of a process: its GPU, if it has one and the config allows it, or its CPU."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -29,6 +30,13 @@ def evaluation_device(wanted: str, *, portable: bool = False) -> torch.device:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
     return torch.device("cuda")
+
+
+def gpus_here() -> list[str]:
+    """Return the GPUs that this process may use, each as ``CUDA_VISIBLE_DEVICES`` names it."""
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [name for name in named.split(",") if name != "-1"]
+    return [str(i) for i in range(torch.cuda.device_count())]
 
 
 def gpu_model() -> str:

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from task.numerics.arrays import BLOCK, blocks
+from task.numerics.stack import StackRow
 
 
 class Base:
@@ -88,17 +89,17 @@ class Held:
         return out
 
 
-Foldable = Mapping[str, np.ndarray | Held]  # arrays by name, to be read only
+Foldable = Mapping[str, np.ndarray | Held | StackRow]  # arrays by name, to be read only
 
 
-def dense(a: np.ndarray | Held) -> np.ndarray:
+def dense(a: np.ndarray | Held | StackRow) -> np.ndarray:
     """Return the array that `a` is or stands for."""
-    return a.dense() if isinstance(a, Held) else a
+    return a.dense() if isinstance(a, Held | StackRow) else a
 
 
-def peak(a: np.ndarray | Held) -> float:
+def peak(a: np.ndarray | Held | StackRow) -> float:
     """Return the largest absolute value; NaN or infinity if any element is."""
-    if isinstance(a, Held):
+    if isinstance(a, Held | StackRow):
         return a.peak
     flat = a.reshape(-1)
     if a.dtype.kind != "f":

@@ -21,6 +21,7 @@ a float64 first.
 
 A `Held` costs what its places cost: there, weight * (Q(value) - Q(base)) is added, Q being the rounding to
 the grid; weight * Q(base) is added once for all clients of one base. So its sum is that of its dense form.
+A `StackRow` waits for the others of its stack, which are summed together, where they lie.
 
 Memory of `Mean` and `Sum`: an int64 per parameter, two where values exceed 1 or sums 2^12, whatever the
 number of clients. On the wire a partial sum is two int32 per parameter (12 bytes where a sum exceeds 2^11),
@@ -28,6 +29,7 @@ so that a node's merged reply costs as much as two models, whatever the number o
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -37,17 +39,35 @@ from task.numerics import pages
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
 from task.numerics.held import Base, Foldable, Held, dense, peak
-from task.numerics.terms import FINITE, MAX_INTEGER_TERM, MAX_TERM
+from task.numerics.stack import RowStack, StackRow
+from task.numerics.terms import (
+    FINITE,
+    HIGH_BITS,
+    HIGH_GRID,
+    HIGH_UNIT,
+    LOW_BITS,
+    LOW_GRID,
+    LOW_UNIT,
+    MAX_INTEGER_TERM,
+    MAX_TERM,
+)
 
-LOW_UNIT, HIGH_UNIT = 2.0**-51, 2.0**-20
 CARRY = 31  # a unit of `high` is 2^31 units of `low`
-# x + GRID rounds x to a multiple of the unit, and the bits of the sum, less those of GRID, count the units.
-LOW_GRID, HIGH_GRID = np.float64(3.0), np.float64(1.5 * 2.0**32)  # |x| <= 1, |x| <= 2^31
-LOW_BITS, HIGH_BITS = int(LOW_GRID.view(np.int64)), int(HIGH_GRID.view(np.int64))
 MAX_LOW = 2.0**12 - 1.0  # what `low` may hold; an int64 holds 2^12
 MAX_SUM, MAX_INTEGER = 2.0**42, 2.0**62
 UNITS = "units"  # the record of a sum that stays on its machine
-MOST_PENDING = 2**30  # weight at which a base is folded: 2^10 in `low`
+MOST_PENDING = 2**30  # weight at which a base, or the rows of a stack, are folded: 2^10 in `low`
+
+
+@dataclass
+class _Pending:
+    """Rows of a stack that are still to be folded."""
+
+    stack: RowStack
+    weights: list[int]  # 0 = not to be folded
+    count: int = 0
+    bound: float = 0.0  # of |sum_k weight_k x_k|
+    wide: bool = False  # whether any |x| exceeds 1
 
 
 class Sum:
@@ -74,6 +94,7 @@ class Sum:
         self._held = dict.fromkeys(self._low, 0.0)  # bound of |low|
         # The weight of each base of a `Held` that is still to be folded, by name and by the array's identity.
         self._waiting: dict[str, dict[int, tuple[Base, int]]] = {name: {} for name in self._low}
+        self._rows: dict[str, _Pending] = {}
         self._scratch = np.empty((3, min(BLOCK, max((a.size for a in self._low.values()), default=0))))
 
     def check(
@@ -135,6 +156,8 @@ class Sum:
                 continue
             if isinstance(a, Held) and a.start.peak < MAX_TERM and weight <= MOST_PENDING:
                 self._add_held(name, a, peaks[name], weight)
+            elif isinstance(a, StackRow) and weight <= MOST_PENDING:
+                self._add_row(name, a, peaks[name], weight)
             else:
                 self._add_dense(name, dense(a), peaks[name], weight)
         self.weight += weight
@@ -175,8 +198,34 @@ class Sum:
             waiting = weight
         self._waiting[name][id(start.array)] = (start, waiting)
 
+    def _add_row(self, name: str, a: StackRow, largest: float, weight: int) -> None:
+        """Let a row wait for the others of its stack."""
+        waiting = self._rows.get(name)
+        if waiting and (waiting.stack is not a.stack or sum(waiting.weights) + weight > MOST_PENDING):
+            self._fold_rows(name)
+        waiting = self._rows.setdefault(name, _Pending(a.stack, [0] * len(a.stack)))
+        waiting.weights[a.k] += weight
+        waiting.count += 1
+        waiting.bound += largest * weight
+        waiting.wide |= largest > 1.0
+        if waiting.count == len(a.stack):
+            self._fold_rows(name)
+
+    def _fold_rows(self, name: str) -> None:
+        """Fold in the rows that wait."""
+        rows = self._rows.pop(name)
+        wide = rows.wide or self._held[name] + rows.bound >= MAX_LOW
+        self._hold(name, sum(rows.weights) * HIGH_UNIT if wide else rows.bound)
+        high, low = rows.stack.units(rows.weights, wide=wide)
+        self._low[name] += low
+        if high is not None:
+            more = self._raised(name)
+            more += high
+
     def _settle(self, name: str) -> None:
-        """Bring the sum into its normal form, with the bases that wait."""
+        """Bring the sum into its normal form, with the bases and the rows that wait."""
+        if name in self._rows:
+            self._fold_rows(name)
         for start, weight in self._waiting[name].values():
             self._add_dense(name, start.flat, start.peak, weight)
         self._waiting[name].clear()

@@ -20,7 +20,7 @@ from task.errors import FieldError
 from task.numerics.moments import from_digits, to_digits
 from task.numerics.terms import MAX_TERM
 
-UNIT_BITS = 51  # of `task.numerics.reduce.LOW_UNIT`
+UNIT_BITS = 51  # of `task.numerics.terms.LOW_UNIT`
 HIGH_BITS = 20  # of the first of two parts, each of which is a whole float64 without loss
 DIGITS = 4  # 128 bits: terms below 2^31, at most 2^29 rows of a client and 2^16 clients
 _BLOCK = 2048  # rows whose parts an int64 holds: |part| < 2^51

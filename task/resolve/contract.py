@@ -6,8 +6,9 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.selections import with_selection
 from task.catalogue.several import with_models
 from task.config.knobs import Config
-from task.features import with_features
-from task.tasks import metrics_of
+from task.datasets.base import Dataset
+from task.features import with_features, with_read
+from task.tasks import metrics_of, with_task
 
 
 def entry_of(config: Config) -> Algorithm:
@@ -25,6 +26,15 @@ def contract_of(config: Config) -> Algorithm:
     entry = with_selection(entry_of(config), config.server.selection)
     entry = with_features(config, entry)
     return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
+
+
+def with_data(config: Config, data: Dataset) -> Config:
+    """Return a run config with what follows from data that all clients share: the task, and for features.
+
+    Raises:
+        ConfigError: The data are none that a feature of the run could work with.
+    """
+    return with_read(with_task(config, data.task, data.form), data)
 
 
 def takes_public(config: Config) -> bool:

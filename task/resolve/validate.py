@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.catalogue.user_algorithm import algorithm_of
-from task.classical.fit import model_of
+from task.classical.analyses import ANALYSES
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
@@ -103,8 +103,8 @@ def check_names(config: Config) -> None:
 
 
 def _check_statistics(config: Config) -> None:
-    """Refuse columns of a regression that are not declared, and data without names of columns."""
-    model_of(config)
+    """Refuse columns of an analysis that are not declared, and data without names of columns."""
+    ANALYSES[config.entry.work](config)
     if config.data.dataset != "csv":
         raise ConfigError(
             f'run-config key "dataset": {config.algorithm} reads columns by their names; expected "csv"; got '

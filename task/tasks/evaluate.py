@@ -1,6 +1,7 @@
 """Loss and accuracy of a model over a whole set: one implementation for server and clients."""
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -15,6 +16,8 @@ from task.tasks.metrics import added
 # small models gain little from more.
 BATCH = 250
 MOST = 1 << 24
+Test = Callable[[torch.Tensor, torch.Tensor, Task], tuple[dict[str, float], Arrays]]
+"""Inputs and targets of some examples, and a task with its metrics -> what `measure` returns of a model."""
 
 
 def measure(

@@ -13,6 +13,8 @@ sums                       what they are                                       m
 ``top`` [1]                examples whose class is among 5 largest logits      top-5
 ``surprise`` [1, LIMBS]    -log p of the class, by cross-entropy               perplexity
 ``scores`` [C, 2, BINS]    examples by score, without and with the class       auroc, with its error
+``calibration`` [10, 2 +   by tenth of the probability: examples, those that   ece
+LIMBS]                     are right of it, and the sum of the probabilities
 ``labels`` [C, 3]          true positives, predicted and true by label         precision, recall, f1
 ``exact`` [1]              examples whose labels are all right                 accuracy
 ``confusion`` of pixels    the same of all pixels that count                   miou, dice, pixel-accuracy
@@ -21,7 +23,10 @@ sums                       what they are                                       m
 =========================  ==================================================  ==============================
 
 AUROC is that of scores rounded down to multiples of 1/1024: at most half of the pairs whose scores are in one
-bin count wrongly, and ``auroc-error`` is that share. Metrics of a user's own: `task.tasks.own_metrics`.
+bin count wrongly, and ``auroc-error`` is that share. ECE, the expected calibration error of Guo et al. 2017,
+arXiv 1706.04599, equation 3, has ten equal bins of a probability: of two classes that of class 1, which is
+right of those of class 1, else that of the predicted class, which is right where the prediction is. Metrics
+of a user's own: `task.tasks.own_metrics`.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None
 BINS = 1024
+TENTHS = 10  # of the probability, for its calibration; an even number, so that 1/2 is between two
 COUNT = "count"
 
 
@@ -90,6 +96,27 @@ def _class_scores(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
     p = torch.softmax(logits.double(), 1)
     truth = true.unsqueeze(1) == torch.arange(classes, device=true.device)
     return _binned(p[:, 1:], truth[:, 1:]) if classes == 2 else _binned(p, truth)
+
+
+def _calibration(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
+    """Return by tenth of the probability the examples, the right ones, and the sum of it as limbs.
+
+    Of two classes, an example is in the upper five tenths exactly if class 1 is predicted.
+    """
+    logits, true = _flat(outputs, y)
+    p, predicted = torch.softmax(logits.double(), 1), logits.argmax(1)
+    if classes == 2:
+        scores, right, low, high = p[:, 1], true == 1, predicted * TENTHS // 2, (predicted + 1) * TENTHS // 2
+    else:
+        scores, right = p.amax(1), predicted == true
+        low, high = torch.zeros_like(predicted), torch.full_like(predicted, TENTHS)
+    tenths = torch.minimum(torch.maximum((scores * TENTHS).long(), low), high - 1).cpu().numpy()
+    said, found = scores.cpu().numpy(), np.zeros((TENTHS, 2 + LIMBS), np.int64)
+    found[:, 0] = np.bincount(tenths, minlength=TENTHS)
+    found[:, 1] = np.bincount(tenths[right.cpu().numpy()], minlength=TENTHS)
+    for b in np.unique(tenths):
+        found[b, 2:] = exact(said[tenths == b, None])[0]
+    return found
 
 
 def _label_scores(outputs: torch.Tensor, y: torch.Tensor, classes: int) -> Ints:
@@ -216,6 +243,13 @@ def _auroc(sums: Sums) -> tuple[float | None, float | None]:
     return (float(np.mean(areas)), float(np.mean(errors))) if areas else (None, None)
 
 
+def calibration_error(tenths: Ints) -> float | None:
+    """Return sum_b |sum of p - right examples| / n over bins b, [bins, 2 + LIMBS]; None without examples."""
+    n = int(tenths[:, 0].sum())
+    gaps = [abs(number_of(row[2:]) - int(row[1])) for row in tenths if row[0]]
+    return float(sum(gaps) / n) if n else None
+
+
 def _mean_of(i: int) -> Callable[[Sums], Value]:
     def value(sums: Sums) -> Value:
         n = int(sums[COUNT][0])
@@ -277,6 +311,7 @@ _CLASSES: dict[str, Metric] = {
         "surprise", lambda sums: math.exp(number_of(sums["surprise"][0]) / int(sums[COUNT][0]))
     ),
     **_AUROC,
+    "ece": Metric("calibration", lambda sums: calibration_error(sums["calibration"])),
 }
 _ERRORS = {
     "mae": Metric("errors", _mean_of(0)),
@@ -307,6 +342,7 @@ _SUMS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
     "top": (_top, lambda c: (1,)),
     "surprise": (_surprise, lambda c: (1, LIMBS)),
     "scores": (_class_scores, lambda c: (1 if c == 2 else c, 2, BINS)),
+    "calibration": (_calibration, lambda c: (TENTHS, 2 + LIMBS)),
     "labels": (_labels, lambda c: (c, 3)),
     "exact": (_all_right, lambda c: (1,)),
     "errors": (_errors, lambda c: (c, 4, LIMBS)),

@@ -24,8 +24,7 @@ from task.catalogue.record import MODEL_DOWN, Record
 from task.errors import FieldError
 from task.numerics.arrays import BLOCK, NamedArrays, blocks
 from task.numerics.held import dense
-from task.numerics.reduce import HIGH_UNIT, LOW_UNIT
-from task.numerics.terms import FINITE
+from task.numerics.terms import FINITE, HIGH_UNIT, LOW_UNIT
 from task.wire.layouts import base_of
 
 SLACK = 1 + 1e-6  # tolerance for rounding of a norm at the bound

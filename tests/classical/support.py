@@ -12,14 +12,15 @@ from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.entry import Algorithm
-from task.classical.design import NamedColumns
+from task.classical.columns import NamedColumns
 from task.classical.families import Rows
-from task.classical.fit import Model, model_of
+from task.classical.fit import Model, model_of, rows_of
+from task.classical.printed import Printed
 from task.classical.sums import sums_of
-from task.classical.table import Fitted, fitted
+from task.classical.table import fitted
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import to_wire
+from task.numerics.row_sums import from_wire, to_wire
 from task.resolve.read import read_config
 
 ROWS = "rows"
@@ -41,11 +42,7 @@ def config_of(algorithm: str, columns: str, target: str, **more: Any) -> Config:
 
 def rows_in(model: Model, frame: pd.DataFrame) -> Rows:
     """Return the rows of a frame of numbers."""
-    table = NamedColumns({n: frame[n].to_numpy(np.float64) for n in frame.columns}, {})
-    trials = table.of(model.design.trials) if model.design.trials else np.ones(len(frame))
-    columns = model.design.columns(table, len(frame))
-    target = table.of(model.design.target)
-    return Rows(columns, model.design.scales, target, trials, model.unit).checked(model.family, "y")
+    return rows_of(model, NamedColumns({n: frame[n].to_numpy(np.float64) for n in frame.columns}, {}))
 
 
 class Played:
@@ -54,6 +51,7 @@ class Played:
     def __init__(self, config: Config, parts: Sequence[pd.DataFrame]) -> None:
         self.model = model_of(config)
         self.questions: list[str] = []
+        self.replies: dict[str, list[int]] = {}  # of the last question of each kind
         self.parts = {f"site-{i}": rows_in(self.model, part) for i, part in enumerate(parts)}
         rule = strategy_of(config.entry.rule)(config).rule
         self.rule = rule
@@ -66,16 +64,16 @@ class Played:
             self.rows.append(metrics)
         self.state = state
         self.arrays: Arrays = state.arrays
-        self.squares = config.algorithm == "least-squares"
 
     @property
-    def table(self) -> Fitted:
+    def table(self) -> Printed:
         """The table."""
-        return fitted(self.model, self.arrays, squares=self.squares)
+        return fitted(self.model, self.arrays)
 
     def column(self, name: str) -> list[float]:
         """Return a column of the table."""
-        return [getattr(line, name) for line in self.table.lines]
+        at = self.table.head.index(name)
+        return [line[at] for line in self.table.rows]
 
     def _run(self, phases: Any) -> Any:
         replies = None
@@ -90,8 +88,12 @@ class Played:
         (record,) = contract.up
         self.questions.append(record.name)
         beta = phase.records["coefficients"][ROWS][:, 0].tolist() if phase.records else ()
-        sent = [to_wire(sums_of(record.name, self.model.family, r, beta)) for r in self.parts.values()]
+        sent = [
+            to_wire(sums_of(record.name, self.model.family, r, beta, by_site=self.model.by_site))
+            for r in self.parts.values()
+        ]
         assert all(a.shape == phase.rows[record.name] for a in sent)
+        self.replies[record.name] = from_wire(sum(sent))
         return AggregatedReplies({record.name: {ROWS: sum(sent)}}, phase.to, np.ones(len(sent), np.int64))
 
 

@@ -12,7 +12,8 @@ import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import Ridge
 
-from task.classical.design import design_of, scale_of
+from task.classical.columns import scale_of
+from task.classical.design import design_of
 from task.classical.solve import inverse
 from task.errors import ConfigError, DataError
 from task.resolve.read import read_config
@@ -260,7 +261,7 @@ def test_a_table_is_written_with_all_digits() -> None:
     frame = pd.DataFrame({"a_1": [0.0, 1, 2, 3], "y": [1.0, 3, 4, 8]})
     table = Played(config_of("least-squares", "a_1(0..3)", "y(0..8)"), [frame]).table
     head, _, line = table.csv().splitlines()
-    assert head == "name,coefficient,se,z,p,hc0,hc1"
-    assert float(line.split(",")[1]) == table.lines[1].coefficient
+    assert head == "name,coefficient,se,z,p,low,high,hc0,hc1"
+    assert float(line.split(",")[1]) == table.rows[1][1]
     assert r"a\_1 & 2.2 & " in table.latex()
     assert table.as_dict()["sums_sha256"] == table.digest

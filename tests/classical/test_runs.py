@@ -16,10 +16,12 @@ import pytest
 from flwr.app import Message
 
 from client_app.app import make_app
-from client_app.classical.regression import check_cells, check_weights, coefficients_in, rows_of
+from client_app.classical.questions import sent, table_of
+from client_app.classical.regression import check_cells, check_size
 from server_app.app import run as run_server
 from strategies.rules.regression import hashed, nothing
-from task.classical.fit import model_of
+from task.classical.families import local_terms
+from task.classical.fit import model_of, rows_of
 from task.config.read import as_run_config
 from task.datasets import load_owned
 from task.errors import BouquetError, NodesError, RefusedError, WireError
@@ -119,20 +121,30 @@ def test_a_folder_has_the_table_and_a_resumed_run_ends_alike(tmp_path: Path, poo
 # ------------------------------------------------------------------------------------------ policy
 
 
-def sites(folder: Path, frames: list[pd.DataFrame], least: int) -> list[dict[str, Any]]:
+def sites(
+    folder: Path, frames: list[pd.DataFrame], least: int, header: list[str] = HEADER
+) -> list[dict[str, Any]]:
     """Write a file for each node; return node configs whose owner sets a bound."""
     found = []
     for i, frame in enumerate(frames):
-        frame.to_csv(folder / f"ward-{i}.csv", index=False, header=HEADER)
+        frame.to_csv(folder / f"ward-{i}.csv", index=False, header=header)
         where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
-        found.append(where | {"min-examples": least, "cache-dir": str(folder / "cache")})
+        where |= {"cache-dir": str(folder / "cache"), "secagg-unverified": True}
+        found.append(where | {"min-examples": least})
     return found
 
 
-def at_sites(folder: Path, frames: list[pd.DataFrame], least: int, **more: Any) -> Path:
-    keys = {k: v for k, v in KEYS.items() if k != "partition"} | more
+def at_sites(
+    folder: Path,
+    frames: list[pd.DataFrame],
+    least: int,
+    keys: dict[str, Any] = KEYS,
+    header: list[str] = HEADER,
+    **more: Any,
+) -> Path:
+    keys = {k: v for k, v in keys.items() if k != "partition"} | more
     config = read_config(keys | {"runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
-    grid = LocalGrid(make_app(), sites(folder, frames, least), as_run_config(config))
+    grid = LocalGrid(make_app(), sites(folder, frames, least, header), as_run_config(config))
     return run_server(grid, config)
 
 
@@ -169,7 +181,7 @@ def test_each_rule_on_cells_refuses(
     model, data = model_of(config), config.data
     data = type(data)(**{**vars(data), "cache_dir": str(tmp_path / "cache")})
     dataset = load_owned(data, str(tmp_path / "a.csv"), "ward", 1)
-    rows = rows_of(dataset, np.arange(len(dataset.y)), model.design, model.family)
+    rows = rows_of(model, table_of(dataset, np.arange(len(dataset.y))))
     with pytest.raises(RefusedError, match=why):
         check_cells(model.design, rows, 5, "ward")
 
@@ -179,17 +191,20 @@ def test_coefficients_that_pick_a_few_rows_are_refused() -> None:
     model = model_of(config_of("glm", "age(0..100)", "ill(0..1)", family="binomial"))
     frame = pd.DataFrame({"age": np.linspace(1, 99, 99), "ill": [0, 1, 0] * 33})
     rows = rows_in(model, frame)
-    check_weights("binomial", rows, [0.0, 0.0], 5, "ward")
+
+    def checked(*beta: float) -> None:
+        check_size(local_terms("binomial", rows, rows.linear(beta)).w, 5, "ward", "these coefficients")
+
+    checked(0.0, 0.0)
     with pytest.raises(RefusedError, match="fewer rows of client ward would have most of the weight"):
-        check_weights("binomial", rows, [-50_000.0, 1000.0], 5, "ward")
+        checked(-50_000.0, 1000.0)
 
 
 @pytest.mark.parametrize("beta", [[0.0], [math.nan] * 4, [math.inf] * 4], ids=str)
 def test_a_hostile_order_is_refused(beta: list[float]) -> None:
     order = TrainOrder(1, {"coefficients": {"rows": np.array(beta)[:, None]}}, {}, ("ward",), (0,), "run")
-    design = model_of(read_config(KEYS)).design
-    with pytest.raises(WireError, match="expected 4 finite coefficients"):
-        coefficients_in(order, design)
+    with pytest.raises(WireError, match="expected 4 x 1 finite numbers of 'coefficients'"):
+        sent(order, "coefficients", 4)
 
 
 def test_the_hash_is_of_the_integers_in_their_order() -> None:

@@ -1,13 +1,14 @@
 """Seconds of a round on a GPU: cohorts of `2nn`, the CNN and the character LSTM.
 
 Run ``python -m tests.gpu.rounds``; with a folder as argument, the lines go to ``rounds.md`` there, too.
+Names of models after the folder leave out the others. A line ends with the hash of the last model.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,32 +26,36 @@ RUNS: Mapping[str, tuple[dict[str, Any], tuple[int, ...], int]] = {
 }
 
 
-def seconds(keys: Mapping[str, Any], nodes: int, rounds: int, folder: Path) -> list[dict[str, float]]:
-    """Return the parts of each round's time of a run on the GPU."""
+def rows_of(
+    keys: Mapping[str, Any], nodes: int, rounds: int, folder: Path, *more: str
+) -> list[dict[str, Any]]:
+    """Return the lines of ``rounds.jsonl`` of a run on the GPU; `more` are options of the command."""
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
     command = [sys.executable, "-m", "server_app.cli.main", "run", "-c", config]
     command += ["-c", f'num-server-rounds={rounds} device="{DEVICE}"', "--nodes", str(nodes)]
-    command += ["--runs-dir", str(folder.parent), "--run-name", folder.name]
+    command += ["--runs-dir", str(folder.parent), "--run-name", folder.name, *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
-    return [json.loads(line)["seconds"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def lines() -> Iterator[str]:
+def lines(names: Sequence[str]) -> Iterator[str]:
     """Yield a line for each model and number of nodes."""
-    for name, (keys, counts, rounds) in RUNS.items():
+    for name in names:
+        keys, counts, rounds = RUNS[name]
         for nodes in counts:
             with tempfile.TemporaryDirectory() as folder:
-                rows = seconds(keys, nodes, rounds, Path(folder) / "run")[1:]
-            parts = {part: median(row.get(part, 0.0) for row in rows[1:]) for part in rows[-1]}
+                rows = rows_of(keys, nodes, rounds, Path(folder) / "run")[2:]
+            times = [row["seconds"] for row in rows]
+            parts = {part: median(row.get(part, 0.0) for row in times) for part in times[-1]}
             words = ", ".join(f"{part} {value:.3f}" for part, value in parts.items())
-            yield f"| {name} | {nodes} | {words} |"
+            yield f"| {name} | {nodes} | {words} | {rows[-1]['model_sha256'][:12]} |"
 
 
 if __name__ == "__main__":
     found = []
-    for line in lines():
+    for line in lines(sys.argv[2:] or tuple(RUNS)):
         print(line, flush=True)
         found.append(line)
     if len(sys.argv) > 1:

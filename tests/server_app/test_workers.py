@@ -14,11 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
+from server_app.engines.simulate import simulate
 from server_app.engines.workers import Workers
+from task.errors import ConfigError
 from task.wire.error_codes import ErrorCode
 
 # The driver of a run forks before it has threads; the test's process may have some.
@@ -46,8 +49,8 @@ def make_app() -> ClientApp:
 
 
 @contextmanager
-def started(count: int) -> Iterator[Workers]:
-    workers = Workers(make_app, count)
+def started(count: int, gpus: int = 0) -> Iterator[Workers]:
+    workers = Workers(make_app, count, gpus=gpus)
     try:
         yield workers
     finally:
@@ -144,11 +147,37 @@ def test_the_end_does_not_wait_for_a_worker_at_work() -> None:
     assert not psutil.pid_exists(pid)
 
 
-def test_workers_spread_over_the_gpus_that_the_driver_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    with started(3) as workers, ThreadPoolExecutor(3) as pool:
+@pytest.mark.parametrize(
+    ("named", "gpus", "seen"),
+    [
+        ("2,5", 0, ["2", "2", "5"]),
+        ("7,2,5", 2, ["2", "7", "7"]),
+        ("", 1, ["0"] * 3),
+        ("", 0, ["0", "1", "2"]),
+    ],
+)
+def test_workers_take_turns_at_the_gpus_that_the_driver_may_see(
+    named: str, gpus: int, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    with started(3, gpus) as workers, ThreadPoolExecutor(3) as pool:
         replies = list(pool.map(lambda _: ask(workers, sleep=0.5)[0], range(3)))
-        assert sorted(r.content.config_records["answer"]["gpus"] for r in replies) == ["2", "2", "5"]
+        assert sorted(r.content.config_records["answer"]["gpus"] for r in replies) == seen
+
+
+def refused_gpus(gpus: int, nodes: int = 0, **keys: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        simulate({"dataset": "digits", **keys}, nodes, gpus=gpus)
+    return str(refused.value)
+
+
+def test_more_gpus_than_there_are_and_gpus_without_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert refused_gpus(3) == "--gpus: expected at most 2, those that this process may use; got 3"
+    assert "(--nodes)" in refused_gpus(2, nodes=1)
+    assert 'device = "auto" or "cuda"' in refused_gpus(2, device="cpu")
 
 
 DRIVER = """

@@ -64,6 +64,22 @@ def test_it_is_the_truncated_svd_of_the_dense_mean(rank: int) -> None:
     assert np.allclose(again[1] @ again[0], made_b @ made_a, atol=1e-10)
 
 
+def test_a_direction_that_a_client_lacks_shrinks_by_its_share() -> None:
+    """FlexLoRA's mean is over all clients. Rank 2 with singular values 3 and 2; one of two has rank 1: as
+    nobody trains, the mean is 3, and 2 (1 - 1/2) = 1, then 1/2; with all at rank 2 nothing changes.
+    """
+    a, b = np.eye(2), np.diag([3.0, 2.0])
+    part = [a, np.diag([1.0, 0])], [b, np.diag([3.0, 0])]
+    made_a, made_b, _ = product_mean(*part, [1, 1], 2)
+    assert np.allclose(made_b @ made_a, np.diag([3.0, 1.0]))
+    again = product_mean(
+        [made_a, np.diag([1.0, 0]) @ made_a], [made_b, made_b @ np.diag([1.0, 0])], [1, 1], 2
+    )
+    assert np.allclose(again[1] @ again[0], np.diag([3.0, 0.5]))
+    whole = product_mean([a, a], [b, b], [1, 1], 2)
+    assert np.allclose(whole[1] @ whole[0], b)
+
+
 def test_without_an_update_the_mean_of_a_stays() -> None:
     a = [np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])]
     made_a, made_b, lost = product_mean(a, [np.zeros((3, 1))] * 2, [3, 1], 1)

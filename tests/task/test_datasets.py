@@ -18,6 +18,8 @@ from task.errors import ConfigError, DataError
 from task.models import build_model
 from tests.task.helpers import load, write_idx, write_mnist
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch, request):
@@ -88,6 +90,39 @@ def test_normalisation_is_per_channel():
     )  # fmt: skip
     assert data.inputs(slice(0, 1)).flatten().tolist() == [2.0, 0.5]
     assert (x == 255).all()
+
+
+@pytest.mark.parametrize("kind", ["image", "features", "text"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+def test_examples_of_a_set_that_stays_on_a_device_are_those_that_are_read(device, kind):
+    """Images of two channels, normalised; and what is computed with them does not change the set."""
+    rng = np.random.default_rng(1)
+    drawn = rng.integers(0, 256, (9, 2, 3, 3)).astype(np.float32 if kind == "features" else np.uint8)
+    image = {"mean": (0.5, 0.25), "std": (0.25, 2.0)} if kind == "image" else {}
+    data = base.Dataset(
+        name="", x=drawn, y=np.zeros(9, dtype=np.int64), num_train=9, num_classes=1, input_shape=(2, 3, 3),
+        kind=kind, **image,
+    )  # fmt: skip
+    rows = np.array([8, 2, 2, 5])
+    expected = data.inputs(rows)
+    data._held[device] = torch.from_numpy(drawn.copy()).to(device)  # as where a GPU has the memory
+    for _ in range(2):
+        got = data.inputs(rows, device)
+        assert (got.device.type, got.dtype) == (device, expected.dtype)
+        assert torch.equal(got.cpu(), expected)
+        got.zero_()
+
+
+def test_a_set_stays_on_a_gpu_that_has_memory_for_it_and_its_training(monkeypatch):
+    data = load(dataset="digits")
+    stays = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+    for free in (data.x.nbytes * base.LEAVES, data.x.nbytes * base.LEAVES + 1):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 0))
+        data._held.clear()
+        assert torch.equal(data.inputs(np.array([3, 1]), "cuda"), data.inputs(np.array([3, 1])))
+        stays.append(data._held["cuda"] is not None)
+    assert stays == [False, True]
 
 
 @pytest.mark.parametrize(("zipped", "unpacked"), [(True, " unpacked"), (False, "")])

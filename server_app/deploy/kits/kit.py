@@ -160,6 +160,8 @@ class Policy:
         False  # whether names of columns, categories and classes go to the server and the model's file
     )
     own_model: bool = False  # whether the site's own model goes to the link and the other sites
+    max_questions: int = 0  # most questions for exact sums that are answered, of all runs; 0 = no limit
+    missing_counts: bool = False  # whether counts of fewer missing values than min_examples may leave
 
 
 @dataclass(frozen=True)
@@ -367,7 +369,7 @@ def _node_kit(folder: Path, config: Path, table: Mapping[str, Any]) -> NodeKit:
     policy = read_table(config, values["policy"], defaults, defaults, "policy.")
     if policy["apps"] not in APPS:
         raise ConfigError(choose_from(key("policy.apps"), policy["apps"], APPS))
-    for name in ("max-rounds", "min-examples", "min-steps"):
+    for name in ("max-rounds", "min-examples", "min-steps", "max-questions"):
         if policy[name] < 0:
             raise ConfigError(f"{key('policy.' + name)}: expected 0 (no limit) or more; got {policy[name]}")
     if not 0 <= policy["max-epsilon"] < math.inf:

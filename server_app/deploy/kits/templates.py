@@ -40,6 +40,8 @@ delta = 1e-5  # delta of max-epsilon
 keep-models = false  # true = keep the newest global model of each run in models/, for bouquet predict --kit
 names = false  # true = send names of columns, categories and classes to the link and into the model's file
 own-model = false  # true = send this site's own model to the link and the other sites (cross-evaluation)
+max-questions = 0  # most questions for exact sums (statistics, regressions) answered, all runs together
+missing-counts = false  # true = counts of missing values may leave, also of fewer than min-examples
 """
 
 LINK_README = """\

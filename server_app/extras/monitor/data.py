@@ -18,12 +18,14 @@ from server_app.deploy.link.status import RED
 from server_app.results import svg
 from server_app.results.folder import CLIENTS, CONFIG, RESULT, ROUNDS
 from server_app.results.lines import Row, last_rows, number, problem, read_lines, read_object
+from server_app.results.people import last_of
 from server_app.results.plots import by_round
 from server_app.results.rows import (
     ClientTable,
     RoundTable,
     app_row,
     config_row,
+    group_tables,
     job_row,
     mapping,
     node_row,
@@ -133,7 +135,17 @@ class Watched:
         """
         path = self._run_path(name)
         config = config_row(read_object(path / CONFIG, []) or {})
-        return self._place() | self._health() | {"run": self._summary(name, self._waits()), "config": config}
+        result = read_object(path / RESULT, []) or {}
+        rows = list(islice(last_rows(path / ROUNDS), LOOK_BACK))[::-1]
+        return (
+            self._place()
+            | self._health()
+            | {
+                "run": self._summary(name, self._waits()),
+                "groups": group_tables(last_of(rows) | result),
+                "config": config,
+            }
+        )
 
     def _waits(self) -> Row:
         """Return by run what its job waits for."""

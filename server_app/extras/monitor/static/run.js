@@ -30,6 +30,8 @@ export async function runPage(run) {
   showRounds();
   part('clients', [clients, dropped], () => [h('h2', {}, 'Clients'), clientsTable(clients)]);
   part('classes', found.classes, () => found.classes ? classesTable(found.classes) : '');
+  part('groups', found.groups, () => found.groups?.length ? [
+    h('h2', {}, 'Groups of people'), ...found.groups.map(groupsTable)] : '');
   part('data', found.data, () => origin('Data', found.data));
   part('repeat', found.repeat, () => known(found.repeat) ? [
     h('h2', {}, 'Repeat it'), h('div', {class: 'wide'}, h('pre', {}, h('code', {}, found.repeat)))] : '');
@@ -188,6 +190,12 @@ function classesTable({caption, head: names, rows}) {
   const value = (name, i) => row => ['class', 'examples'].includes(name) ? count(row[i]) : short(row[i]);
   const columns = names.map((name, i) => [name[0].toUpperCase() + name.slice(1), value(name, i), true]);
   return [h('h2', {}, 'Classes'), table(caption, columns, rows)];
+}
+
+function groupsTable({caption, head: names, rows}) {
+  const value = i => row => typeof row[i] !== 'number' ? row[i]
+    : ['people', 'sites'].includes(names[i]) ? count(row[i]) : short(row[i]);
+  return table(caption, names.map((name, i) => [name, value(i), rows.some(row => typeof row[i] === 'number')]), rows);
 }
 
 const pairs = lines =>

@@ -1,0 +1,72 @@
+"""Counts and sums over a client's rows for statistics; `strategies.rules.statistics` has the whole.
+
+Where the node's owner sets ``min-examples``, the client says first which cells it must not show
+(`task.classical.disclosure`), and shows the others only if the server knows of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from client_app.classical.questions import answers, sent
+from client_app.data.node import Node
+from client_app.stages.stage import Outcome
+from task.catalogue.entry import Algorithm
+from task.catalogue.statistics import ASKED, CLOSED, CLOSED_CELLS
+from task.classical.columns import NamedColumns
+from task.classical.disclosure import closed_cells, closed_cuts
+from task.classical.survey import SiteColumns, cut_of, cuts_in, survey_of
+from task.errors import RefusedError, WireError
+from task.wire import messages as wire
+
+
+def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
+    """Answer one question of descriptive statistics for each client.
+
+    Raises:
+        WireError: The server asks for cuts of no column's range.
+    """
+    survey, owner = survey_of(node.config), node.bounds
+    least, ledger = owner.min_examples, owner.queries
+    (record,) = entry.up
+    try:
+        cuts = cuts_in(survey, sent(order, ASKED, order.rows.get(ASKED, (0, 4))[0], 4))
+    except ValueError as err:
+        raise WireError(
+            f"training message: expected cuts of columns' ranges; got {err.args[0]}", ASKED
+        ) from None
+    cells, size = (len(cuts), len(cuts)) if cuts else (survey.cells, survey.size)
+    closing = record.name == CLOSED_CELLS
+    shut = np.zeros(0) if closing else sent(order, CLOSED, cells)[:, 0]
+    earlier = {client: ledger.cuts(client) if ledger and cuts else {} for client in order.clients}
+
+    def of(client: str, table: NamedColumns) -> list[int]:
+        site = SiteColumns.of(survey, table)
+        own = closed_cells(site, least, missing=owner.missing_counts)
+        if cuts:
+            before = {i: earlier[client].get(survey.variables[i].name, ()) for i in survey.numbers}
+            own = closed_cuts(site, cuts, own, least, before)
+        if closing:
+            return [int(flag) for flag in own]
+        if (own & (shut <= 0)).any():
+            raise RefusedError(
+                f"policy: min-examples = {least}; the server asks for a cell of fewer persons of client "
+                f"{client}"
+            )
+        if cuts:
+            return [0 if closed else site.split(cut)[0] for cut, closed in zip(cuts, shut > 0, strict=True)]
+        of_sums = survey.cell_of_sum().tolist()
+        return [
+            0 if cell >= 0 and shut[cell] > 0 else total
+            for cell, total in zip(of_sums, site.sums(), strict=True)
+        ]
+
+    counted: dict[str, list[float]] = {}
+    for cut, closed in zip(cuts, shut, strict=False):
+        if closed <= 0:
+            v = survey.variables[cut.part.variable]
+            counted.setdefault(v.name, []).append(cut_of(v, cut.at))
+    names = [v.name for v in survey.variables]
+    return answers(node, entry, order, cells if closing else size, of, names, counted)

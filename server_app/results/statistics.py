@@ -1,0 +1,186 @@
+"""The tables of statistics in a result folder: ``table.csv``, ``statistics.html``, result.json."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from server_app.results.lines import Row
+from task.classical.described import CLOSED, begun, described
+from task.classical.parts import next_cuts, parts_of
+from task.classical.survey import survey_of
+from task.config.knobs import Config
+from task.numerics.arrays import NamedArrays
+from task.storage.files import write_text
+from task.text import logger
+
+CSV, PAGE = "table.csv", "statistics.html"
+HOLDS = "no weights of a model: the integers of table.csv"
+_SHOWN = 60  # columns in the terminal
+_LEGEND = (
+    f"{CLOSED}: closed, as fewer persons are in it than the owner of a site allows, or as it would give "
+    "such a number away"
+)
+_HTML = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+body {{ font: 1rem/1.5 system-ui, sans-serif; padding: 1rem; max-width: 72rem; margin: auto; }}
+table {{ border-collapse: collapse; margin: 0.5rem 0 1.5rem; }}
+th, td {{ padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; }}
+th:first-child, td:first-child {{ text-align: left; }}
+.bar {{ display: inline-block; height: 0.8em; background: #4a7ebb; vertical-align: middle; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
+    """Write the tables of a run whose first round has ended; return what result.json says of it."""
+    if not begun(arrays):
+        for name in (CSV, PAGE):
+            (folder / name).unlink(missing_ok=True)
+        logger.warning("no table: the first round has not ended")
+        return {"converged": False}
+    survey = survey_of(config)
+    found, left = described(survey, arrays), bool(next_cuts(survey, parts_of(arrays["parts"])))
+    table: dict[str, Any] = {"converged": True, "ended": not left, **found.as_dict()}
+    if left:
+        rounds = config.server.num_server_rounds
+        logger.warning("quantiles are wide: ranges were cut %d times; raise num-server-rounds", rounds - 1)
+    write_text(folder / CSV, found.csv())
+    write_text(folder / PAGE, page_of(folder.absolute().name, table))
+    return table
+
+
+def statistics_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the lines of the tables in the terminal, as (label, text)."""
+    table: Row = result["table"]
+    lines = [("Rows", f"{table['rows']:,}")]
+    for column in table["columns"][:_SHOWN]:
+        lines.append((str(column["column"]), _text(column)))
+        for site in table.get("by_site", ()):
+            own = next(c for c in site["columns"] if c["column"] == column["column"])
+            lines.append((f"  {site['site']}", _text(own)))
+    if more := len(table["columns"]) - _SHOWN:
+        lines += [("...", f"{more} more in {CSV}")] if more > 0 else []
+    for cross in table.get("cross", ()):
+        for name, row in zip(cross["rows"], cross["cells"], strict=True):
+            cells = ", ".join(f"{b} {_number(c)}" for b, c in zip(cross["heads"], row, strict=True))
+            lines.append((f"{cross['columns'][0]}={name}", f"{cross['columns'][1]}: {cells}"))
+    if found := table.get("correlation"):
+        for i, name in enumerate(found["columns"]):
+            pairs = zip(found["columns"][:i], found["matrix"][i], strict=False)
+            if words := ", ".join(f"{b} {_number(r)}" for b, r in pairs):
+                lines.append((f"r {name}", words))
+    if table["closed_cells"]:
+        lines.append(("Closed cells", f"{table['closed_cells']}; {_LEGEND}"))
+    return [*lines, ("SHA-256 of all sums", str(table["sums_sha256"]))]
+
+
+def _text(column: Row) -> str:
+    words = [f"{_number(column['count'])} values, {_number(column['missing'])} missing"]
+    if "levels" in column:
+        words += [f"{level} {_number(count)}" for level, count in column["levels"].items()]
+        return ", ".join(words)
+    words.append(f"mean {_number(column['mean'])}, sd {_number(column['sd'])}")
+    words += [f"{100 * _share(q['q']):g} % {_range(q)}" for q in column.get("quantiles", ())]
+    return ", ".join(words)
+
+
+def _share(text: str) -> float:
+    above, _, below = text.partition("/")
+    return float(above) / float(below or 1)
+
+
+def _range(quantile: Row) -> str:
+    if quantile["value"] is not None:
+        return _number(quantile["value"])
+    return f"{_number(quantile['low'])}..{_number(quantile['high'])}"
+
+
+def _number(found: Any) -> str:
+    if found is None:
+        return "undefined"
+    return found if isinstance(found, str) else f"{found:,}" if isinstance(found, int) else f"{found:.6g}"
+
+
+def page_of(title: str, table: Row) -> str:
+    """Return the tables as a page of HTML that needs nothing else."""
+    body = "\n".join(_sections(table))
+    return _HTML.format(title=escape(f"{title}: statistics"), body=body)
+
+
+def _sections(table: Row) -> Iterator[str]:
+    tables = [table, *table.get("by_site", ())]
+    sites = f" of {len(tables) - 1} sites" if len(tables) > 1 else ""
+    yield f"<p>{table['rows']:,} rows{sites}. {escape(_LEGEND)}.</p>"
+    for i, column in enumerate(table["columns"]):
+        yield _head(str(column["column"]))
+        levels = list(column.get("levels", ()))
+        heads = ["site", "values", "missing", *(levels or ["mean", "standard deviation"])]
+        rows = []
+        for one in tables:
+            own = one["columns"][i]
+            rest = own["levels"].values() if levels else (own["mean"], own["sd"])
+            rows.append([one["site"], *map(_number, (own["count"], own["missing"], *rest))])
+        yield _grid(heads, rows)
+        if quantiles := column.get("quantiles"):
+            yield _grid(
+                ["quantile", *(f"{_share(q['q']):g}" for q in quantiles)],
+                [["all", *map(_range, quantiles)]],
+            )
+            yield f"<p>Quantiles are within {column['step']:g}; a..b means that it is between them.</p>"
+        if bars := column.get("histogram"):
+            most = max(max(b["count"] for b in bars), 1)
+            yield _grid(
+                ["above", "up to", "values", ""],
+                [
+                    [_number(b["low"]), _number(b["high"]), _number(b["count"]), b["count"] / most]
+                    for b in bars
+                ],
+            )
+    for one in tables:
+        for cross in one.get("cross", ()):
+            a, b = cross["columns"]
+            yield _head(f"{a} and {b}, {one['site']}")
+            rows = [
+                [name, *map(_number, row)] for name, row in zip(cross["rows"], cross["cells"], strict=True)
+            ]
+            yield _grid([f"{a} \\ {b}", *cross["heads"]], rows)
+        if found := one.get("correlation"):
+            yield _head(f"Correlations, {one['site']}")
+            yield f"<p>{escape(_number(found['rows']))} complete rows</p>"
+            rows = [
+                [name, *map(_number, row)]
+                for name, row in zip(found["columns"], found["matrix"], strict=True)
+            ]
+            yield _grid(["", *found["columns"]], rows)
+    yield f"<p>SHA-256 of all sums: <code>{escape(table['sums_sha256'])}</code></p>"
+
+
+def _head(text: str) -> str:
+    return f"<h2>{escape(text)}</h2>"
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
+    """Return a table; a number from 0 to 1 is drawn as a bar of that length."""
+    lines = ["<table>", "<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
+    for row in rows:
+        cells = "".join(
+            f"<td>{escape(c)}</td>"
+            if isinstance(c, str)
+            else f'<td style="text-align:left"><span class="bar" style="width:{12 * c:.2f}rem"></span></td>'
+            for c in row
+        )
+        lines.append(f"<tr>{cells}</tr>")
+    return "\n".join([*lines, "</table>"])

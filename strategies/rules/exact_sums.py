@@ -1,0 +1,100 @@
+"""What every analysis by exact sums has in common: questions to all sites, and the digest of their answers.
+
+The server asks all sites for sums over their rows, integers in units of 2^-51 (`task.numerics.row_sums`). So
+what follows from them is that of the pooled rows, with the same bits for any division of the rows, under
+secure aggregation or not. Every site that was there before round 1 must answer each question. A run ends
+where one does not, and repeats the round when it is resumed.
+"""
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.engine.rule import TRAIN, Phase, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.state import AggregatedReplies
+from task.config.knobs import Config
+from task.errors import LASTING, ConfigError, NodesError, kind_of_reply
+from task.numerics.arrays import Arrays
+from task.numerics.row_sums import DIGITS, from_wire
+
+ROWS = "rows"  # the one array of a record of rows
+SHA256 = "sums-sha256"  # array of a result: digest of the integers of all questions, one after the other
+
+
+class ExactSums(Rule):
+    """A rule that asks all sites for exact sums; see `strategies.rules.exact_sums`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.sites: tuple[str, ...] = ()  # sorted; as found before round 1
+
+    def needs(self) -> tuple[str, ...]:
+        """Return all sites."""
+        return self.sites
+
+    def ask(
+        self,
+        name: str,
+        context: RoundContext,
+        size: int,
+        sent: Mapping[str, npt.NDArray[np.float64]] | None = None,
+        to: Sequence[str] = (),
+    ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
+        """Yield a question to all sites for `size` numbers; return the sums over all rows.
+
+        `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record; `to`
+        are the sites, if not all.
+
+        Raises:
+            BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
+                skipped while a node is away would only use up the run's rounds.
+        """
+        contract = context.entry if name == TRAIN else context.entry.phases[name]
+        (record,) = contract.up
+        rows = {record.name: (size, DIGITS)}
+        records: dict[str, Arrays] = {}
+        for of, numbers in (sent or {}).items():
+            records[of] = {ROWS: numbers}
+            rows[of] = (numbers.shape[0], numbers.shape[1])
+        sites = tuple(to) or self.sites
+        phase = Phase(name, contract, sites, records, {}, {"lr": context.lr}, least=len(sites), rows=rows)
+        try:
+            return (yield phase)
+        except TooFewRepliesError as err:
+            where = "before round 1" if name == "opening" else f"round {context.round}"
+            raise _lacking(err, where) from None
+
+
+def totals_in(replies: AggregatedReplies, record: str) -> list[int]:
+    """Return the integers of a question."""
+    return from_wire(replies.arrays[record][ROWS])
+
+
+def no_sums() -> Arrays:
+    """Return the digest of a result before its first question."""
+    return {SHA256: np.zeros(32, np.uint8)}
+
+
+def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
+    """Return a result whose digest has the integers of one more question."""
+    text = arrays[SHA256].tobytes() + ",".join(map(str, totals)).encode()
+    return {**arrays, SHA256: np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
+
+
+def _lacking(err: TooFewRepliesError, where: str) -> Exception:
+    """Return the error of a site that has not answered."""
+    said = "; ".join(str(line) for line in err.rejected[:3])
+    kinds = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
+    if not kinds:
+        return NodesError(
+            f"{where}: every site is needed, and one has not answered: {said or err}. Start its node and "
+            "resume the run; it repeats the round"
+        )
+    if "policy" in kinds:
+        return ConfigError(
+            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "
+            'merge the columns that it names, or run without the site (run-config key "nodes")'
+        )
+    return LASTING[kinds[0]](f"{where}: every site is needed, and one cannot answer: {said}")

@@ -1,0 +1,56 @@
+"""Principal components over sites by exact sums.
+
+Pearson 1901. One question, in round 1: n, the sums of the columns and of the products of every two. From them
+follow the means and the covariance matrix in rationals (`task.classical.moments`), and from this its
+eigenvalues and eigenvectors, by a method with the same bits on any machine (`task.numerics.jacobi`).
+
+Every site must answer (`strategies.rules.exact_sums`).
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
+from task.catalogue.multivariate import PRODUCTS
+from task.classical.components import Components, components_of, nothing, result_of
+from task.classical.moments import moments_in
+from task.config.knobs import Config
+from task.numerics.arrays import Arrays
+
+
+def server_update(state: ServerState, reduced: AggregatedReplies, config: Config) -> Updated[ServerState]:
+    """Find the components."""
+    asked, totals = components_of(config), totals_in(reduced, PRODUCTS)
+    moments = moments_in(totals, asked.p, squares=False)
+    arrays = {**hashed(state.arrays, totals), **result_of(asked, moments)}
+    return replace(state, arrays=arrays), {"rows": moments.n}
+
+
+class PCA(ExactSums, algorithm="pca", update=server_update):
+    """Principal components by exact sums; see `strategies.rules.pca`."""
+
+    @cached_property
+    def model(self) -> Components:
+        """What is asked for; a strategy may be made before its columns are declared."""
+        return components_of(self.config)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
+        """Return the state before round 1; no model of the run's is used."""
+        return ServerState({**nothing(self.model.count, self.model.p), **no_sums()})
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the sites."""
+        self.sites = tuple(context.names)
+        yield from ()
+
+    def round(self, state: Any, context: RoundContext) -> Round:
+        """Ask for the sums."""
+        replies = yield from self.ask(TRAIN, context, self.model.size)
+        return type(self).update(state, replies, self.config)
+
+    def finished(self, state: Any) -> bool:
+        """Return whether the components are there."""
+        return bool(state.arrays["figures"].any())

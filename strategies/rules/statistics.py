@@ -1,0 +1,160 @@
+"""Descriptive statistics over sites by exact sums: who has what.
+
+The first round asks for the tables, the others cut the ranges of numbers, each part that needs it once. A
+round has two questions, so that what few persons are in never goes into a sum:
+
+closing   by cell, or cut of a range, whether a site must not show it     any such site closes it for all
+train     the counts and sums of what is open
+
+=========  ===================  ==============================================================  ===========
+symbol     variable             meaning                                                         where
+=========  ===================  ==============================================================  ===========
+-          ``cells``            by cell, how many sites closed it                               result
+-          ``sums``             what `task.classical.survey` lists, 0 where it is closed        result
+-          ``parts``            column, path of cuts, count, how many cuts are closed          result
+-          ``site-cells``,      the same of each site, where they are asked for by themselves   result
+           ``site-sums``
+=========  ===================  ==============================================================  ===========
+
+With ``statistics.by-site`` each site is asked by itself in the first round, else all of them together; the
+sums are the same integers. A part is cut while it is wider than a bar of the histogram, or has a rank that a
+quantile needs, until it is one step wide or sites close all of its cuts.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
+from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
+from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
+from task.classical.parts import after, next_cuts, parts_of, rows_of, whole_range
+from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
+from task.config.knobs import Config
+from task.errors import NodesError
+from task.numerics.arrays import Arrays
+from task.numerics.row_sums import DIGITS, to_wire
+
+Ask = Generator[Phase, AggregatedReplies, tuple[list[int], list[int]]]
+
+
+@dataclass(frozen=True)
+class StatisticsState(ServerState):
+    """The result so far."""
+
+    begun: bool = False
+    ended: bool = False
+
+
+def nothing(survey: Survey) -> Arrays:
+    """Return the arrays of a result that has not begun."""
+    return {
+        "cells": np.zeros(survey.cells, np.int64),
+        "sums": np.zeros((survey.size, DIGITS), np.int64),
+        "site-cells": np.zeros((0, survey.cells), np.int64),
+        "site-sums": np.zeros((0, survey.size, DIGITS), np.int64),
+        "sites": np.zeros(0, np.uint8),
+        "parts": np.zeros((0, 5), np.int64),
+        **no_sums(),
+    }
+
+
+def server_update(
+    state: StatisticsState, reduced: AggregatedReplies, config: Config
+) -> Updated[StatisticsState]:
+    """Return the state as it is: the round itself adds its two questions' answers."""
+    return state, {}
+
+
+class Statistics(ExactSums, update=server_update, state=StatisticsState, algorithm="statistics"):
+    """Descriptive statistics by exact sums; see `strategies.rules.statistics`."""
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What is asked for; a strategy may be made before its columns are declared."""
+        return survey_of(self.config)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
+        """Return the state before round 1; no model of the run's is used."""
+        return StatisticsState(nothing(self.survey))
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the sites."""
+        self.sites = tuple(context.names)
+        yield from ()
+
+    def round(self, state: Any, context: RoundContext) -> Round:
+        """Ask for the tables, or cut parts.
+
+        Raises:
+            NodesError: The sites are not those of the first round.
+        """
+        names = np.frombuffer("\n".join(self.sites).encode(), np.uint8)
+        if not state.begun:
+            state = yield from self._tables(replace(state, arrays={**state.arrays, "sites": names}), context)
+        else:
+            if state.arrays["sites"].tobytes() != names.tobytes():
+                began = state.arrays["sites"].tobytes().decode().replace("\n", ", ")
+                raise NodesError(
+                    f"round {context.round}: expected the sites of round 1, {began}; got "
+                    f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
+                )
+            state = yield from self._cut(state, context)
+        cuts = next_cuts(self.survey, parts_of(state.arrays["parts"]))
+        return replace(state, begun=True, ended=not cuts), {"cuts": len(cuts)}
+
+    def finished(self, state: Any) -> bool:
+        """Return whether there is nothing to cut any more."""
+        return bool(state.ended)
+
+    def _tables(
+        self, state: StatisticsState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        survey, found = self.survey, dict(state.arrays)
+        of_sums = survey.cell_of_sum()
+        if not survey.by_site:
+            cells, sums = yield from self._open(context, [], survey.cells, survey.size, self.sites)
+        else:
+            each = []
+            for site in self.sites:
+                each.append((yield from self._open(context, [], survey.cells, survey.size, (site,))))
+                check_counts(survey, *each[-1], 1, f"client {site}")
+            found["site-cells"] = np.array([cells for cells, _ in each], np.int64)
+            found["site-sums"] = np.stack([to_wire(sums) for _, sums in each])
+            cells = [sum(column) for column in zip(*(cells for cells, _ in each), strict=True)]
+            sums = [sum(column) for column in zip(*(sums for _, sums in each), strict=True)]
+        shut = [of >= 0 and cells[of] > 0 for of in of_sums.tolist()]
+        sums = [0 if closed else total for closed, total in zip(shut, sums, strict=True)]
+        check_counts(survey, cells, sums, len(self.sites), "the sites together")
+        found = {**hashed(hashed(found, cells), sums), "cells": np.array(cells, np.int64)}
+        found["sums"] = to_wire(sums)
+        context.remark(f"rows: {sums[0]} of {len(self.sites)} clients")
+        starts = [(i, survey.starts[i]) for i in survey.numbers]
+        whole = [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
+        return replace(state, arrays={**found, "parts": rows_of(whole)})
+
+    def _cut(
+        self, state: StatisticsState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        leaves = parts_of(state.arrays["parts"])
+        cuts = next_cuts(self.survey, leaves)
+        shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
+        arrays = hashed(hashed(state.arrays, shut), lower)
+        return replace(
+            state, arrays={**arrays, "parts": rows_of(after(self.survey, leaves, cuts, shut, lower))}
+        )
+
+    def _open(
+        self, context: RoundContext, cuts: Sequence[Cut], cells: int, size: int, to: Sequence[str]
+    ) -> Ask:
+        """Ask what is closed, and then for the rest; return both."""
+        asked = rows_of_cuts(cuts)
+        replies = yield from self.ask("closing", context, cells, {ASKED: asked}, to)
+        shut = totals_in(replies, CLOSED_CELLS)
+        closed = np.array(shut, np.float64)[:, None]
+        replies = yield from self.ask(TRAIN, context, size, {ASKED: asked, CLOSED: closed}, to)
+        return shut, totals_in(replies, CELL_SUMS)

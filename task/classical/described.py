@@ -1,0 +1,261 @@
+"""The tables of statistics, from the arrays of their result.
+
+mean = c + h S1 / n and variance = h^2 (S2 - S1^2 / n) / (n - 1), in rationals, rounded once; r = covariance
+over the root of the product of variances, of complete rows. A closed number is `CLOSED`, never a number.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from task.classical.parts import Bar, Quantile, histogram_of, parts_of, quantiles_of
+from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
+from task.numerics.arrays import NamedArrays
+from task.numerics.row_sums import from_wire, value
+
+CLOSED = "<m"  # fewer persons than an owner allows, or what would give such a cell away
+ALL = "all"  # of all sites together
+HEAD = ("site", "column", "statistic", "of", "value", "low", "high")
+Shown = int | float | str | None  # a number, `CLOSED`, or None where it is not defined
+
+
+@dataclass(frozen=True)
+class Described:
+    """One column at one site, or at all of them."""
+
+    name: str
+    count: Shown
+    missing: Shown
+    mean: Shown = None
+    sd: Shown = None
+    levels: Mapping[str, Shown] | None = None  # of a category
+    step: float = 0.0  # by which quantiles may be off; 0 = of a category
+    quantiles: tuple[Quantile, ...] = ()
+    bars: tuple[Bar, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an object of JSON."""
+        found: dict[str, Any] = {"column": self.name, "count": self.count, "missing": self.missing}
+        if self.levels is not None:
+            return found | {"levels": dict(self.levels)}
+        found |= {"mean": self.mean, "sd": self.sd}
+        if self.quantiles:
+            found["quantiles"] = [
+                {"q": str(q.q), "value": q.value, "low": q.low, "high": q.high} for q in self.quantiles
+            ]
+            found["step"] = self.step
+        if self.bars:
+            found["histogram"] = [{"low": b.low, "high": b.high, "count": b.count} for b in self.bars]
+        return found
+
+
+@dataclass(frozen=True)
+class CrossTable:
+    """Counts of two categories together; the last row and column are those without a value."""
+
+    a: str
+    b: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[Shown, ...], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an object of JSON."""
+        cells = [list(row) for row in self.cells]
+        return {"columns": [self.a, self.b], "rows": self.rows, "heads": self.columns, "cells": cells}
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Correlations of complete rows."""
+
+    names: tuple[str, ...]
+    rows: Shown
+    matrix: tuple[tuple[Shown, ...], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an object of JSON."""
+        return {"columns": self.names, "rows": self.rows, "matrix": [list(row) for row in self.matrix]}
+
+
+@dataclass(frozen=True)
+class Table:
+    """All figures of one site, or of all together."""
+
+    site: str
+    rows: int
+    columns: tuple[Described, ...]
+    crosses: tuple[CrossTable, ...] = ()
+    correlations: Correlations | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an object of JSON."""
+        found: dict[str, Any] = {"site": self.site, "rows": self.rows}
+        found["columns"] = [column.as_dict() for column in self.columns]
+        if self.crosses:
+            found["cross"] = [cross.as_dict() for cross in self.crosses]
+        if self.correlations:
+            found["correlation"] = self.correlations.as_dict()
+        return found
+
+    def lines(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the lines of a csv file in the order of `HEAD`."""
+        for c in self.columns:
+            for name, shown in (("count", c.count), ("missing", c.missing)):
+                yield self.site, c.name, name, "", shown, "", ""
+            for level, shown in (c.levels or {}).items():
+                yield self.site, c.name, "level", level, shown, "", ""
+            if c.levels is None:
+                for name, shown in (("mean", c.mean), ("sd", c.sd)):
+                    yield self.site, c.name, name, "", shown, "", ""
+            for q in c.quantiles:
+                yield self.site, c.name, "quantile", str(q.q), q.value, q.low, q.high
+            for bar in c.bars:
+                yield self.site, c.name, "bar", "", bar.count, bar.low, bar.high
+        for cross in self.crosses:
+            for a, row in zip(cross.rows, cross.cells, strict=True):
+                for b, shown in zip(cross.columns, row, strict=True):
+                    yield self.site, f"{cross.a}*{cross.b}", "cell", f"{a}*{b}", shown, "", ""
+        if found := self.correlations:
+            for i, a in enumerate(found.names):
+                for j, b in enumerate(found.names[:i]):
+                    yield self.site, f"{b}*{a}", "correlation", "", found.matrix[i][j], "", ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All tables of a run."""
+
+    tables: tuple[Table, ...]  # of all sites first, then of each
+    closed: int  # how many cells of the first are closed
+    digest: str  # SHA-256 of all integers
+
+    def csv(self) -> str:
+        """Return all figures with all digits, one a line; an empty value is one that is not defined."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(HEAD)
+        for table in self.tables:
+            for line in table.lines():
+                writer.writerow(["" if c is None else repr(c) if isinstance(c, float) else c for c in line])
+        return text.getvalue()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an object of JSON."""
+        found = self.tables[0].as_dict() | {"closed_cells": self.closed, "sums_sha256": self.digest}
+        if len(self.tables) > 1:
+            found["by_site"] = [table.as_dict() for table in self.tables[1:]]
+        return found
+
+
+def begun(arrays: NamedArrays) -> bool:
+    """Return whether the first round has ended."""
+    return bool(arrays["sites"].size)
+
+
+def described(survey: Survey, arrays: NamedArrays) -> Report:
+    """Return the tables of a result."""
+    leaves = parts_of(arrays["parts"])
+    cells, sums = arrays["cells"].tolist(), from_wire(arrays["sums"])
+    table = _table(ALL, survey, cells, sums)
+    columns = []
+    for i, column in enumerate(table.columns):
+        v = survey.variables[i]
+        if not v.levels and not cells[survey.starts[i]]:
+            quantiles, bars = quantiles_of(survey, i, leaves), histogram_of(survey, i, leaves)
+            column = _with(column, step_of(v), tuple(quantiles), tuple(bars))
+        columns.append(column)
+    names = arrays["sites"].tobytes().decode().split("\n")
+    sites = [
+        _table(name, survey, shut.tolist(), from_wire(own))
+        for name, shut, own in zip(names, arrays["site-cells"], arrays["site-sums"], strict=False)
+    ]
+    whole = Table(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
+    digest = arrays["sums-sha256"].tobytes().hex()
+    return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
+
+
+def _with(
+    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]
+) -> Described:
+    return Described(
+        column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars
+    )
+
+
+def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Table:
+    def shown(cell: int) -> Shown:
+        return CLOSED if shut[cell] else sums[1 + cell]
+
+    columns = []
+    for i, v in enumerate(survey.variables):
+        start, last = survey.starts[i], survey.starts[i + 1] - 1
+        if v.levels:
+            levels = {level: shown(start + j) for j, level in enumerate(v.levels)}
+            count = CLOSED if shut[last] else sums[0] - sums[1 + last]
+            columns.append(Described(v.name, count, shown(last), levels=levels))
+        else:
+            mean, sd = _moments(survey, i, shut, sums)
+            columns.append(Described(v.name, shown(start), shown(last), mean, sd))
+    crosses = []
+    for cross in survey.crosses:
+        a, b = survey.variables[cross.a], survey.variables[cross.b]
+        grid = [
+            tuple(shown(cross.start + i * cross.shape[1] + j) for j in range(cross.shape[1]))
+            for i in range(cross.shape[0])
+        ]
+        names = (*a.levels, "missing"), (*b.levels, "missing")
+        crosses.append(CrossTable(a.name, b.name, *names, tuple(grid)))
+    found = _correlations(survey, shut, sums) if survey.correlation else None
+    return Table(site, sums[0], tuple(columns), tuple(crosses), found)
+
+
+def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[int]) -> tuple[Shown, Shown]:
+    """Return mean and standard deviation of a number."""
+    place = survey.numbers.index(variable)
+    if shut[survey.sums_cell(place)]:
+        return CLOSED, CLOSED
+    v, at = survey.variables[variable], survey.number_at(place)
+    n = sums[1 + survey.starts[variable]]
+    s1, s2 = (value(total) / Fraction(ROOM) for total in sums[at : at + 2])
+    if not n:
+        return None, None
+    mean = float(Fraction(centre_of(v)[0]) + unit_of(v) * s1 / n)
+    if n < 2:
+        return mean, None
+    variance = unit_of(v) ** 2 * (s2 - s1 * s1 / n) / (n - 1)
+    return mean, math.sqrt(max(variance, Fraction(0)))
+
+
+def _correlations(survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Correlations:
+    names = tuple(survey.variables[i].name for i in survey.numbers)
+    p, at = len(names), survey.products_at
+    rows = CLOSED if shut[survey.complete] else sums[1 + survey.complete]
+    if shut[survey.sums_cell(p)] or isinstance(rows, str):
+        return Correlations(names, rows, ((CLOSED,) * p,) * p)
+    s1 = [value(total) for total in sums[at : at + p]]
+    upper = iter(sums[at + p : at + p + p * (p + 1) // 2])
+    centred = [[Fraction(0)] * p for _ in range(p)]
+    for i in range(p):
+        for j in range(i, p):
+            # Sums are times ROOM, which a square has once and a product of two sums twice.
+            mean = s1[i] * s1[j] / (rows * Fraction(ROOM)) if rows else Fraction(0)
+            centred[i][j] = centred[j][i] = value(next(upper)) - mean
+    matrix = [[_ratio(centred[i][j], centred[i][i] * centred[j][j]) for j in range(p)] for i in range(p)]
+    return Correlations(names, rows, tuple(map(tuple, matrix)))
+
+
+def _ratio(covariance: Fraction, product: Fraction) -> float | None:
+    """Return a correlation; None where a column is the same in all rows."""
+    if product <= 0:
+        return None
+    square = covariance * covariance / product
+    return math.copysign(math.sqrt(min(square, Fraction(1))), covariance)

@@ -1,0 +1,189 @@
+"""A node's ledger of questions for exact sums, over all runs: a line for each, before it is answered.
+
+Two answers of which one has a person more than the other give away that person, however many are in each. So
+the ledger keeps the rows of each answer, by digests of their contents, and refuses a question whose rows are
+almost those of an earlier one, or almost those that an earlier one left out. It also keeps the cuts at which
+a column's values have been counted, and the owner's limit of questions (``max-questions``).
+
+    queries.ledger.jsonl   a line for each question, refused ones too
+    queries/SHA.u64        sorted digests of rows, little-endian uint64
+
+Rows are compared by what is in them: a corrected cell makes another row. What this does not see are three
+answers and more that only together give a person away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from task import timing
+from task.errors import ConfigError, RefusedError, StateError, local
+from task.privacy.releases import Releases
+from task.storage.files import make_folder, write_bytes
+from task.storage.locks import HeldError, locked
+
+FILE, ROWS = "queries.ledger.jsonl", "queries"  # in the state folder
+MAX_QUESTIONS = "max-questions"  # key of the node config
+Digests = npt.NDArray[np.uint64]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def digests(rows: Digests) -> Digests:
+    """Return a set that tells equal rows apart by how many there are, sorted, from a digest of each row."""
+    ordered = np.sort(rows)
+    first = np.searchsorted(ordered, ordered, "left")
+    again = (np.arange(len(ordered)) - first).astype(np.uint64)
+    found: Digests = np.sort(ordered + again * _ODD)
+    return found
+
+
+def apart(a: Digests, b: Digests) -> int:
+    """Return how many persons two sets of rows differ by: a row that was changed is one."""
+    only_a, only_b = np.setdiff1d(a, b), np.setdiff1d(b, a)
+    return max(len(only_a), len(only_b))
+
+
+class QueryLedger:
+    """The ledger of a node; `most` is the number of questions that its owner allows, 0 = any."""
+
+    def __init__(self, folder: Path, most: int = 0) -> None:
+        self.path, self.rows, self.most = folder / FILE, folder / ROWS, most
+        self._file = Releases(self.path)
+
+    @classmethod
+    def of(cls, folder: Path, node_config: Mapping[str, Any]) -> QueryLedger:
+        """Return the ledger in a state folder, with the limit of a node config.
+
+        Raises:
+            ConfigError: The limit is no whole number from 0.
+        """
+        most = node_config.get(MAX_QUESTIONS, 0)
+        if type(most) is not int or most < 0:
+            raise ConfigError(
+                f'node config: key "{MAX_QUESTIONS}": expected a whole number >= 0; got {most!r}'
+            )
+        return cls(folder, most)
+
+    def ask(
+        self,
+        client: str,
+        used: Mapping[str, Digests],
+        everybody: Digests,
+        least: int,
+        about: Mapping[str, object],
+        cuts: Mapping[str, list[float]] | None = None,
+    ) -> None:
+        """Write a question down, or refuse it; the line is on the disk when this returns.
+
+        Args:
+            client: Whose rows they are.
+            used: The rows that are in the answer, by what it says of them, such as a column's name.
+            everybody: All rows of the client.
+            least: Fewest persons that two answers may differ by; 0 = any number.
+            about: What the line says besides: the question and the run.
+            cuts: The cuts at which a column's values are counted, by its name.
+
+        Raises:
+            RefusedError: The limit is reached, or an earlier answer differs by fewer persons.
+            StateError: The ledger is damaged or cannot be written.
+        """
+        names = {what: self._sha(rows) for what, rows in used.items()}
+        line = {"time": time.strftime("%Y-%m-%d %H:%M"), "client": client, **about, "rows": names}
+        try:
+            with locked(self.path.with_suffix(".lock"), wait_s=timing.LEDGER_LOCK_S, optional=True):
+                lines = self._file.lines()
+                refused = self._limit(lines) or self._close(lines, client, used, names, everybody, least)
+                if refused:
+                    self._file.append({**line, "refused": refused, "rows": {}})
+                    raise RefusedError(refused)
+                for what, rows in used.items():
+                    self._store(names[what], rows)
+                self._file.append({**line, **({"cuts": cuts} if cuts else {})})
+        except (OSError, HeldError) as err:
+            raise StateError(f"{local(self.path)}: the ledger cannot be written: {local(err)}") from err
+
+    def cuts(self, client: str) -> dict[str, list[float]]:
+        """Return the cuts at which columns' values have been counted, sorted, by the column's name."""
+        found: dict[str, set[float]] = {}
+        for line in self._file.lines():
+            if line.get("client") == client:
+                for column, cuts in dict(line.get("cuts", {})).items():
+                    found.setdefault(column, set()).update(map(float, cuts))
+        return {column: sorted(cuts) for column, cuts in found.items()}
+
+    def _limit(self, lines: list[dict[str, Any]]) -> str:
+        if not self.most or len(lines) < self.most:
+            return ""
+        return (
+            f"policy: {MAX_QUESTIONS} = {self.most}; so many questions for exact sums have been asked in "
+            "all runs. The owner may allow more"
+        )
+
+    def _close(
+        self,
+        lines: list[dict[str, Any]],
+        client: str,
+        used: Mapping[str, Digests],
+        names: Mapping[str, str],
+        everybody: Digests,
+        least: int,
+    ) -> str:
+        """Return why a question must not be answered; "" = it may."""
+        if least <= 1:
+            return ""
+        seen = set[tuple[str, str]]()
+        for line, what, sha in self._earlier(lines, client):
+            if what not in used or sha == names[what] or (what, sha) in seen:
+                continue
+            seen.add((what, sha))
+            before = self._load(sha)
+            others = [before]
+            if np.isin(before, everybody).all():
+                others.append(np.setdiff1d(everybody, before))
+            if any(0 < apart(used[what], rows) < least for rows in others):
+                asked = (
+                    f'"{line.get("question", "?")}" of {line.get("time", "?")}, run {line.get("run", "?")}'
+                )
+                return (
+                    f"policy: min-examples = {least}; the rows of client {client} ({what}) differ by fewer "
+                    f"persons from those of an earlier question, {asked}, or from those that it left out. "
+                    "Ask with the same rows as then, or when more have changed"
+                )
+        return ""
+
+    @staticmethod
+    def _earlier(lines: list[dict[str, Any]], client: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+        for line in lines:
+            if line.get("client") == client:
+                for what, sha in dict(line.get("rows", {})).items():
+                    yield line, what, str(sha)
+
+    @staticmethod
+    def _sha(rows: Digests) -> str:
+        return hashlib.sha256(rows.tobytes()).hexdigest()[:32]
+
+    def _store(self, sha: str, rows: Digests) -> None:
+        path = self.rows / f"{sha}.u64"
+        if not path.exists():
+            make_folder(self.rows)
+            write_bytes(path, rows.astype("<u8").tobytes())
+
+    def _load(self, sha: str) -> Digests:
+        path = self.rows / f"{sha}.u64"
+        try:
+            found = np.frombuffer(path.read_bytes(), "<u8").astype(np.uint64)
+        except (OSError, ValueError) as err:
+            raise StateError(
+                f"{local(path)}: expected the rows of an earlier question; got {local(err)}. Restore the "
+                "file: without it, it is unknown what this node has answered"
+            ) from None
+        if self._sha(found) != sha:
+            raise StateError(f"{local(path)}: expected rows of this digest; got others. Restore the file")
+        return found
