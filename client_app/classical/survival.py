@@ -64,10 +64,11 @@ class Site:
         ledger = node.bounds.queries
         if not found.parts or ledger is None:
             return found
+        earlier = ledger.cuts(client)
         times, happened = table.of(survival.time), table.of(survival.event) == survival.happened
         barred = np.zeros((survival.size[0], FATES, survival.last + 1), np.bool_)
         for fate in range(FATES):
-            cuts = np.array(ledger.cuts(client, survival.ledger_name(fate)))
+            cuts = np.array(earlier.get(survival.ledger_name(fate), []))
             barred[:, fate] = found.near(cuts, times, happened == (fate == EVENT)) if len(cuts) else False
         return replace(found, barred=barred)
 

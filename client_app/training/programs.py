@@ -247,7 +247,8 @@ class Single(Program):
                 leaf.add_(cast(torch.Tensor, leaf.grad), alpha=-lr)
             leaf.grad = None
 
-        handles = [leaf.register_post_accumulate_grad_hook(step) for leaf in self._leaves]
+        hook = torch.Tensor.register_post_accumulate_grad_hook
+        handles = [hook(leaf, step) for leaf in self._leaves]  # type: ignore[no-untyped-call]
         try:
             loss = self._loss(self._leaves, batch)
             loss.backward()  # type: ignore[no-untyped-call]
