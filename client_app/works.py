@@ -32,7 +32,7 @@ WORK: dict[str, Work] = {
     "clusters": sum_clusters,
     "components": sum_products,
     "survival": count_cases,
-    "cox": sum_cells,
+    "hazards": sum_cells,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

@@ -27,7 +27,7 @@ Work = Literal[
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
     "statistics",
     "clusters", "components",
-    "survival", "cox",
+    "survival", "hazards",
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ _TRAINING = (
     "clusters",
     "components",
     "survival",
-    "cox",
+    "hazards",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

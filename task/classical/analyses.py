@@ -17,5 +17,5 @@ ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "clusters": clustering_of,
     "components": components_of,
     "survival": survival_of,
-    "cox": cox_of,
+    "hazards": cox_of,
 }
