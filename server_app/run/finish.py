@@ -10,18 +10,15 @@ from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
 from server_app.results.tables import KINDS
 from server_app.run.encryption import in_clear
-from server_app.run.evaluate import by_level, by_model, by_people, global_model, of_kinds
+from server_app.run.evaluate import by_people, global_model
 from server_app.run.frozen import RECORD, record_of, write_adapters
+from server_app.run.level_results import level_results
 from server_app.run.opening import OpenedRun
 from server_app.run.server_model import ServerModel
-from task.datasets import Dataset
 from task.encryption import ckks
-from task.models.family import Widths
-from task.models.kinds import SideBySide
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.resolve.model_card import DIGESTS
-from task.resolve.run_model import levels_of
 from task.text import logger
 from task.wire import messages as wire
 
@@ -49,8 +46,8 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     if entry.statistics:
         kind = KINDS[entry.work]
         summary |= {"model_holds": kind.holds, "table": kind.write(folder.path, opened.config, arrays)}
-    if isinstance(opened.model.family, Widths) or opened.config.models.levels:
-        summary["levels"] = _levels(folder, opened, dataset, arrays, last)
+    if levels := level_results(folder, opened, dataset, arrays, last):
+        summary["levels"] = levels
     if dataset is not None and dataset.drift and opened.config.drift.pattern == "staggered":
         summary["drift_clients"] = dict(dataset.drift.begins)
     if frozen := opened.model.frozen:
@@ -60,20 +57,6 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     folder.finish(summary, arrays, opened.card)
     _report(folder, opened.model, {} if ckks.sealed(arrays) else arrays)
     return summary
-
-
-def _levels(
-    folder: RunFolder, opened: OpenedRun, dataset: Dataset | None, arrays: Arrays, last: int
-) -> list[dict[str, Any]]:
-    """Return the results of the clients' models by width or kind."""
-    registry, model = opened.strategy.registry, opened.model
-    if isinstance(model.family, Widths):
-        return by_level(model.family, model.module, dataset, model.task, arrays, last, registry.names)
-    module, found = model.module, {}
-    if isinstance(module, SideBySide):
-        found = of_kinds(module, dataset, model.task, arrays)
-    levels = levels_of(opened.config, registry.model)
-    return by_model(levels, model.sizes, folder.clients(), registry.names, found)
 
 
 def _summary(folder: RunFolder, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,8 +25,9 @@ GROUPS = {
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
-    "statistics",
+    "description",
     "clusters", "components",
+    "survival", "cox",
 ]  # fmt: skip
 
 
@@ -40,9 +41,11 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
-    "statistics",
+    "description",
     "clusters",
     "components",
+    "survival",
+    "cox",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
