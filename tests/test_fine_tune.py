@@ -10,50 +10,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.common.config import parse_config_args
+from flwr.app import Message
 
 from server_app.results.folder import RunFolder
 from server_app.takeout.model import take
 from task import trust
 from task.adapters.names import pairs_of
-from task.config.read import flatten
 from task.errors import ConfigError
 from task.references import references_in
 from task.resolve.read import read_config
 from task.storage.files import read_safetensors
+from task.wire import messages as wire
 from tests.support.brought import imported_from
 from tests.support.federation import in_one_process
+from tests.support.fine_tune import SHORT, keys, make, run
+from tests.support.grid import LocalGrid
 
-PAGE = Path(__file__).parents[1] / "docs/fine-tune.md"
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, in peft
-SHORT = {"num-server-rounds": 1, "max-examples": 24, "num-clients": 3}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the page's modules and models."""
     folder = tmp_path_factory.mktemp("fine-tune")
-    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text("utf-8"), re.S):
-        (folder / name).write_text(code)
+    make(folder)
     with imported_from(folder), pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        import base  # type: ignore[import-not-found]
-
-        base.make()
         yield folder
-
-
-def keys(which: str, **more: Any) -> dict[str, Any]:
-    """Return the keys of one of the page's commands, with others."""
-    lines = re.findall(r"^bouquet run -c '(.*)'$", PAGE.read_text("utf-8"), re.M)
-    line = next(line for line in lines if which in line)
-    quiet = {"device": "cpu", "progress": "none", "cache-dir": "cache"}
-    return {**flatten(parse_config_args([line])), **quiet, **more}
-
-
-def run(folder: Path, given: Mapping[str, Any], name: str, nodes: int = 1) -> RunFolder:
-    trust.user_named(references_in(given))
-    return RunFolder(in_one_process({**given, "run-name": name}, folder / "runs", nodes))
 
 
 def test_a_language_model_learns_the_clients_rule_and_peft_reads_it(folder: Path) -> None:
@@ -94,6 +77,10 @@ def test_a_vision_model_learns_with_a_head_of_its_own(folder: Path) -> None:
 
 FFA = {"trainable": "*lora_B*"}
 PRIVATE = {"dp.noise": 0.5, "dp.clip": 1.0, "fraction-evaluate": 0.0}
+WARNING = (
+    "warning: dp.noise: both factors of 2 adapters get noise, so that their products have "
+    'B n_A + n_B A + n_B n_A. Train one of them: trainable="*lora_B*" (FFA-LoRA)'
+)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +99,11 @@ PRIVATE = {"dp.noise": 0.5, "dp.clip": 1.0, "fraction-evaluate": 0.0}
     ],
     ids=str,
 )
-def test_adapters_train_under(folder: Path, more: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_adapters_train_under(
+    folder: Path, more: dict[str, Any], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = re.sub(r"\W+", "-", request.node.name)
-    done = run(folder, keys("gpt2", **SHORT, **{"lora.targets": "c_attn"}, **more), name)
+    done = run(folder, keys("gpt2", **SHORT, **more) | {"progress": "log"}, name)
     rows, base = done.rounds(), {n: a for n, a in take_arrays(done).items() if "lora_" not in n}
     assert rows[-1]["answered"] == 3
     assert np.isfinite(rows[-1].get("loss") or rows[-1]["client_loss"])
@@ -124,8 +113,8 @@ def test_adapters_train_under(folder: Path, more: dict[str, Any], request: pytes
         assert 0 <= rows[-1]["lora_left_out"] < 1
     if "trainable" in more:  # A is frozen, and gets no noise
         assert {n for n in first if "lora_A" in n} == {p.a for p in pairs_of(take_arrays(done))}
-    warned = "Train one of them" in " ".join(done.config().get("remarks", []))
-    assert not warned or "dp.noise" in more
+    warned = [line for line in capsys.readouterr().out.splitlines() if "factors of" in line]
+    assert warned == [WARNING] * (more == PRIVATE)
 
 
 def take_arrays(done: RunFolder) -> dict[str, np.ndarray]:
@@ -139,7 +128,7 @@ def test_masked_sums_any_nodes_and_code_of_ones_own_end_in_one_model(folder: Pat
         "def make():\n"
         "    return GPT2LMHeadModel.from_pretrained('gpt2')\n"
     )
-    given = keys("gpt2", **SHORT, **{"lora.targets": "c_attn"}, **FFA)
+    given = keys("gpt2", **SHORT, **FFA)
     ways: dict[str, tuple[int, dict[str, Any]]] = {
         "one": (1, {}),
         "masked": (3, {"secagg": True}),
@@ -147,8 +136,35 @@ def test_masked_sums_any_nodes_and_code_of_ones_own_end_in_one_model(folder: Pat
     }
     made = {way: run(folder, given | more, f"same-{way}", nodes) for way, (nodes, more) in ways.items()}
     assert len({done.rounds()[-1]["model_sha256"] for done in made.values()}) == 1
-    sizes = [row["bytes_up"] for row in made["masked"].clients() if row["phase"] == "train"]
-    assert sizes
+
+
+@pytest.mark.parametrize("nodes", [3, 1])
+@pytest.mark.parametrize(("more", "numbers"), [({}, 2 * 8 * (96 + 32)), (FFA, 2 * 8 * 96)], ids=["both", "B"])
+def test_what_travels_are_the_factors_that_are_trained(
+    nodes: int, more: dict[str, Any], numbers: int, folder: Path
+) -> None:
+    """Rank 8 in two layers 96 x 32: B is 3/4 of it. A node's sum of three clients has 8 bytes a number."""
+    grids: list[LocalGrid] = []
+    answered: list[Message] = []
+
+    def weighed(*given: Any) -> LocalGrid:
+        grids.append(LocalGrid(*given, tamper=lambda node, reply: (answered.append(reply), reply)[1]))
+        return grids[0]
+
+    given = keys("gpt2", **SHORT, **more) | {"num-server-rounds": 2, "run-name": f"sent-{numbers}-{nodes}"}
+    trust.user_named(references_in(given))
+    rows = RunFolder(in_one_process(given, folder / "runs", nodes, weighed)).rounds()
+    for t in (1, 2):
+        for way, width, messages in (
+            ("down", 4, grids[0].sent),
+            ("up", 4 if nodes == 3 else 8, answered),
+        ):
+            trains = [m.content for m in messages if m.metadata.message_type == "train"]
+            mine = trains[nodes * (t - 1) : nodes * t]
+            arrays = [a.numpy() for c in mine for r in c.array_records.values() for a in r.values()]
+            assert sum(a.nbytes for a in arrays) == nodes * numbers * width
+            payload = sum(map(wire.payload_bytes, mine))
+            assert rows[t][f"bytes_{way}"] == payload < nodes * (numbers * width + 2000)
 
 
 def test_what_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
