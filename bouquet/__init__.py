@@ -86,7 +86,7 @@ def statistics(
     asked = {"columns": columns, "quantiles": quantiles, "bins": bins, "cross": cross}
     asked |= {"correlation": correlation, "by_site": by_site and not keys.get("secagg")}
     own = {"data_path": data} if data else {}
-    defaults = {"dataset": "csv", "partition": "natural", "num_clients": 0, "num_server_rounds": 25}
+    defaults = {"dataset": "csv", "partition": "natural", "num_clients": 0, "num_server_rounds": 100}
     return run("statistics", **{**defaults, **own, **keys, "statistics": asked})
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.cox import sum_cells
 from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
 from client_app.classical.statistics import count_rows
+from client_app.classical.survival import count_cases
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
 from client_app.stages.columns import sum_columns
@@ -29,6 +31,8 @@ WORK: dict[str, Work] = {
     "statistics": count_rows,
     "clusters": sum_clusters,
     "components": sum_products,
+    "survival": count_cases,
+    "cox": sum_cells,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

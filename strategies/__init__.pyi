@@ -239,6 +239,33 @@ class Coop(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class CoxRegression(Strategy):
+    """Cox's regression by exact sums; see `strategies.rules.cox`.
+
+    Args:
+        time: column of the time with its range, 'week(0..52)'
+        step: grid of the times, from the range's start; times are rounded up to it
+        until: end of follow-up: a later time counts as this one without the event; 0 = the range's end
+        event: whether the event happened: 'arrest(0..1)', or two levels, 'status(alive|dead)'
+        columns: what the hazard depends on, 'age(0..120), sex(Female|Male)'; first level = baseline
+        strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
+        ties: how events at one time count
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        time: str = "",
+        step: float = 1.0,
+        until: float = 0.0,
+        event: str = "",
+        columns: str = "",
+        strata: str = "",
+        ties: str = "efron",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class DPSGD(Strategy):
     """Decentralised parallel SGD; see `strategies.rules.d_psgd`.
 
@@ -871,6 +898,31 @@ class KMeans(Strategy):
         clusters: int = 3,
         start: str = "",
         scaling: str = "none",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class KaplanMeier(Strategy):
+    """Survival curves by exact counts; see `strategies.rules.kaplan_meier`.
+
+    Args:
+        time: column of the time with its range, 'week(0..52)'
+        step: grid of the times, from the range's start; times are rounded up to it
+        until: end of follow-up: a later time counts as this one without the event; 0 = the range's end
+        event: whether the event happened: 'arrest(0..1)', or two levels, 'status(alive|dead)'
+        groups: curves to draw and compare, by levels or whole numbers: 'sex(Female|Male)'
+        strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        time: str = "",
+        step: float = 1.0,
+        until: float = 0.0,
+        event: str = "",
+        groups: str = "",
+        strata: str = "",
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a node writes down of each question for exact sums, before it answers (`task.privacy.query_ledger`)."""
+"""What a node writes down of each question for exact sums before it answers (`task.privacy.query_ledger`)."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
     queries = QueryLedger.of(own_state_root(node_config), node_config)
     return Owner(
-        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing), ledger,
-        queries, Prover.of(node_config, run),
+        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing),
+        ledger, queries, Prover.of(node_config, run),
     )  # fmt: skip
 
 

@@ -133,6 +133,13 @@ class Solver:
         """
         return task.program.gradient(task.params, batch, task.frozen)
 
+    @property
+    def plain_gradient(self) -> bool:
+        """Whether a step's gradient is that of the loss, so that the program may take the step itself."""
+        kind = type(self)
+        same = kind.gradient is Solver.gradient and kind.terms is Solver.terms
+        return same and not self.config.sam.rho
+
     def terms(self, task: LocalTask) -> Terms:
         """Return linear terms (factor, tensors), such as mu w - mu w^t, to add to each batch gradient."""
         return []

@@ -86,7 +86,7 @@ class Merge:
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
         lists = {k: [s[k] for s in self.scalars] for k in sorted(common)}
-        sums = self.folding.partials(stays=self.stays) if self.clients else {}
+        sums = self.folding.partials(stays=self.stays, last=True) if self.clients else {}
         partials = {**sums, **self.forwarded} if self.clients else {}
         return wire.NodeReply(self.clients, lists, partials=partials, failed=self.failed)
 

@@ -42,6 +42,10 @@ class Hooks(Protocol):
     config: Config
     training: ClassVar[bool]
 
+    @property
+    def plain_gradient(self) -> bool:
+        """Whether its gradient is the loss's, without terms."""
+
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses [K] and gradient."""
 
@@ -248,6 +252,8 @@ def train(
     task.frozen = frozen
     task.program.train(solver.training)
     k, augmentation = task.clients, task.augmentation
+    changed = optimizer or frozen or restriction or config.weight_decay or task.steps
+    plain = solver.plain_gradient and not changed  # whether the gradient itself is the step
     if augmentation:
         augmentation.begin()
     for step, active in enumerate(schedule.active):
@@ -260,6 +266,9 @@ def train(
         batch, private = schedule.batch(step), task.steps
         if augmentation:
             batch = augmentation.batch(batch, [step // n for n in schedule.passes[:k]])
+        if plain and (taken := task.program.stepped(task.params, batch, task.lr)) is not None:
+            losses.append(taken)
+            continue
         loss, gradient = (
             private.gradient(task.program, task.params, batch)
             if private

@@ -9,13 +9,14 @@ and `client_app.training.recurrent` have those that take several clients.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from task.models.layer_split import linear_calls, no_last_linear
+from task.numerics import pages
 from task.numerics.arrays import Arrays, NamedArrays, frozen_in, state_of, trainable_names
 from task.numerics.tensors import lent_by, load_into
 from task.tasks.base import Task, counted
@@ -137,6 +138,13 @@ class Program(ABC):
         The entries of parameters in `frozen` have no meaning.
         """
 
+    def stepped(self, params: Tensors, batch: Batch, lr: float) -> torch.Tensor | None:
+        """Take the step of plain SGD, params <- params - lr * gradient; return each client's scaled loss [K].
+
+        None where nothing is gained over `gradient` and what is done with it; then nothing was done.
+        """
+        return None
+
     @abstractmethod
     def states(self, params: Tensors) -> list[Arrays]:
         """Return each client's parameters and buffers as arrays."""
@@ -180,6 +188,8 @@ class Single(Program):
         self._leaves: Tensors = [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]
         self._buffers = dict(model.named_buffers())
+        known = all(type(m).__module__.startswith("torch.nn.modules.") for m in model.modules())
+        self._in_turn = known and sum(p.nbytes for p in self._leaves) >= pages.LARGE
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return views of the model's own parameters, after loading the received and the personal state."""
@@ -218,11 +228,42 @@ class Single(Program):
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return loss [1] and gradient."""
-        own = not frozen and all(a is b for a, b in zip(params, self._own, strict=True))
+        own = not frozen and self._are_own(params)
         leaves = self._leaves if own else leaves_of(self.names, [p[0] for p in params], frozen)
-        loss = self.task.total(self._forward(leaves, batch.x[0]), batch.y[0])
-        loss = loss * batch.scale[0]
+        loss = self._loss(leaves, batch)
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in gradient_by(loss, leaves)])
+
+    def stepped(self, params: Tensors, batch: Batch, lr: float) -> torch.Tensor | None:
+        """Move each parameter as soon as its gradient is whole, so that few gradients are there at once.
+
+        Every use of a parameter that autograd knows of is then over. Code that is not PyTorch's may use the
+        numbers without autograd, so this is for modules of PyTorch's alone. For small ones it does not pay.
+        """
+        if not (self._in_turn and self._are_own(params)):
+            return None
+
+        def step(leaf: torch.Tensor) -> None:
+            with torch.no_grad():
+                leaf.add_(cast(torch.Tensor, leaf.grad), alpha=-lr)
+            leaf.grad = None
+
+        hook = torch.Tensor.register_post_accumulate_grad_hook
+        handles = [hook(leaf, step) for leaf in self._leaves]  # type: ignore[no-untyped-call]
+        try:
+            loss = self._loss(self._leaves, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        finally:
+            for handle, leaf in zip(handles, self._leaves, strict=True):
+                handle.remove()
+                leaf.grad = None  # after an error some are still there
+        return loss.detach().unsqueeze(0)
+
+    def _are_own(self, params: Tensors) -> bool:
+        """Return whether these are what `load` returned last."""
+        return all(a is b for a, b in zip(params, self._own, strict=True))
+
+    def _loss(self, leaves: Tensors, batch: Batch) -> torch.Tensor:
+        return self.task.total(self._forward(leaves, batch.x[0]), batch.y[0]) * batch.scale[0]
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return the parameters and the model's buffers, copied, without what is frozen."""

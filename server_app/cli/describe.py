@@ -12,21 +12,20 @@ from server_app.cli.run import run
 from task.config.options import parse_options
 
 app = typer.Typer()
-_ROUNDS = 25  # the tables, and 22 halvings of a range
+_ROUNDS = 100  # the tables, and the cuts of a range: 22 of them, and more where some are closed
 _WHOLE_RUN = {"algorithm": '"statistics"', "dataset": '"csv"', "num-server-rounds": str(_ROUNDS)}
 
 
 @app.command(
-    epilog="Examples: [bold]bouquet statistics --columns 'age(0..120), sex(F|M)' --data patients.csv[/bold]  ·  "
-    "[bold]bouquet statistics --columns 'age(0..120), sex(F|M), ward(a|b)' --cross 'sex*ward' --link kits/link"
-    "[/bold]"
+    epilog="Examples: [bold]bouquet statistics --columns 'age(0..120), sex(F|M)' --data patients.csv[/bold]"
+    "  ·  [bold]bouquet statistics --columns 'sex(F|M), ward(a|b)' --cross 'sex*ward' --link kits/link[/bold]"
 )
 def statistics(
     columns: Annotated[
         str,
         typer.Option(
-            help="Columns with a range, age(0..120), or with all their levels, sex(Female|Male). The range of a "
-            "number is declared, never found: its largest value is somebody's."
+            help="Columns with a range, age(0..120), or with all levels, sex(Female|Male). The range is "
+            "declared, never found in the data, whose largest value is somebody's."
         ),
     ] = "",
     data: Annotated[
@@ -49,8 +48,8 @@ def statistics(
         bool | None,
         typer.Option(
             "--by-site/--pooled",
-            help="Whether to show each site besides all together (default: yes, but with secagg=true it is not "
-            "possible: the server sees only sums over sites).",
+            help="Whether to show each site besides all together (default: yes; not possible with "
+            "secagg=true, under which the server sees sums over sites only).",
         ),
     ] = None,
     config: Set = None,
@@ -67,12 +66,12 @@ def statistics(
 ) -> None:
     """Say who has what: counts, missing values, means, quantiles, histograms, cross-tables, correlations.
 
-    Each site sends counts and exact sums over its rows. The pooled figures are those of one file with all rows,
-    to the last digit. Empty cells, NA and NaN count as missing. A number that few persons are behind does not
-    leave a site whose owner sets min-examples; it reads <m.
+    Sites send counts and exact sums over their rows, so the pooled figures are those of one file with all
+    rows. Empty cells, NA and NaN count as missing. Where the owner of a site sets min-examples, no count of
+    fewer persons leaves it; <m stands in its place.
 
-    It is a run of the algorithm "statistics": -c takes further keys, such as secagg=true, and the result folder
-    has table.csv, statistics.html and result.json.
+    It is a run of the algorithm "statistics": -c takes further keys, such as secagg=true, and the result
+    folder has table.csv, statistics.html and result.json.
     """
     own = parse_options(config)
     pairs = dict(_WHOLE_RUN)

@@ -66,14 +66,21 @@ def predict(
     """Predict classes, labels or numbers with a run's model.
 
     Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
-    labels, loss and accuracy are printed.
+    labels, loss and accuracy are printed. Of an analysis: id, and the mean of a regression with its 95 %
+    interval, the cluster, or the scores of components.
     """
     allow(code)
     with importing():
+        from server_app.takeout.analyses import analysis_in, said_of_rows
         from server_app.takeout.examples import read_examples
         from server_app.takeout.predict import own_examples
         from server_app.takeout.predict import predict as run_model
 
+    if run is not None and kit is None and (analysis := analysis_in(run)):
+        if data is None or client or global_test:
+            raise ConfigError("predict: expected --data FILE.csv, and none of --client and --global-test")
+        _give(said_of_rows(*analysis, data), out)
+        return
     if kit is not None and data is None and not client:
         raise ConfigError("--data: expected a file; a kit has no test set of the global model")
     taken, _ = _taken(run, kit, client)
@@ -81,13 +88,7 @@ def predict(
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
     examples = own_examples(taken, whole=global_test) if data is None else read_examples(data, taken.card)
     found = run_model(taken, examples, batch)
-    if out is None:
-        typer.echo(found.csv(), nl=False)
-    else:
-        from task.storage.files import write_text
-
-        write_text(out, found.csv())
-        typer.echo(f"{len(found.ids):,} predictions: {out.resolve()}", err=True)
+    _give(found.csv(), out, f"{len(found.ids):,} predictions: ")
     for line in [*taken.notes, *found.report()]:
         typer.echo(plain(line), err=True)
 
@@ -171,7 +172,8 @@ def _kept(kit: Path, run: Path | None) -> Path:
 @app.command(
     epilog="Examples: [bold]bouquet export runs/demo --format onnx[/bold]  ·  "
     "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]  ·  "
-    "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]"
+    "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]  ·  "
+    "[bold]bouquet export runs/glm --format summary[/bold]"
 )
 def export(
     run: Kept = None,
@@ -181,8 +183,10 @@ def export(
         typer.Option(
             "--format",
             "-f",
-            click_type=click.Choice(["torchscript", "onnx", "safetensors", "state-dict"]),
-            help="What to write; onnx needs the extra bouquet\\[onnx].",
+            click_type=click.Choice(
+                ["torchscript", "onnx", "safetensors", "state-dict", "csv", "latex", "summary"]
+            ),
+            help="What to write; onnx needs the extra bouquet\\[onnx]. Of an analysis: csv, latex, summary.",
         ),
     ],
     kit: NodeKit = None,
@@ -198,16 +202,23 @@ def export(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where to write it; none = RUN[-CLIENT] in the current folder."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Where to write it; none = RUN[-CLIENT] in the current folder, a table to standard output.",
+        ),
     ] = None,
     code: Code = None,
 ) -> None:
-    """Export a run's model, and check that the exported one gives the same outputs.
+    """Export a run's model and check that it gives the same outputs, or the table of an analysis.
 
     ONNX and TorchScript models read examples as they are in files, pixels or columns as float32: the scaling
     used in training is built in. The outputs are compared on --data, on the run's test set or on random
     examples.
     """
+    if form in ("csv", "latex", "summary"):
+        _export_table(run, form, out, others=bool(kit or client or data or int8))
+        return
     allow(code)
     with importing():
         from server_app.takeout.examples import read_examples
@@ -224,6 +235,26 @@ def export(
     path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
     for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
         typer.echo(plain(line), err=True)
+
+
+def _export_table(run: Path | None, form: str, out: Path | None, *, others: bool) -> None:
+    """Write the table of an analysis, or print it."""
+    from server_app.takeout.tables import table_text
+
+    if run is None or others:
+        raise ConfigError(f"--format {form}: expected a run of an analysis, and no option but --out")
+    _give(table_text(run, form), out)
+
+
+def _give(text: str, out: Path | None, what: str = "") -> None:
+    """Print a text, or write it to a file and say so."""
+    from task.storage.files import write_text
+
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        typer.echo(f"{what}{out.resolve()}", err=True)
 
 
 @app.command(epilog="Example: [bold]bouquet decrypt runs/he --kit kits/ward-1[/bold]")

@@ -35,6 +35,7 @@ from server_app.results.plots import (
 )
 from server_app.results.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results.summary import measured_on, summarise
+from server_app.results.tables import table_plots
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.datasets.facts import in_words
@@ -98,6 +99,8 @@ def write_report(run: Path) -> list[Path]:
     plots += [*confusion(rounds, card), *over_clients(clients, participation(rounds, seen.times))]
     plots += [*contributions(seen.contribution), *labels(card)]
     plots += [*cross_evaluation(folder.cross_evaluation()), *samples(folder.path / SAMPLES)]
+    result = folder.result()
+    plots += table_plots(keys.get("algorithm", ""), result or {})
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
@@ -106,7 +109,6 @@ def write_report(run: Path) -> list[Path]:
             written.append(path)
         else:
             path.unlink(missing_ok=True)  # of an earlier report
-    result = folder.result()
     filed = {
         "run": _run(folder, config, rounds, result, result or summarise(rounds, seen, keys)),
         "rounds": {"rounds": [round_row(row) for row in rounds], "after": 0, "mark": "", "restarted": True,

@@ -1,4 +1,4 @@
-"""The tables of descriptive statistics in a result folder: ``table.csv``, ``statistics.html``, result.json."""
+"""The tables of statistics in a result folder: ``table.csv``, ``statistics.html``, result.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -7,7 +7,7 @@ from typing import Any
 
 from server_app.results.lines import Row
 from task.classical.described import CLOSED, begun, described
-from task.classical.parts import next_parts, parts_of
+from task.classical.parts import next_cuts, parts_of
 from task.classical.survey import survey_of
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -52,11 +52,11 @@ def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[
         logger.warning("no table: the first round has not ended")
         return {"converged": False}
     survey = survey_of(config)
-    found, left = described(survey, arrays), bool(next_parts(survey, parts_of(arrays["parts"])))
+    found, left = described(survey, arrays), bool(next_cuts(survey, parts_of(arrays["parts"])))
     table: dict[str, Any] = {"converged": True, "ended": not left, **found.as_dict()}
     if left:
         rounds = config.server.num_server_rounds
-        logger.warning("quantiles are wide: ranges were halved %d times; raise num-server-rounds", rounds - 1)
+        logger.warning("quantiles are wide: ranges were cut %d times; raise num-server-rounds", rounds - 1)
     write_text(folder / CSV, found.csv())
     write_text(folder / PAGE, page_of(folder.absolute().name, table))
     return table
@@ -139,7 +139,7 @@ def _sections(table: Row) -> Iterator[str]:
                 ["quantile", *(f"{_share(q['q']):g}" for q in quantiles)],
                 [["all", *map(_range, quantiles)]],
             )
-            yield f"<p>A quantile is less than {column['step']:g} too large; a..b: it is between.</p>"
+            yield f"<p>Quantiles are within {column['step']:g}; a..b means that it is between them.</p>"
         if bars := column.get("histogram"):
             most = max(max(b["count"] for b in bars), 1)
             yield _grid(

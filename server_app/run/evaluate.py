@@ -83,7 +83,7 @@ def central_evaluation(
                 and (share := attack_success(model, x, y, target, task, threads, parts)) is not None
             ):
                 found[ATTACK_SUCCESS] = share
-        pages.trim()
+        pages.trim(always=sum(a.nbytes for a in received.values()) >= pages.LEAST)
         return MetricRecord({**task.measures.record(sums), **found})
 
     return evaluate_fn

@@ -78,8 +78,8 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
         check_same_run(resumed, keys, free_on_resume(config))
         check_same_code(resumed, code)
     task = task_of(config, found, classes)
-    # Where the nodes alone have examples, these have run the model when they registered. A table of statistics
-    # has none, and its rows may lack values.
+    # Where the nodes alone have examples, these have run the model when they registered. A table of
+    # statistics has none, and its rows may lack values.
     runs = (dataset is not None or entry.vertical) and not entry.statistics
     check_model(config, shape, classes, task.name, dataset, runs=runs)
     check_augment(config, shape)

@@ -87,8 +87,8 @@ def take(run: Path, client: str = "") -> TakenModel:
     check_origin(card.run, path)
     if algorithm_of(card.config.algorithm).statistics:
         raise ConfigError(
-            f"{path}: expected a model; got a table of {card.config.algorithm}, which is in table.csv and "
-            "table.tex of the result folder"
+            f"{path}: expected a model; got a table of {card.config.algorithm}. Its folder has table.csv "
+            "and table.tex; to read it: bouquet export RUN --format summary"
         )
     if algorithm_of(card.config.algorithm).vertical:
         raise ConfigError(

@@ -44,8 +44,8 @@ class ExactSums(Rule):
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield a question to all sites for `size` numbers; return the sums over all rows.
 
-        `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record, and `to`
-        the sites where it is for some of them.
+        `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record; `to`
+        are the sites, if not all.
 
         Raises:
             BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is

@@ -1,9 +1,9 @@
 """Descriptive statistics over sites by exact sums: who has what.
 
-The first round asks for the tables, the others halve the ranges of numbers, all parts of a depth at once. A
+The first round asks for the tables, the others cut the ranges of numbers, each part that needs it once. A
 round has two questions, so that what few persons are in never goes into a sum:
 
-closing   by cell, or part of a range, whether a site must not show it      any such site closes it for all
+closing   by cell, or cut of a range, whether a site must not show it     any such site closes it for all
 train     the counts and sums of what is open
 
 =========  ===================  ==============================================================  ===========
@@ -11,14 +11,14 @@ symbol     variable             meaning                                         
 =========  ===================  ==============================================================  ===========
 -          ``cells``            by cell, how many sites closed it                               result
 -          ``sums``             what `task.classical.survey` lists, 0 where it is closed        result
--          ``parts``            column, depth, place, count, whether it stays whole             result
+-          ``parts``            column, path of cuts, count, how many cuts are closed          result
 -          ``site-cells``,      the same of each site, where they are asked for by themselves   result
            ``site-sums``
 =========  ===================  ==============================================================  ===========
 
 With ``statistics.by-site`` each site is asked by itself in the first round, else all of them together; the
-sums are the same integers. A part is halved while it is wider than a bar of the histogram, or has a rank that
-a quantile needs, until it is one step wide.
+sums are the same integers. A part is cut while it is wider than a bar of the histogram, or has a rank that a
+quantile needs, until it is one step wide or sites close all of its cuts.
 """
 
 from collections.abc import Generator, Sequence
@@ -32,8 +32,8 @@ from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
-from task.classical.parts import Leaf, next_parts, parts_of, rows_of
-from task.classical.survey import Part, Survey, survey_of
+from task.classical.parts import after, next_cuts, parts_of, rows_of, whole_range
+from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
 from task.errors import NodesError
 from task.numerics.arrays import Arrays
@@ -66,7 +66,7 @@ def nothing(survey: Survey) -> Arrays:
 def server_update(
     state: StatisticsState, reduced: AggregatedReplies, config: Config
 ) -> Updated[StatisticsState]:
-    """Add the counts of lower halves to the result; the round gives the parts that were halved, in order."""
+    """Return the state as it is: the round itself adds its two questions' answers."""
     return state, {}
 
 
@@ -88,7 +88,7 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         yield from ()
 
     def round(self, state: Any, context: RoundContext) -> Round:
-        """Ask for the tables, or halve parts.
+        """Ask for the tables, or cut parts.
 
         Raises:
             NodesError: The sites are not those of the first round.
@@ -103,12 +103,12 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
                     f"round {context.round}: expected the sites of round 1, {began}; got "
                     f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
                 )
-            state = yield from self._halve(state, context)
-        parts = next_parts(self.survey, parts_of(state.arrays["parts"]))
-        return replace(state, begun=True, ended=not parts), {"parts": len(parts)}
+            state = yield from self._cut(state, context)
+        cuts = next_cuts(self.survey, parts_of(state.arrays["parts"]))
+        return replace(state, begun=True, ended=not cuts), {"cuts": len(cuts)}
 
     def finished(self, state: Any) -> bool:
-        """Return whether there is nothing to halve any more."""
+        """Return whether there is nothing to cut any more."""
         return bool(state.ended)
 
     def _tables(
@@ -122,46 +122,39 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
             each = []
             for site in self.sites:
                 each.append((yield from self._open(context, [], survey.cells, survey.size, (site,))))
+                check_counts(survey, *each[-1], 1, f"client {site}")
             found["site-cells"] = np.array([cells for cells, _ in each], np.int64)
             found["site-sums"] = np.stack([to_wire(sums) for _, sums in each])
             cells = [sum(column) for column in zip(*(cells for cells, _ in each), strict=True)]
             sums = [sum(column) for column in zip(*(sums for _, sums in each), strict=True)]
         shut = [of >= 0 and cells[of] > 0 for of in of_sums.tolist()]
         sums = [0 if closed else total for closed, total in zip(shut, sums, strict=True)]
+        check_counts(survey, cells, sums, len(self.sites), "the sites together")
         found = {**hashed(hashed(found, cells), sums), "cells": np.array(cells, np.int64)}
         found["sums"] = to_wire(sums)
         context.remark(f"rows: {sums[0]} of {len(self.sites)} clients")
-        whole = [
-            Leaf(Part(i, 0, 0), sums[1 + survey.starts[i]], bool(cells[survey.starts[i]]))
-            for i in survey.numbers
-        ]
+        starts = [(i, survey.starts[i]) for i in survey.numbers]
+        whole = [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
         return replace(state, arrays={**found, "parts": rows_of(whole)})
 
-    def _halve(
+    def _cut(
         self, state: StatisticsState, context: RoundContext
     ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
         leaves = parts_of(state.arrays["parts"])
-        asked = next_parts(self.survey, leaves)
-        shut, lower = yield from self._open(context, asked, len(asked), len(asked), self.sites)
-        halved = dict(zip(asked, zip(shut, lower, strict=True), strict=True))
-        found: list[Leaf] = []
-        for leaf in leaves:
-            closed, below = halved.get(leaf.part, (-1, 0))
-            if closed == 0:
-                first, second = leaf.part.halves()
-                found += [Leaf(first, below, False), Leaf(second, leaf.count - below, False)]
-            else:
-                found.append(replace(leaf, whole=leaf.whole or closed > 0))
+        cuts = next_cuts(self.survey, leaves)
+        shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
         arrays = hashed(hashed(state.arrays, shut), lower)
-        return replace(state, arrays={**arrays, "parts": rows_of(found)})
+        return replace(
+            state, arrays={**arrays, "parts": rows_of(after(self.survey, leaves, cuts, shut, lower))}
+        )
 
     def _open(
-        self, context: RoundContext, asked: Sequence[Part], cells: int, size: int, to: Sequence[str]
+        self, context: RoundContext, cuts: Sequence[Cut], cells: int, size: int, to: Sequence[str]
     ) -> Ask:
         """Ask what is closed, and then for the rest; return both."""
-        parts = np.array([(p.variable, p.depth, p.place) for p in asked], np.float64).reshape(-1, 3)
-        replies = yield from self.ask("closing", context, cells, {ASKED: parts}, to)
+        asked = rows_of_cuts(cuts)
+        replies = yield from self.ask("closing", context, cells, {ASKED: asked}, to)
         shut = totals_in(replies, CLOSED_CELLS)
         closed = np.array(shut, np.float64)[:, None]
-        replies = yield from self.ask(TRAIN, context, size, {ASKED: parts, CLOSED: closed}, to)
+        replies = yield from self.ask(TRAIN, context, size, {ASKED: asked, CLOSED: closed}, to)
         return shut, totals_in(replies, CELL_SUMS)

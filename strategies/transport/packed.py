@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from task.flower.grid import pack_pushes
-from task.wire.messages import clients_of
+from task.numerics import pages
+from task.wire import messages as wire
 from task.wire.packing import packed, unpacked
 
 
@@ -28,8 +29,10 @@ class PackingGrid:
         if not self._knows_parts:
             self._knows_parts = True
             pack_pushes(self._grid)
-        with _in_packed_form([message for message in given if clients_of(message)]):
-            return list(self._grid.push_messages(given))
+        with _in_packed_form([message for message in given if wire.clients_of(message)]):
+            found = list(self._grid.push_messages(given))
+        pages.reclaim(max((wire.payload_bytes(message.content) for message in given), default=0))
+        return found
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Pull the replies that are there.
@@ -40,6 +43,7 @@ class PackingGrid:
         for reply in self._grid.pull_messages(message_ids):
             if reply.has_content():
                 reply.content = unpacked(reply.content)
+                pages.reclaim(wire.payload_bytes(reply.content))
             yield reply
 
 

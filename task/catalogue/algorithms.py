@@ -10,8 +10,8 @@ Algorithms that train one global model stand here and, where only the clients' s
 `task.catalogue.local_steps`; those that go by the clients' losses in `task.catalogue.fair`, the robust rules
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
-`task.catalogue.regressions`. `task.catalogue.entry`
-says what an entry consists of; its defaults are FedAvg's.
+`task.catalogue.regressions`, `task.catalogue.multivariate`, `task.catalogue.statistics` and
+`task.catalogue.survivals`. `task.catalogue.entry` says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -50,6 +50,7 @@ from task.catalogue.record import (
 from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
 from task.catalogue.statistics import STATISTICS
+from task.catalogue.survivals import SURVIVALS
 from task.catalogue.vertical import VERTICAL
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -443,5 +444,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,
+        *SURVIVALS,
     )
 }

@@ -27,6 +27,7 @@ Work = Literal[
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
     "statistics",
     "clusters", "components",
+    "survival", "cox",
 ]  # fmt: skip
 
 
@@ -43,6 +44,8 @@ _TRAINING = (
     "statistics",
     "clusters",
     "components",
+    "survival",
+    "cox",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -64,6 +64,10 @@ _PAPERS = """
     Ridge Regression: Biased Estimation for Nonorthogonal Problems
 10.1093/ije/dyu188 2014 Gaye, Marcon, Isaeva, LaFlamme, Turner and others
     DataSHIELD: taking the analysis to the data, not the data to the analysis
+10.1080/01621459.1958.10501452 1958 Kaplan, Meier
+    Nonparametric Estimation from Incomplete Observations
+10.1111/j.2517-6161.1972.tb00899.x 1972 Cox
+    Regression Models and Life-Tables
 10.2307/2344614 1972 Nelder, Wedderburn
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne

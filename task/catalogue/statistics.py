@@ -29,9 +29,9 @@ STATISTICS = (
                 (_ASKED,), sums(CLOSED_CELLS, "for each cell, whether fewer persons are in it than allowed"),
             ),
         },
-        about="Who has what: counts, missing values, mean, deviation, quantiles, histograms, cross-tables and "
+        about="Counts, missing values, means, deviations, quantiles, histograms, cross-tables and "
         "correlations of the pooled rows, by exact sums.",
-        differs="Quantiles are found by halving a declared range, and counts of few persons never leave a site.",
+        differs="Quantiles are found by cutting a declared range; counts of few persons never leave a site.",
         reads=("statistics.",),
         missing_values=True,
     ),

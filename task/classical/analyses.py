@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 
 from task.classical.clusters import clustering_of
 from task.classical.components import components_of
+from task.classical.cox import cox_of
 from task.classical.fit import model_of
 from task.classical.survey import survey_of
+from task.classical.survival import survival_of
 from task.config.knobs import Config
 
 # Each raises ConfigError where columns are not declared as they should be.
@@ -14,4 +16,6 @@ ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "statistics": survey_of,
     "clusters": clustering_of,
     "components": components_of,
+    "survival": survival_of,
+    "cox": cox_of,
 }

@@ -1,6 +1,6 @@
-"""The tables of descriptive statistics, from the arrays of their result.
+"""The tables of statistics, from the arrays of their result.
 
-mean = c + h S1 / n and variance = h^2 (S2 - S1^2 / n) / (n - 1), in rationals and rounded once; r = covariance
+mean = c + h S1 / n and variance = h^2 (S2 - S1^2 / n) / (n - 1), in rationals, rounded once; r = covariance
 over the root of the product of variances, of complete rows. A closed number is `CLOSED`, never a number.
 """
 
@@ -37,7 +37,7 @@ class Described:
     mean: Shown = None
     sd: Shown = None
     levels: Mapping[str, Shown] | None = None  # of a category
-    step: float = 0.0  # by which quantiles may be too large; 0 = of a category
+    step: float = 0.0  # by which quantiles may be off; 0 = of a category
     quantiles: tuple[Quantile, ...] = ()
     bars: tuple[Bar, ...] = ()
 
@@ -232,7 +232,7 @@ def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[
     if n < 2:
         return mean, None
     variance = unit_of(v) ** 2 * (s2 - s1 * s1 / n) / (n - 1)
-    return mean, math.sqrt(max(variance, 0))
+    return mean, math.sqrt(max(variance, Fraction(0)))
 
 
 def _correlations(survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Correlations:
@@ -258,4 +258,4 @@ def _ratio(covariance: Fraction, product: Fraction) -> float | None:
     if product <= 0:
         return None
     square = covariance * covariance / product
-    return math.copysign(math.sqrt(min(square, 1)), covariance)
+    return math.copysign(math.sqrt(min(square, Fraction(1))), covariance)

@@ -12,22 +12,23 @@ Statistical Disclosure Control, chapters 4 and 5):
 * a sum is closed whose two largest terms are more than 85 % of it (dominance rule);
 * rows for correlations that differ by 1 to m - 1 persons from those of a mean are closed.
 
-A part of a range is halved only where both halves have no person or at least m, and its parents alike. So
-all that is known of a column's values are the counts of parts that do not overlap, each of none or of at
-least m persons.
+A part of a range is cut only where both pieces have no person or at least m, and so has what is between the
+cut and all earlier ones. So all that is known of a column's values are the counts of parts that do not
+overlap, each of none or of at least m persons.
 
 Each site decides by its own rows. What it closes holds against those who know all other sites' rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from task.classical.columns import Floats
-from task.classical.survey import Equation, Part, SiteColumns, Survey
+from task.classical.survey import Cut, Equation, SiteColumns, Survey, cut_of
 
 DOMINANT, SHARE = 2, 0.85  # the largest terms of a sum, and the most of it that they may be
 Flags = npt.NDArray[np.bool_]
@@ -69,17 +70,32 @@ def closed_cells(site: SiteColumns, least: int, *, missing: bool = False) -> Fla
     return found
 
 
-def closed_parts(site: SiteColumns, parts: Sequence[Part], closed: Flags, least: int) -> Flags:
-    """Return which parts a site must not halve, bool [parts]; `closed` are the cells of `closed_cells`."""
-    survey = site.survey
+def closed_cuts(
+    site: SiteColumns, cuts: Sequence[Cut], closed: Flags, least: int, earlier: Mapping[int, Sequence[float]]
+) -> Flags:
+    """Return at which cuts a site must not count, bool [cuts].
 
-    def whole(part: Part) -> bool:
-        return bool(closed[survey.starts[part.variable]])
-
-    def apart(part: Part) -> bool:
-        return any(few(count, least) for count in site.halves(part))
-
-    return np.array([whole(p) or any(apart(a) for a in p.above()) for p in parts], bool)
+    `closed` are the cells of `closed_cells`, and `earlier` the cuts at which the site has counted a number
+    before, sorted: another run may have declared another range, and a server may cut one part in two ways.
+    """
+    survey, found = site.survey, np.zeros(len(cuts), bool)
+    if least <= 1:
+        return found
+    before = {i: list(values) for i, values in earlier.items()}
+    for j, cut in enumerate(cuts):
+        variable = cut.part.variable
+        ways = (*cut.part.above(), cut)
+        found[j] = closed[survey.starts[variable]] or any(few(n, least) for c in ways for n in site.split(c))
+        if not found[j]:
+            known, value = before.setdefault(variable, []), cut_of(survey.variables[variable], cut.at)
+            at = bisect_left(known, value)
+            near = (
+                site.below(variable, v) - site.below(variable, value) for v in known[max(at - 1, 0) : at + 1]
+            )
+            found[j] = any(few(abs(n), least) for n in near)
+        if not found[j]:
+            known.insert(at, value)
+    return found
 
 
 def dominated(terms: Floats) -> bool:
@@ -93,12 +109,13 @@ def dominated(terms: Floats) -> bool:
 def complemented(
     counts: npt.NDArray[np.int64], closed: Flags, sensitive: Flags, equations: Sequence[Equation], least: int
 ) -> Flags:
-    """Return closed cells from which no sensitive one can be computed within less than `least`, bool [counts]."""
+    """Return closed cells that leave `least` values to each sensitive one, or more, bool [counts]."""
     found = closed.copy()
     while True:
         _close_pairs(counts, found, equations)
         cell = next(
-            (i for i in np.flatnonzero(sensitive) if _width(i, counts, found, equations) < least), None
+            (i for i in np.flatnonzero(sensitive).tolist() if _width(i, counts, found, equations) < least),
+            None,
         )
         if cell is None:
             return found

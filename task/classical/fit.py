@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from task.classical.columns import NamedColumns
+from task.classical.columns import Floats, NamedColumns
 from task.classical.design import OTHERS, Design, design_of
 from task.classical.families import Rows
 from task.classical.solve import Inverse, Matrix, inverse
@@ -28,6 +28,7 @@ from task.errors import ConfigError, DataError
 from task.numerics.elementary import log
 
 ENOUGH, SMALL = 1e-24, 1e-12  # of the decrement
+SHIFTS = ("offset", "exposure")  # of `task.classical.design.OTHERS`, what is added to eta
 MOST_HALVINGS = 10
 SEPARATED = 1e-8  # deviance per row
 _RISE = Fraction(1, 2**40)  # of the deviance that rounding may cause
@@ -68,7 +69,7 @@ class Model:
     @property
     def shifted(self) -> bool:
         """Whether rows have an offset."""
-        return bool({"offset", "exposure"} & set(self.design.others))
+        return any(name in self.design.others for name in SHIFTS)
 
     @property
     def null_known(self) -> bool:
@@ -106,6 +107,16 @@ def model_of(config: Config) -> Model:
     return found
 
 
+def offset_of(model: Model, table: NamedColumns) -> Floats:
+    """Return what is added to eta of each row; NaN where the exposure is not above 0."""
+    others, found = model.design.others, np.zeros(table.rows)
+    if "offset" in others:
+        found = found + table.of(others["offset"])
+    if "exposure" in others:
+        found = found + log(table.of(others["exposure"]))
+    return found
+
+
 def rows_of(model: Model, table: NamedColumns) -> Rows:
     """Return a client's rows as a model has them.
 
@@ -114,13 +125,10 @@ def rows_of(model: Model, table: NamedColumns) -> Rows:
         DataError: A value does not fit its declaration.
     """
     design, ones = model.design, np.ones(table.rows)
-    others = {name: table.of(v) for name, v in design.others.items()}
-    offset = others.get("offset", np.zeros(table.rows))
-    if "exposure" in others:
-        offset = offset + log(others["exposure"])
+    others = {name: table.of(v) for name, v in design.others.items() if name not in SHIFTS}
     rows = Rows(
         design.columns(table), design.scales, table.of(design.target), others.get("trials", ones), model.unit,
-        offset, others.get("frequency", ones), others.get("weights", ones), model.inverse,
+        offset_of(model, table), others.get("frequency", ones), others.get("weights", ones), model.inverse,
     )  # fmt: skip
     return rows.checked(model.family, design.target.name)
 

@@ -1,32 +1,48 @@
-"""The division of numbers' ranges: which parts to halve next, and what quantiles and histograms follow.
+"""The division of numbers' ranges: which parts to cut next, and what quantiles and histograms follow.
 
 A quantile q of n values lies at h = (n - 1) q between the values of ranks floor(h) + 1 and ceil(h) + 1, as
 numpy's default has it. Each of them lies in one part; where that is one step wide, the value is the least
 point of the grid with at least as many values at or below it, and the quantile is less than a step too large.
-Else the part is an interval, which holds too few persons at some site to be halved.
+Else the part is an interval, which holds too few persons at some site to be cut.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from task.classical.columns import Variable
-from task.classical.survey import DEPTH, Part, Survey, cut_of
+from task.classical.survey import (
+    DEPTH,
+    QUARTERS,
+    Cut,
+    Part,
+    Survey,
+    cut_of,
+    path_of_numbers,
+    path_to_numbers,
+)
+from task.errors import DataError
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part that is not halved, or not yet."""
+    """A part that is not cut, or not yet."""
 
     part: Part
     count: int  # of all sites
-    whole: bool  # whether it must stay so: fewer persons than allowed are in a half at some site
+    tried: int = 0  # at how many of `QUARTERS` it must not be cut, as a site says
+
+    @property
+    def cut(self) -> Cut | None:
+        """The cut to try next; None = it stays whole."""
+        ways = (Cut(self.part, where) for where in range(self.tried, len(QUARTERS)))
+        return next((cut for cut in ways if cut.possible), None)
 
 
 @dataclass(frozen=True)
@@ -50,28 +66,69 @@ class Bar:
 
 def rows_of(leaves: Sequence[Leaf]) -> npt.NDArray[np.int64]:
     """Return leaves as a state has them, int64 [leaves, 5]."""
-    rows = [(v.part.variable, v.part.depth, v.part.place, v.count, v.whole) for v in leaves]
+    rows = [(x.part.variable, *path_to_numbers(x.part.path), x.count, x.tried) for x in leaves]
     return np.array(rows, np.int64).reshape(-1, 5)
 
 
 def parts_of(rows: npt.NDArray[np.int64]) -> list[Leaf]:
     """Return the leaves of what `rows_of` made."""
-    return [Leaf(Part(*part), count, bool(whole)) for *part, count, whole in rows.tolist()]
+    return [
+        Leaf(Part(variable, path_of_numbers(first, second)), count, tried)
+        for variable, first, second, count, tried in rows.tolist()
+    ]
 
 
-def next_parts(survey: Survey, leaves: Sequence[Leaf]) -> list[Part]:
-    """Return the parts to halve, in order: those wider than a bar, and those with a rank of a quantile."""
+def whole_range(variable: int, count: int, *, closed: bool) -> Leaf:
+    """Return the part that is all of a number's range; where its count is closed, it is never cut."""
+    return Leaf(Part(variable), count, len(QUARTERS) if closed else 0)
+
+
+def next_cuts(survey: Survey, leaves: Sequence[Leaf]) -> list[Cut]:
+    """Return the cuts to ask for: of parts wider than a bar, and of those with a quantile's rank."""
     found = []
-    bars = survey.bins.bit_length() - 1 if survey.bins else 0
     for variable in survey.numbers:
-        at = 0
-        ranks = survey.ranks(sum(leaf.count for leaf in leaves if leaf.part.variable == variable))
-        for leaf in _of(variable, leaves):
-            needed = leaf.part.depth < bars or any(at < k <= at + leaf.count for k in ranks)
-            if leaf.count and not leaf.whole and leaf.part.depth < DEPTH and needed:
-                found.append(leaf.part)
+        at, ordered = 0, _of(variable, leaves)
+        ranks = survey.ranks(sum(leaf.count for leaf in ordered))
+        for leaf in ordered:
+            needed = leaf.part.width > _bar(survey) or any(at < k <= at + leaf.count for k in ranks)
+            if leaf.count and needed and (cut := leaf.cut):
+                found.append(cut)
             at += leaf.count
     return found
+
+
+def after(
+    survey: Survey, leaves: Sequence[Leaf], cuts: Sequence[Cut], shut: Sequence[int], lower: Sequence[int]
+) -> list[Leaf]:
+    """Return the leaves after cuts, with how many sites closed each, and the counts of the lower pieces.
+
+    Raises:
+        DataError: A count is none that rows have.
+    """
+    answers = {cut: (closed, below) for cut, closed, below in zip(cuts, shut, lower, strict=True)}
+    found = []
+    for leaf in leaves:
+        if (cut := leaf.cut) is None or cut not in answers:
+            found.append(leaf)
+            continue
+        closed, below = answers[cut]
+        if not 0 <= below <= leaf.count:
+            raise DataError(
+                f"column {survey.variables[cut.part.variable].name}: expected counts of 0 to the "
+                f"{leaf.count} values of a part of its range; got {below}. Is each node's app the "
+                "installed one?"
+            )
+        if closed:
+            found.append(replace(leaf, tried=cut.where + 1))
+        else:
+            first, second = cut.pieces
+            found += [Leaf(first, below), Leaf(second, leaf.count - below)]
+    return found
+
+
+def _bar(survey: Survey) -> int:
+    """Return the width of a bar; one that no part has where no histogram is asked for."""
+    return (1 << DEPTH) // survey.bins if survey.bins else 1 << DEPTH
 
 
 def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Iterator[Quantile]:
@@ -84,27 +141,28 @@ def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Itera
         h = (n - 1) * q
         share = float(h - math.floor(h))
         first, second = (_with_rank(ordered, k).part for k in (math.floor(h) + 1, math.ceil(h) + 1))
-        ends = zip(_edges(v, first), _edges(v, second), strict=True)
-        low, high = (min(a + share * (b - a), v.high) for a, b in ends)
-        yield Quantile(q, low, high, high if first.depth == second.depth == DEPTH else None)
+        ends = zip(
+            (*_edges(v, first), _point(v, first)), (*_edges(v, second), _point(v, second)), strict=True
+        )
+        low, high, value = (min(a + share * (b - a), v.high) for a, b in ends)
+        yield Quantile(q, low, high, value if first.width == second.width == 1 else None)
 
 
 def histogram_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> list[Bar]:
-    """Return the bars of a number; a bar is wider where fewer persons than allowed are in its halves."""
-    v, bars = survey.variables[variable], survey.bins.bit_length() - 1 if survey.bins else 0
-    found: dict[Part, int] = {}
+    """Return the bars of a number; a bar is wider where it could not be cut for few persons."""
+    v, found = survey.variables[variable], dict[tuple[int, int], int]()
     for leaf in _of(variable, leaves):
-        up = max(leaf.part.depth - bars, 0)
-        part = Part(variable, leaf.part.depth - up, leaf.part.place >> up)
-        found[part] = found.get(part, 0) + leaf.count
-    bars_of = [Bar(*_edges(v, part), count) for part, count in found.items()]
-    return [bar for bar in bars_of if bar.low < v.high or bar.count] if bars else []
+        path = leaf.part.path
+        ways = (Part(variable, path[:i]) for i in range(len(path) + 1))
+        part = next((p for p in ways if p.width <= _bar(survey)), leaf.part)
+        found[part.ends] = found.get(part.ends, 0) + leaf.count
+    bars = [Bar(cut_of(v, low), cut_of(v, high), count) for (low, high), count in found.items()]
+    return [bar for bar in bars if bar.low < v.high or bar.count] if survey.bins else []
 
 
 def _of(variable: int, leaves: Sequence[Leaf]) -> list[Leaf]:
     """Return the leaves of a number from its least values to its largest."""
-    mine = [leaf for leaf in leaves if leaf.part.variable == variable]
-    return sorted(mine, key=lambda leaf: leaf.part.place << (DEPTH - leaf.part.depth))
+    return sorted((x for x in leaves if x.part.variable == variable), key=lambda x: x.part.ends)
 
 
 def _with_rank(ordered: Sequence[Leaf], rank: int) -> Leaf:
@@ -117,5 +175,11 @@ def _with_rank(ordered: Sequence[Leaf], rank: int) -> Leaf:
 
 
 def _edges(v: Variable, part: Part) -> tuple[float, float]:
-    width = 1 << (DEPTH - part.depth)
-    return cut_of(v, part.place * width), cut_of(v, (part.place + 1) * width)
+    low, high = part.ends
+    return cut_of(v, low), cut_of(v, high)
+
+
+def _point(v: Variable, part: Part) -> float:
+    """Return what stands for the values of a part one step wide: its end, of the first one its beginning."""
+    low, high = part.ends
+    return cut_of(v, high if low else 0)

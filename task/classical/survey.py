@@ -17,8 +17,8 @@ rows. With the declared range's centre c and half of its width h, S1 is of (x - 
 product of two, each times `ROOM`, so that their rounding to 2^-51 is far below that of float64.
 
 Quantiles and histograms share one division of a column's range. A step is the power of two that divides the
-range into at most 2^22; a *part* of depth d and place i holds the values in (low + i w, low + (i + 1) w],
-w = 2^(22-d) steps, the first one those at `low`, too. A part is halved, or it is not.
+range into at most 2^22. A *part* of the range is cut in two in its middle; where that would show too few
+persons, after its first quarter, or before its last; else it stays whole.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ import numpy.typing as npt
 
 from task.classical.columns import Floats, NamedColumns, Variable, variables_of
 from task.config.knobs import Config
-from task.errors import ConfigError
+from task.errors import ConfigError, DataError
 from task.numerics.row_sums import row_sums
 
 ROOM = 2.0**30
 DEPTH = 22  # halvings of a range down to one step
+QUARTERS = (2, 1, 3)  # of a part, at which it may be cut, in the order in which that is tried
+LONGEST = 36  # cuts of a part
 MOST_CELLS = 20_000
 _BLOCK = 4096  # rows whose products are in memory at once; any number gives the same sums
 Equation = tuple[tuple[int, ...], int]  # cells, and the cell that is their sum; -1 = all rows
@@ -241,55 +243,119 @@ class SiteColumns:
         """Return how many values are at most a cut."""
         return int(np.searchsorted(self._sorted[variable], cut, "right"))
 
-    def halves(self, part: Part) -> tuple[int, int]:
-        """Return how many values are in the lower and the upper half of a part."""
-        v = self.survey.variables[part.variable]
-        low, middle, high = part.edges(v)
-        first = self.below(part.variable, low) if part.place else 0
-        between = self.below(part.variable, middle)
-        return between - first, self.below(part.variable, high) - between
+    def split(self, cut: Cut) -> tuple[int, int]:
+        """Return how many values of a part are at most at a cut of it, and how many above."""
+        v = self.survey.variables[cut.part.variable]
+        low, high = cut.part.ends
+        first = self.below(cut.part.variable, cut_of(v, low)) if low else 0
+        between = self.below(cut.part.variable, cut_of(v, cut.at))
+        return between - first, self.below(cut.part.variable, cut_of(v, high)) - between
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Part:
-    """A part of a number's range; `variable` is the number's place among the variables."""
+    """A part of a number's range: the cuts by which it came about, each times two, and one if it is above."""
 
-    variable: int
-    depth: int
-    place: int
+    variable: int  # place of the number among the variables
+    path: tuple[int, ...] = ()
 
-    def edges(self, v: Variable) -> tuple[float, float, float]:
-        """Return where it begins, where it is halved and where it ends."""
-        width = 1 << (DEPTH - self.depth)
-        at = self.place * width
-        return cut_of(v, at), cut_of(v, at + width // 2), cut_of(v, at + width)
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The points of the grid at which it begins and ends."""
+        low, high = 0, 1 << DEPTH
+        for step in self.path:
+            at = _at(low, high, step // 2)
+            low, high = (at, high) if step % 2 else (low, at)
+        return low, high
 
-    def halves(self) -> tuple[Part, Part]:
-        """Return the lower and the upper half."""
-        lower = 2 * self.place
-        return Part(self.variable, self.depth + 1, lower), Part(self.variable, self.depth + 1, lower + 1)
+    @property
+    def width(self) -> int:
+        """How many steps wide it is."""
+        return self.ends[1] - self.ends[0]
 
-    def above(self) -> Iterator[Part]:
-        """Yield the part itself and those that it is a half of, up to the whole range."""
-        for depth in range(self.depth, -1, -1):
-            yield Part(self.variable, depth, self.place >> (self.depth - depth))
+    def above(self) -> Iterator[Cut]:
+        """Yield the cuts by which it came about."""
+        for i, step in enumerate(self.path):
+            yield Cut(Part(self.variable, self.path[:i]), step // 2)
 
 
-def parts_in(survey: Survey, asked: Floats) -> list[Part]:
-    """Return the parts of what came with a question.
+@dataclass(frozen=True)
+class Cut:
+    """A cut of a part in two: 0 = in the middle, 1 = after a quarter, 2 = before the last quarter."""
+
+    part: Part
+    where: int = 0
+
+    @property
+    def at(self) -> int:
+        """The point of the grid up to which the lower piece goes."""
+        return _at(*self.part.ends, self.where)
+
+    @property
+    def possible(self) -> bool:
+        """Whether both pieces are a step wide at least, and their path is not too long."""
+        low, high = self.part.ends
+        return low < self.at < high and len(self.part.path) < LONGEST
+
+    @property
+    def pieces(self) -> tuple[Part, Part]:
+        """The lower and the upper piece."""
+        lower, path = 2 * self.where, self.part.path
+        return Part(self.part.variable, (*path, lower)), Part(self.part.variable, (*path, lower + 1))
+
+
+def _at(low: int, high: int, where: int) -> int:
+    return low + (high - low) * QUARTERS[where] // 4
+
+
+def rows_of_cuts(cuts: Sequence[Cut]) -> Floats:
+    """Return cuts as they go down with a question, float64 [cuts, 4]."""
+    rows = [(c.part.variable, *path_to_numbers(c.part.path), c.where) for c in cuts]
+    return np.array(rows, np.float64).reshape(-1, 4)
+
+
+def cuts_in(survey: Survey, rows: Floats) -> list[Cut]:
+    """Return the cuts of what `rows_of_cuts` made.
 
     Raises:
-        ValueError: One is no part of a number's range.
+        ValueError: One is no cut of a number's range.
     """
     found = []
-    for row in asked.tolist():
-        variable, depth, place = (int(a) for a in row)
-        if [variable, depth, place] != row or variable not in survey.numbers:
+    for row in rows.tolist():
+        variable, first, second, where = (int(a) for a in row)
+        if (
+            [variable, first, second, where] != row
+            or variable not in survey.numbers
+            or min(first, second) < 0
+        ):
             raise ValueError(row)
-        if not (0 <= depth < DEPTH and 0 <= place < 1 << depth):
+        path = path_of_numbers(first, second)
+        if where not in range(len(QUARTERS)) or len(path) > LONGEST or min(path, default=0) < 0:
             raise ValueError(row)
-        found.append(Part(variable, depth, place))
+        if path_to_numbers(path) != (first, second):
+            raise ValueError(row)
+        cut = Cut(Part(variable, path), where)
+        if not cut.possible or not all(c.possible for c in cut.part.above()):
+            raise ValueError(row)
+        found.append(cut)
     return found
+
+
+def path_to_numbers(path: Sequence[int]) -> tuple[int, int]:
+    """Return two numbers below 2^53 that say what a path is."""
+    halves = path[: LONGEST // 2], path[LONGEST // 2 :]
+    first, second = (sum((step + 1) * 7**i for i, step in enumerate(half)) for half in halves)
+    return first, second
+
+
+def path_of_numbers(first: int, second: int) -> tuple[int, ...]:
+    """Return the path of what `path_to_numbers` made."""
+    found = []
+    for number in (first, second):
+        while number:
+            number, digit = divmod(number, 7)
+            found.append(digit - 1)
+    return tuple(found)
 
 
 def step_of(v: Variable) -> float:
@@ -361,6 +427,24 @@ def survey_of(config: Config) -> Survey:
             f"got {survey.cells:,}. Leave out columns or cross-tables"
         )
     return survey
+
+
+def check_counts(survey: Survey, shut: Sequence[int], sums: Sequence[int], sites: int, whose: str) -> None:
+    """Refuse counts that no rows have: each must be from 0 to the rows, and cells must add up.
+
+    Raises:
+        DataError: Naming `whose` they are.
+    """
+    rows, counts = sums[0], sums[1 : 1 + survey.counts]
+    sound = all(0 <= flag <= sites for flag in shut) and all(0 <= count <= rows for count in counts)
+    for cells, total in survey.equations:
+        if sound and not any(shut[i] for i in (*cells, *([total] if total >= 0 else []))):
+            sound = sum(counts[i] for i in cells) == (counts[total] if total >= 0 else rows)
+    if not sound:
+        raise DataError(
+            f"{whose}: expected counts of 0 to all rows, of which those of a table add up; got others. Is "
+            "the node's app the installed one?"
+        )
 
 
 def _pair(text: str, variables: Sequence[Variable]) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from task.classical.fit import Model
 from task.classical.printed import Printed
@@ -43,10 +44,10 @@ def ended(arrays: NamedArrays) -> bool:
 
 def fitted(model: Model, arrays: NamedArrays) -> Printed:
     """Return the table."""
-    found = dict(zip(FIGURES, arrays["figures"].tolist(), strict=True))
+    found = _figures(arrays)
     n, p = found["rows"], model.p
     free = n - p
-    phi = {"gaussian": found["deviance"] / free, "gamma": found["pearson"] / free}.get(model.family, 1.0)
+    phi = _dispersion(model, found)
     likelihood = _likelihood(model, found, phi)
     figures: dict[str, float | None] = {
         "rows": int(n),
@@ -73,18 +74,42 @@ def fitted(model: Model, arrays: NamedArrays) -> Printed:
         return Printed("coefficients", (*HEAD, *kinds), tuple(rows), figures, digest)
     if model.by_site:
         figures["sites"] = int(found["sites"])
-    variances = np.diag(arrays["inverse-information"]).tolist()
+    variances = np.diag(covariance(model, arrays)).tolist()
     robust = np.diag(arrays["robust-covariance"]).tolist()
-    quantile = _quantile(free) if model.squares else _NORMAL
+    times = quantile(model, arrays)
     larger, lines = _larger(found, free, by_site=model.by_site), []
     for name, b, variance, square in zip(model.design.names, beta, variances, robust, strict=True):
-        se, first = math.sqrt(phi * variance), math.sqrt(square)
+        se, first = math.sqrt(variance), math.sqrt(square)
         z = b / se if se else math.inf
-        ends = b - quantile * se, b + quantile * se
+        ends = b - times * se, b + times * se
         p_value = _p_value(z, free if model.squares else 0.0)
         lines.append((name, b, se, z, p_value, *ends, first, first * larger))
     tests = _tests(model, found, phi, free) if p > 1 and model.null_known else {}
     return Printed("coefficients", (*HEAD, *kinds), tuple(lines), {**figures, **tests}, digest)
+
+
+def _figures(arrays: NamedArrays) -> dict[str, float]:
+    return dict(zip(FIGURES, arrays["figures"].tolist(), strict=True))
+
+
+def _dispersion(model: Model, found: Mapping[str, float]) -> float:
+    """Return phi."""
+    free = found["rows"] - model.p
+    return {"gaussian": found["deviance"] / free, "gamma": found["pearson"] / free}.get(model.family, 1.0)
+
+
+def covariance(model: Model, arrays: NamedArrays) -> npt.NDArray[np.float64]:
+    """Return the covariance matrix of the coefficients by the model."""
+    return arrays["inverse-information"] * _dispersion(model, _figures(arrays))
+
+
+def quantile(model: Model, arrays: NamedArrays) -> float:
+    """Return the quantile at 0.975: of Student's t of least squares, else of the normal distribution."""
+    if not model.squares:
+        return _NORMAL
+    from scipy.special import stdtrit  # seconds to import
+
+    return float(stdtrit(_figures(arrays)["rows"] - model.p, 0.975))
 
 
 def _larger(found: Mapping[str, float], free: float, *, by_site: bool) -> float:
@@ -130,10 +155,3 @@ def _p_value(z: float, free: float) -> float:
     from scipy.special import stdtr  # seconds to import
 
     return float(2.0 * stdtr(free, -abs(z)))
-
-
-def _quantile(free: float) -> float:
-    """Return the quantile at 0.975 of Student's t."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(free, 0.975))

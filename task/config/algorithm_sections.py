@@ -459,6 +459,23 @@ class PCAConfig(Section):
     scaling: str = knob("none", _SCALING, choices=("none", "sd"))
 
 
+class SurvivalConfig(Section):
+    """Times to an event over sites: survival curves and Cox's regression."""
+
+    time: str = knob("", 'column of the time with its range, "week(0..52)"')
+    step: float = knob(1.0, "grid of the times, from the range's start; times are rounded up to it", above=0)
+    until: float = knob(
+        0.0, "end of follow-up: a later time counts as this one without the event; 0 = the range's end", low=0
+    )
+    event: str = knob("", 'whether the event happened: "arrest(0..1)", or two levels, "status(alive|dead)"')
+    groups: str = knob("", 'curves to draw and compare, by levels or whole numbers: "sex(Female|Male)"')
+    columns: str = knob(
+        "", 'what the hazard depends on, "age(0..120), sex(Female|Male)"; first level = baseline'
+    )
+    strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
+    ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmKeys:
     """The sections of algorithms with one global model, and of what several algorithms share."""
@@ -499,3 +516,4 @@ class AlgorithmKeys:
     statistics: StatisticsConfig = field(default_factory=StatisticsConfig)
     k_means: KMeansConfig = field(default_factory=KMeansConfig)
     pca: PCAConfig = field(default_factory=PCAConfig)
+    survival: SurvivalConfig = field(default_factory=SurvivalConfig)

@@ -171,6 +171,8 @@ def unscaled(dataset: Dataset, config: DataConfig) -> str:
     columns. With many rows, a sample is checked.
     """
     own = is_reference(config.dataset)  # only its maker could prepare its columns
+    if config.doubles:  # of an analysis, whose sums have scales of their own
+        return ""
     if config.standardise or dataset.kind != "features" or not (own or config.dataset in TABLES):
         return ""
     x = np.abs(dataset.x[: dataset.num_train : dataset.num_train // _SAMPLE + 1])

@@ -20,6 +20,7 @@ from flwr.app import Array
 from task import timing
 from task.errors import WireError
 from task.flower.names import ARRAYS, FETCHING, fits
+from task.numerics import pages
 
 _current = threading.local()
 
@@ -46,13 +47,15 @@ class Allowance:
         self._lock = threading.Lock()
 
     def fetch(self, size: int) -> None:
-        """Count bytes that were fetched.
+        """Count bytes that were fetched; from time to time, free what their transfer left.
 
         Raises:
             WireError: They are too many.
         """
         with self._lock:
-            self._fetched += size
+            before, self._fetched = self._fetched, self._fetched + size
+            if before // pages.LARGE < self._fetched // pages.LARGE:
+                pages.reclaim(pages.LARGE)
             # In addition to the content: the heads of the parts, and the names of the parts of parts.
             self._check(self._fetched, 2 * self.most_bytes + (1 << 20))
 

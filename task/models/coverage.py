@@ -78,9 +78,9 @@ class CoverageMean(Sum):
             held[index] += weight
         super().add(whole, weight, client, peaks)
 
-    def partial(self) -> dict[str, Arrays]:
+    def partial(self, *, last: bool = False) -> dict[str, Arrays]:
         """Return the exact sum and its coverage."""
-        return {**super().partial(), "held": self._coverage}
+        return {**super().partial(last=last), "held": self._coverage}
 
     def merge(
         self, records: Mapping[str, NamedArrays], weight: int, count: int, checked: Mapping[str, float]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # importing torch takes seconds
 
 Arrays = dict[str, np.ndarray]
 NamedArrays = Mapping[str, np.ndarray]  # to be read only
-BLOCK = 1 << 15  # elements processed at once, so that the next pass finds them in the L2 cache
+BLOCK = 1 << 16  # elements processed at once, so that the next pass finds them in the L2 cache
 BFLOAT16 = np.dtype("V2")  # NumPy has no bfloat16: its bits, with which nothing can be computed by mistake
 FIXED, THAWED = "_bouquet_fixed", "_bouquet_thawed"  # attributes of a module, see `task.models.frozen`
 

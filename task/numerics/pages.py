@@ -7,6 +7,7 @@ files, arrays are NumPy's own.
 """
 
 import ctypes
+import gc
 import math
 import mmap
 import os
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 LEAST = 1 << 22  # bytes; what is smaller is sooner copied than mapped
+LARGE = 1 << 24  # bytes of a transfer after which it pays to look for what is free
 ALIGNED = 64  # bytes: PyTorch's own, as kernels round by where numbers lie
 _use = False
 _large = False  # whether this process has had pages since `trim`
@@ -83,13 +85,25 @@ def trim(*, always: bool = False) -> None:
     """Give memory that is free in this process back to the system, if it had pages since the last call.
 
     The allocator keeps what lies between other things, which of a large model is more than a copy of it.
+    With `always` it is given back whether there were pages or not.
     """
     global _large
-    if _use and (_large or always):
+    if _large or always:
         _large = False
         release = getattr(ctypes.CDLL(None), "malloc_trim", None)  # the GNU C library has it
         if release is not None:
             release(0)
+
+
+def reclaim(size: int) -> None:
+    """Free what a transfer of this number of bytes has left in this process, if it was a large one.
+
+    HTTP requests and responses, with their content, are in reference cycles, which the collector would find
+    much later.
+    """
+    if size >= LARGE:
+        gc.collect()
+        trim(always=True)
 
 
 def array(pages: Pages, place: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -263,11 +263,12 @@ class Sum:
                 wide -= high_excess
         self._held[name] = HIGH_UNIT
 
-    def partial(self) -> dict[str, Arrays]:
+    def partial(self, *, last: bool = False) -> dict[str, Arrays]:
         """Return the exact sum as ``high`` of every array and ``low`` of the floating ones.
 
         The low part counts 2^-51, from 0 to below 2^-20, int32. The high part counts 2^-20, as int32 where
-        that is wide enough, else int64. Integer sums are int64.
+        that is wide enough, else int64. Integer sums are int64. If nothing is to come after that (`last`),
+        the sum is freed array by array.
         """
         high: Arrays = {}
         low: Arrays = {}
@@ -277,6 +278,9 @@ class Sum:
                 continue
             self._settle(name)
             high[name], low[name] = _split(self._high.get(name), self._low[name])
+            if last:
+                del self._low[name]
+                self._high.pop(name, None)
         return {"high": high, "low": low}
 
     def held(self) -> dict[str, Arrays] | None:

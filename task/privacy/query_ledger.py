@@ -1,4 +1,4 @@
-"""A deployed node's ledger of questions for exact sums, over all runs: a line for each, before it is answered.
+"""A node's ledger of questions for exact sums, over all runs: a line for each, before it is answered.
 
 Two answers of which one has a person more than the other give away that person, however many are in each. So
 the ledger keeps the rows of each answer, by digests of their contents, and refuses a question whose rows are
@@ -109,20 +109,21 @@ class QueryLedger:
         except (OSError, HeldError) as err:
             raise StateError(f"{local(self.path)}: the ledger cannot be written: {local(err)}") from err
 
-    def cuts(self, client: str, column: str) -> list[float]:
-        """Return the cuts at which a column's values have been counted, sorted."""
-        found = set[float]()
+    def cuts(self, client: str) -> dict[str, list[float]]:
+        """Return the cuts at which columns' values have been counted, sorted, by the column's name."""
+        found: dict[str, set[float]] = {}
         for line in self._file.lines():
             if line.get("client") == client:
-                found |= {float(cut) for cut in line.get("cuts", {}).get(column, ())}
-        return sorted(found)
+                for column, cuts in dict(line.get("cuts", {})).items():
+                    found.setdefault(column, set()).update(map(float, cuts))
+        return {column: sorted(cuts) for column, cuts in found.items()}
 
     def _limit(self, lines: list[dict[str, Any]]) -> str:
         if not self.most or len(lines) < self.most:
             return ""
         return (
-            f"policy: {MAX_QUESTIONS} = {self.most}; so many questions for exact sums, of all runs, have been "
-            "asked. The owner may allow more"
+            f"policy: {MAX_QUESTIONS} = {self.most}; so many questions for exact sums have been asked in "
+            "all runs. The owner may allow more"
         )
 
     def _close(
@@ -152,8 +153,8 @@ class QueryLedger:
                 )
                 return (
                     f"policy: min-examples = {least}; the rows of client {client} ({what}) differ by fewer "
-                    f"persons from those of an earlier question, {asked}, or from those that it left out. Ask "
-                    "with the same rows as then, or when more have changed"
+                    f"persons from those of an earlier question, {asked}, or from those that it left out. "
+                    "Ask with the same rows as then, or when more have changed"
                 )
         return ""
 

@@ -121,18 +121,21 @@ class Folding:
 
         return fold
 
-    def partials(self, *, stays: bool = False) -> dict[str, dict[str, Arrays]]:
+    def partials(self, *, stays: bool = False, last: bool = False) -> dict[str, dict[str, Arrays]]:
         """Return each reduction so far as named records, ready for the wire.
 
         Sums that the server checks in no way but by their size may be what they are in memory, if all of it
-        `stays` on this machine.
+        `stays` on this machine. With `last` nothing is to come after that, and sums are freed.
         """
         found: dict[str, dict[str, Arrays]] = {}
         for r in self.entry.up if stays and not self.bound.most else ():
             reduction = self.reductions.get(r.name)
             if isinstance(reduction, Sum) and type(reduction) in (Sum, Mean) and not (r.weights or r.coded):
                 found[r.name] = reduction.held() or {}
-        return {name: found.get(name) or reduction.partial() for name, reduction in self.reductions.items()}
+        return {
+            name: found.get(name) or (each.partial(last=last) if isinstance(each, Sum) else each.partial())
+            for name, each in self.reductions.items()
+        }
 
     def results(self) -> dict[str, Arrays]:
         """Return the reduced arrays by record."""

@@ -11,9 +11,10 @@ from io import BytesIO
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.lib import format as npy_format
 
+from task.numerics import pages
 from task.wire import npy
 
 
@@ -28,6 +29,10 @@ class InPlace(Array):
     def held(self) -> np.ndarray:
         """The array."""
         return cast(np.ndarray, self.__dict__["held"])
+
+    def again(self) -> "InPlace":
+        """Return the array as another message has it, whose bytes are made for that one alone."""
+        return type(self)(self.held)
 
     def move(self, copy: np.ndarray) -> None:
         """Use a copy of the array from now on."""
@@ -93,6 +98,19 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     said = {"descr": npy_format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     npy_format.write_array_header_1_0(buffer, said)
     return buffer.getvalue()
+
+
+def give_bytes(content: RecordDict) -> None:
+    """Make the bytes of arrays that leave the machine, one by one; the memory of each array is then free."""
+    size = 0
+    for record in (r for r in content.values() if isinstance(r, ArrayRecord)):
+        for name in record:
+            a = record[name]
+            if isinstance(a, InPlace):
+                record[name] = Array(a.dtype, a.shape, a.stype, a.data)
+                size += a.held.nbytes
+            del a
+    pages.reclaim(size)
 
 
 def size_of(array: Array) -> int:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from task.catalogue.columns import COLUMNS
 from task.catalogue.entry import Algorithm
@@ -157,24 +157,30 @@ def read_arrays(record: ArrayRecord) -> Arrays:
 def taken(record: ArrayRecord) -> Arrays:
     """Return a record's arrays for this process alone: copies, but of pages that are mapped for it.
 
+    A copy takes the place of the bytes in the record, so that there is no second model in memory.
+
     Raises:
         WireError: As from `read_arrays`.
     """
     found = {}
-    for name, a in views(record).items():
-        here = pages.alias(a)
-        found[name] = a.copy() if here is None else here
+    for name in record:
+        view = _view(name, record[name])
+        here = pages.alias(view)
+        found[name] = view.copy() if here is None else here
+        if not isinstance(record[name], InPlace):
+            record[name] = InPlace(found[name])
     return found
 
 
 def views(record: ArrayRecord) -> Arrays:
     """Return a record's arrays in place, read-only; raises what `read_arrays` does."""
-    return {
-        name: a.view()
-        if isinstance(a, InPlace)
-        else npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data)
-        for name, a in record.items()
-    }
+    return {name: _view(name, a) for name, a in record.items()}
+
+
+def _view(name: str, a: Array) -> np.ndarray:
+    if isinstance(a, InPlace):
+        return a.view()
+    return npy.view(name[:LONGEST_NAME], a.stype, a.dtype, a.shape, a.data)
 
 
 # ------------------------------------------------------------------------------------------ down

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from task.errors import FieldError
-from task.wire.in_place import record_bytes, size_of
+from task.wire.in_place import InPlace, record_bytes, record_of, size_of
 
 FORM = "bouquet.packed"
 HEAD_BYTES = 8
@@ -28,8 +28,13 @@ _WANTED = "a packed record"
 
 
 def pack(record: ArrayRecord) -> ArrayRecord:
-    """Return a record of one array that holds all of them; the record itself where that brings nothing."""
-    if len(record) < 2 or record_bytes(record) > MOST_BYTES:
+    """Return a record of one array that holds all of them, or one of the same arrays where that is no gain.
+
+    Flower keeps the bytes of an array that it has sent with the array: they go when what is returned goes.
+    """
+    if record_bytes(record) > MOST_BYTES:
+        return record_of({name: a.again() if isinstance(a, InPlace) else a for name, a in record.items()})
+    if len(record) < 2:
         return record
     index = json.dumps(
         [[name, a.dtype, list(a.shape), a.stype, size_of(a)] for name, a in record.items()]

@@ -16,8 +16,18 @@ from flwr.app import Message
 from client_app.app import make_app
 from server_app.app import run as run_server
 from task.classical.columns import NamedColumns
-from task.classical.disclosure import closed_cells, closed_parts, complemented, dominated
-from task.classical.survey import DEPTH, Part, SiteColumns, Survey, parts_in, survey_of
+from task.classical.disclosure import closed_cells, closed_cuts, complemented, dominated
+from task.classical.survey import (
+    Cut,
+    Equation,
+    Part,
+    SiteColumns,
+    Survey,
+    cut_of,
+    cuts_in,
+    rows_of_cuts,
+    survey_of,
+)
 from task.config.read import as_run_config
 from task.errors import BouquetError, ConfigError, RefusedError, StateError
 from task.numerics.row_sums import from_wire
@@ -59,14 +69,8 @@ def test_margins_do_not_give_a_cell_back() -> None:
     sex = np.concatenate([category(pair) for pair in counts.values()])
     site = site_of(asked, hospital=hospital, sex=sex)
     (cross,) = asked.crosses
-    closed = closed_cells(site, 10)[cross.start : cross.start + 15].reshape(5, 3)
-    assert closed[:, :2].tolist() == [
-        [False, False],
-        [False, False],
-        [True, True],
-        [True, True],
-        [False, False],
-    ]
+    closed = closed_cells(site, 10)[cross.start :].reshape(5, 3)[:, :2]
+    assert closed.tolist() == [[False] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2]
     assert not closed_cells(site, 10)[: cross.start].any()  # the totals are shown
     assert closed_cells(site, 10)[asked.counts :].size == 0
     assert not closed_cells(site, 5).any()
@@ -108,7 +112,9 @@ def test_a_sum_that_two_persons_dominate_is_closed() -> None:
     asked = survey("cost(0..100000)")
     cost = np.append(np.full(30, 100.0), [50_000, 40_000])
     assert closed_cells(site_of(asked, cost=cost), M).tolist() == [False, False, True]
-    assert dominated(np.array([1.0])) and not dominated(np.full(30, 2.0)) and not dominated(np.zeros(30))
+    assert dominated(np.array([1.0]))
+    assert not dominated(np.full(30, 2.0))
+    assert not dominated(np.zeros(30))
 
 
 def test_correlations_of_almost_the_same_rows_as_a_mean_are_closed() -> None:
@@ -118,62 +124,85 @@ def test_correlations_of_almost_the_same_rows_as_a_mean_are_closed() -> None:
     assert not closed_cells(site_of(asked, a=a, b=b), M).any()
     b[:3] = np.nan
     closed = closed_cells(site_of(asked, a=a, b=b), M, missing=True)
-    assert closed[asked.complete] and closed[asked.sums_cell(2)]
+    assert closed[asked.complete]
+    assert closed[asked.sums_cell(2)]
     assert not closed[asked.sums_cell(0)]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_closed_cell_can_be_computed(seed: int) -> None:
-    """By brute force: all tables of the same open cells and margins; small cells take values 5 apart."""
-    rng = np.random.default_rng(seed)
-    table = rng.integers(0, 8, (2, 3))
+    """By brute force: over all tables with these open cells, a small cell takes values m apart."""
+    rng, least = np.random.default_rng(seed), 3
+    table = rng.integers(0, 4, (2, 3))
+    total = int(table.sum())
     counts = np.array([*table.sum(1), *table.sum(0), *table.ravel()])
     cells = np.arange(6).reshape(2, 3) + 5
-    lines = [((0, 1), -1), ((2, 3, 4), -1)]
+    lines: list[Equation] = [((0, 1), -1), ((2, 3, 4), -1)]
     lines += [(tuple(cells[i].tolist()), i) for i in range(2)]
     lines += [(tuple(cells[:, j].tolist()), 2 + j) for j in range(3)]
-    small = (counts > 0) & (counts < M)
-    closed = complemented(counts, small, small, lines, M)
+    small = (counts > 0) & (counts < least)
+    closed = complemented(counts, small, small, lines, least)
     assert (closed | ~small).all()
-    total, found = int(table.sum()), []
-    for inner in np.ndindex(*(min(total, 16) + 1,) * 4):  # two rows of three, by their first two cells
-        # Only tables with the same total; the last column follows from free rows below.
-        grid = np.zeros((2, 3), int)
-        grid[:, :2] = np.reshape(inner, (2, 2))
-        for last in range(total - grid.sum() + 1):
-            grid[0, 2], grid[1, 2] = last, total - grid[:, :2].sum() - last
-            if grid.min() < 0:
-                continue
-            all_ = np.array([*grid.sum(1), *grid.sum(0), *grid.ravel()])
-            if (all_[~closed] == counts[~closed]).all():
-                found.append(all_)
-    widths = np.ptp(np.array(found), axis=0)
-    assert (widths[small] >= M).all()
+    inner = np.indices((total + 1,) * 5, dtype=np.int8).reshape(5, -1)
+    inner = np.concatenate([inner, total - inner.sum(0, dtype=np.int16)[None]])
+    grid = inner[:, inner[5] >= 0].reshape(2, 3, -1)
+    every = np.concatenate([grid.sum(1), grid.sum(0), grid.reshape(6, -1)])
+    found = every[:, (every[~closed] == counts[~closed, None]).all(0)]
+    assert (np.ptp(found, axis=1)[small] >= least).all()
 
 
-def test_every_part_that_is_counted_has_nobody_or_enough() -> None:
-    """At each site, whatever the server asks, in whatever order: parts of one another included."""
-    asked = survey("x(0..100)")
-    for n in (4, 7, 30, 200):
-        site = site_of(asked, x=np.round(RNG.gamma(2.0, 8.0, n).clip(0, 100)))
-        closed = closed_cells(site, M)
-        every = [Part(0, d, p) for d in range(9) for p in range(1 << d)]
-        shown = [
-            part for part, shut in zip(every, closed_parts(site, every, closed, M), strict=True) if not shut
-        ]
-        cuts = sorted({0, n, *(site.below(0, part.edges(asked.variables[0])[1]) for part in shown)})
-        assert all(gap == 0 or gap >= M for gap in np.diff(cuts).tolist())
-        if n >= 30:
-            assert len(cuts) > 3
-    assert n == 200
+def ways(depth: int, variable: int = 0) -> list[Cut]:
+    """Return all cuts of all parts after so many cuts."""
+    found, parts = list[Cut](), [Part(variable)]
+    for _ in range(depth):
+        cuts = [Cut(part, where) for part in parts for where in range(3)]
+        found, parts = found + cuts, [piece for cut in cuts for piece in cut.pieces]
+    return found
 
 
-@pytest.mark.parametrize(
-    "row", [[1.0, 0, 0], [0, DEPTH, 0], [0, 1, 2], [0, 0.5, 0], [0, -1, 0], [9, 0, 0]], ids=str
-)
-def test_parts_of_no_range_are_refused(row: list[float]) -> None:
-    with pytest.raises(ValueError, match=re.escape(str([float(a) for a in row][0])[:1])):
-        parts_in(survey("x(0..1), c(a|b)"), np.array([row], float))
+@pytest.mark.parametrize("n", [4, 7, 30, 200])
+def test_what_is_between_cuts_is_nobody_or_enough(n: int) -> None:
+    """Whatever a server asks, in whatever order: one part cut in several ways, another range."""
+    first, second = survey("x(0..100)"), survey("x(1..90)")
+    values = np.round(RNG.gamma(2.0, 8.0, n).clip(1, 90))
+    counted: list[float] = []
+    for asked in (first, second, first):
+        site = site_of(asked, x=values)
+        every = ways(4)
+        order = RNG.permutation(len(every))
+        for batch in np.array_split(order, 3):
+            cuts = [every[i] for i in batch]
+            shut = closed_cuts(site, cuts, closed_cells(site, M), M, {0: sorted(counted)})
+            counted += [
+                cut_of(asked.variables[0], c.at) for c, closed in zip(cuts, shut, strict=True) if not closed
+            ]
+    below = sorted({0, n, *(int((values <= cut).sum()) for cut in counted)})
+    assert all(gap >= M for gap in np.diff(below)) or not counted
+    assert bool(counted) == (n > 4)
+    assert len(below) > 3 or n < 200
+
+
+NO_CUTS = [
+    (1, 0, 0, 0), (0, 0, 0, 3), (0, 0.5, 0, 0), (0, -1, 0, 0), (9, 0, 0, 0), (0, 7, 0, 0), (0, 1, 1, 0),
+    (0, 7.0**17, 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", NO_CUTS, ids=str)
+def test_cuts_of_no_range_are_refused(row: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(str([float(a) for a in row]))):
+        cuts_in(survey("x(0..1), c(a|b)"), np.array([row], float))
+
+
+def test_cuts_travel_as_numbers() -> None:
+    asked, cuts = survey("x(0..1), y(0..1)"), [*ways(2), *ways(2, 1)]
+    long = Part(0)
+    for _ in range(22):
+        long = Cut(long).pieces[1]
+    assert cuts_in(asked, rows_of_cuts(cuts)) == cuts
+    assert rows_of_cuts([Cut(long)]).max() < 2.0**53
+    assert long.width == 1
+    assert not Cut(long).possible
 
 
 # ------------------------------------------------------------------------------------------ ledger
@@ -292,7 +321,7 @@ def table_of(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_without_small_cells_has_the_hash_of_the_pooled_rows(tmp_path: Path) -> None:
-    keys = {k: v for k, v in KEYS.items()} | {"statistics.quantiles": "", "statistics.bins": 2}
+    keys = KEYS | {"statistics.quantiles": "", "statistics.bins": 2}
     found = table_of(at_sites(tmp_path, wards(), keys))
     assert found["closed_cells"] == 0
     (tmp_path / "pooled").mkdir()
@@ -306,7 +335,8 @@ def test_a_quantile_is_an_interval_where_persons_are_few(tmp_path: Path) -> None
     found = table_of(folder)
     age = found["columns"][0]
     least, median = age["quantiles"]
-    assert least["value"] is None and median["value"] is None
+    assert least["value"] is None
+    assert median["value"] is None
     assert least["low"] <= FRAME.age.min() <= least["high"]
     assert median["low"] <= FRAME.age.median() <= median["high"]
     for site in wards():
@@ -321,7 +351,7 @@ def test_a_small_cell_of_one_site_closes_it_for_all_and_stands_nowhere(tmp_path:
     for cooks in (1237, 4211):
         job = np.repeat(["clerk", "cook", "nurse"], [3000, cooks, 5000])
         parts.append(pd.DataFrame({"age": np.arange(len(job)) % 80, "job": job, "ill": 1}))
-    keys = KEYS | {"statistics.columns": "job(clerk|cook|nurse)", "statistics.by-site": True}
+    keys = SHORT | {"statistics.columns": "job(clerk|cook|nurse)", "statistics.by-site": True}
     folder = at_sites(tmp_path, parts, keys, least=2000)
     table = table_of(folder)
     assert table["columns"][0]["levels"] == {"clerk": "<m", "cook": "<m", "nurse": 10_000}
@@ -344,22 +374,27 @@ def test_a_site_with_one_person_in_a_cell_is_not_found_by_the_others(secagg: boo
     parts = wards()
     cooks = parts[1].index[parts[1].job == "cook"]
     parts[1] = parts[1].drop(cooks[1:])
-    table = table_of(at_sites(tmp_path, parts, KEYS | ({"secagg": True} if secagg else {})))
+    masked = {"secagg": True} if secagg else {}
+    table = table_of(at_sites(tmp_path, parts, SHORT | masked, **{"secagg-unverified": secagg}))
     levels = table["columns"][1]["levels"]
-    assert levels["cook"] == "<m" and list(levels.values()).count("<m") == 2  # the rest is no difference
+    assert levels["cook"] == "<m"
+    assert list(levels.values()).count("<m") == 2
 
 
 def test_a_site_with_one_person_takes_no_part(tmp_path: Path) -> None:
     with pytest.raises(BouquetError, match="min-examples = 5"):
-        at_sites(tmp_path, [*wards(), FRAME.iloc[:1]], KEYS)
+        at_sites(tmp_path, [*wards(), FRAME.iloc[:1]], SHORT)
 
 
-@pytest.mark.parametrize(("first", "second"), [(KEYS, KEYS), (KEYS, GLM), (GLM, KEYS), (GLM, GLM)])
+SHORT = KEYS | {"statistics.bins": 0, "statistics.quantiles": ""}  # the tables alone
+
+
+@pytest.mark.parametrize(("first", "second"), [(SHORT, SHORT), (SHORT, GLM), (GLM, SHORT)])
 def test_one_person_more_is_refused_across_runs_and_analyses(
     first: dict[str, Any], second: dict[str, Any], tmp_path: Path
 ) -> None:
     at_sites(tmp_path, [FRAME], first)
-    of = "statistics: closed-cells" if first is KEYS else "glm: opening-sums"
+    of = "statistics: closed-cells" if first is SHORT else "glm: opening-sums"
     with pytest.raises(BouquetError, match=rf'differ by fewer persons .*"{of}"'):
         at_sites(tmp_path, [FRAME.drop(17)], second)
     at_sites(tmp_path, [FRAME], second)
@@ -370,26 +405,26 @@ def test_a_value_that_is_filled_in_is_a_person_too(tmp_path: Path) -> None:
     """Six new rows would do, but one of them alone has an age."""
     new = FRAME.iloc[:12].assign(age=np.nan)
     lacking = pd.concat([FRAME, new], ignore_index=True)
-    at_sites(tmp_path, [lacking], KEYS)
+    at_sites(tmp_path, [lacking], SHORT)
     more = pd.concat([lacking, new.iloc[:6].assign(age=[50.0, *[np.nan] * 5], ill=1)], ignore_index=True)
     with pytest.raises(BouquetError, match=r"client ward-0 \(age\) differ by fewer persons"):
-        at_sites(tmp_path, [more], KEYS)
+        at_sites(tmp_path, [more], SHORT)
 
 
 def test_another_range_does_not_cut_a_person_out(tmp_path: Path) -> None:
     """Cuts at 30 and 31 would tell how many are 31; the second run halves where enough are between."""
-    folder = at_sites(tmp_path, [FRAME], KEYS | {"statistics.bins": 64})
-    before = cuts_in(tmp_path)
+    folder = at_sites(tmp_path, [FRAME], SHORT | {"statistics.bins": 64})
+    before = counted_at(tmp_path)
     shifted = {"statistics.columns": "age(1..121), job(clerk|cook|nurse), ill(0..1)", "statistics.bins": 64}
-    folder = at_sites(tmp_path, [FRAME], KEYS | shifted)
+    folder = at_sites(tmp_path, [FRAME], SHORT | shifted)
     assert table_of(folder)["columns"][0]["count"] == N
-    cuts = cuts_in(tmp_path)
+    cuts = counted_at(tmp_path)
     assert cuts >= before
     below = np.searchsorted(np.sort(FRAME.age), sorted(cuts), "right")
     assert all(gap == 0 or gap >= M for gap in np.diff([0, *below, N]).tolist())
 
 
-def cuts_in(folder: Path) -> set[float]:
+def counted_at(folder: Path) -> set[float]:
     lines = (folder / "state-0" / "queries.ledger.jsonl").read_text().splitlines()
     return {cut for line in lines for cut in json.loads(line).get("cuts", {}).get("age", [])}
 
@@ -422,7 +457,8 @@ def test_a_server_that_opens_closed_cells_is_refused(tmp_path: Path) -> None:
         run_server(Hostile(make_app(), nodes, as_run_config(config)), config)
 
 
-def test_levels_listed_in_another_order_are_the_same_levels(tmp_path: Path) -> None:
-    assert NamedColumns({}, {"c": (np.array([1, -1, 0]), ("b", "a"))}).of(
-        survey("c(a|b)").variables[0], missing=True
-    ).tolist()[0::2] == [0.0, 1.0]
+def test_levels_listed_in_another_order_are_the_same_levels() -> None:
+    table = NamedColumns({}, {"c": (np.array([1, -1, 0]), ("b", "a"))})
+    found = table.of(survey("c(a|b)").variables[0], missing=True)
+    assert found[[0, 2]].tolist() == [0.0, 1.0]
+    assert np.isnan(found[1])

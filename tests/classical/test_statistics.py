@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,28 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from strategies.rules.statistics import nothing
 from task.classical.columns import NamedColumns
 from task.classical.described import Report, described
-from task.classical.parts import Leaf, histogram_of, next_parts, parts_of, quantiles_of
-from task.classical.survey import DEPTH, Part, SiteColumns, Survey, cut_of, step_of, survey_of
-from task.errors import ConfigError
+from task.classical.parts import (
+    Leaf,
+    after,
+    histogram_of,
+    next_cuts,
+    parts_of,
+    quantiles_of,
+    rows_of,
+    whole_range,
+)
+from task.classical.survey import (
+    DEPTH,
+    Cut,
+    Part,
+    SiteColumns,
+    Survey,
+    check_counts,
+    cut_of,
+    step_of,
+    survey_of,
+)
+from task.errors import ConfigError, DataError
 from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
 from tests.classical.support import splits
@@ -39,6 +59,7 @@ def patients() -> pd.DataFrame:
 
 
 FRAME = patients()
+BARS = {"quantiles": "", "bins": 4}  # three rounds
 NUMBERS = ["age", "bmi", "bp", "y"]
 HEADER = ["age", "bmi", "bp", "sex:category(a|b)", "high:category(no|yes)", "y:target"]
 KEYS = {
@@ -70,29 +91,24 @@ def report_of(survey: Survey, tables: list[NamedColumns]) -> Report:
     arrays = nothing(survey)
     arrays["sums"] = to_wire([sum(column) for column in zip(*(s.sums() for s in sites), strict=True)])
     arrays["sites"] = np.frombuffer(b"x", np.uint8)
-    rows = []
+    leaves: list[Leaf] = []
     for i in survey.numbers:
         values = np.concatenate([s.columns[i] for s in sites])
-        rows += leaves_of(survey, i, values[~np.isnan(values)])
-    arrays["parts"] = np.array([(*r,) for r in rows], np.int64).reshape(-1, 5)
+        leaves += leaves_of(survey, i, values[~np.isnan(values)])
+    arrays["parts"] = rows_of(leaves)
     return described(survey, arrays)
 
 
-def leaves_of(survey: Survey, variable: int, values: np.ndarray) -> list[tuple[int, ...]]:
-    """Return the parts of a range after all halvings, by counting."""
-    v, leaves = survey.variables[variable], [Leaf(Part(variable, 0, 0), len(values), False)]
-    while asked := [p for p in next_parts(survey, leaves) if p.variable == variable]:
-        found = []
-        for leaf in leaves:
-            if leaf.part not in asked:
-                found.append(leaf)
-                continue
-            for half in leaf.part.halves():
-                low, _, high = half.edges(v)
-                inside = (values <= high) & ((values > low) | (half.place == 0))
-                found.append(Leaf(half, int(inside.sum()), False))
-        leaves = found
-    return [(x.part.variable, x.part.depth, x.part.place, x.count, x.whole) for x in leaves]
+def leaves_of(survey: Survey, variable: int, values: np.ndarray) -> list[Leaf]:
+    """Return the parts of a range after all cuts, by counting."""
+    v, leaves = survey.variables[variable], [whole_range(variable, len(values), closed=False)]
+    while cuts := [c for c in next_cuts(survey, leaves) if c.part.variable == variable]:
+        lower = []
+        for cut in cuts:
+            low, at = cut_of(v, cut.part.ends[0]), cut_of(v, cut.at)
+            lower.append(int(((values <= at) & ((values > low) | (cut.part.ends[0] == 0))).sum()))
+        leaves = after(survey, leaves, cuts, [0] * len(cuts), lower)
+    return leaves
 
 
 # ----------------------------------------------------------------------------------------- figures
@@ -109,10 +125,10 @@ def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
         assert column["mean"] == pytest.approx(values.mean(), rel=1e-13)
         assert column["sd"] == pytest.approx(values.std(), rel=1e-12)
         for quantile in column["quantiles"]:
-            exact = np.quantile(
-                values, float(quantile["q"].partition("/")[0]) / float(quantile["q"].partition("/")[2] or 1)
-            )
-            assert 0 <= quantile["value"] - exact + 1e-9 and quantile["value"] - exact < column["step"]
+            q = Fraction(quantile["q"])
+            exact = np.quantile(values, float(q))
+            assert quantile["value"] - exact > -1e-9
+            assert quantile["value"] - exact < column["step"]
         edges = [bar["low"] for bar in column["histogram"]] + [column["histogram"][-1]["high"]]
         counted = pd.cut(values, edges, include_lowest=True).value_counts(sort=False)
         assert [bar["count"] for bar in column["histogram"]] == counted.tolist()
@@ -137,7 +153,9 @@ def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
     means = lines[(lines.column == "bp") & (lines.statistic == "mean") & (lines.site == "all")]
     assert float(means.value.item()) == found["bp"]["mean"]
     page = (folder / "statistics.html").read_text()
-    assert "<h2>bmi</h2>" in page and "site-2" in page and table["sums_sha256"] in page
+    assert "<h2>bmi</h2>" in page
+    assert "site-2" in page
+    assert table["sums_sha256"] in page
 
 
 @pytest.mark.parametrize(
@@ -147,7 +165,7 @@ def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
 def test_one_hash_for_any_division_and_under_masks(
     parts: str, nodes: int, more: dict[str, Any], tmp_path: Path, hash_of_three_sites: str
 ) -> None:
-    keys = written(tmp_path, owners_of(splits(FRAME)[parts])) | more
+    keys = written(tmp_path, owners_of(splits(FRAME)[parts]), **BARS) | more
     played = play(keys, nodes=nodes)
     assert played.arrays(len(played.rows) - 1)["sums-sha256"].tobytes().hex() == hash_of_three_sites
 
@@ -155,7 +173,7 @@ def test_one_hash_for_any_division_and_under_masks(
 @pytest.fixture(scope="module")
 def hash_of_three_sites(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("three")
-    played = play(written(folder, owners_of(splits(FRAME)["3"]), by_site=True), nodes=3)
+    played = play(written(folder, owners_of(splits(FRAME)["3"]), by_site=True, **BARS), nodes=3)
     return played.arrays(len(played.rows) - 1)["sums-sha256"].tobytes().hex()
 
 
@@ -197,7 +215,8 @@ def test_figures_that_are_not_defined_are_none() -> None:
     assert (found.columns[0].mean, found.columns[0].sd) == (1.0, None)
     assert found.columns[2].levels == {"x": 0, "y": 0}
     assert found.columns[2].missing == 3
-    assert found.correlations is not None and found.correlations.matrix[0][1] is None
+    assert found.correlations is not None
+    assert found.correlations.matrix[0][1] is None
     empty = report_of(asked, [NamedColumns({"a": nothing_there, "b": nothing_there}, table.places)]).tables[0]
     assert (empty.columns[0].count, empty.columns[0].mean, empty.columns[0].quantiles) == (0, None, ())
 
@@ -206,12 +225,18 @@ def test_parts_and_bars_by_hand() -> None:
     """Values 0, 1, 1, 3 of a range 0..4 in two bars; the median lies between ranks 2 and 3."""
     asked = survey("a(0..4)", quantiles="0.5", bins=2)
     values = np.array([0.0, 1.0, 1.0, 3.0])
-    leaves = parts_of(np.array(leaves_of(asked, 0, values)))
+    leaves = leaves_of(asked, 0, values)
+    assert parts_of(rows_of(leaves)) == leaves
     assert [(b.low, b.high, b.count) for b in histogram_of(asked, 0, leaves)] == [(0, 2, 3), (2, 4, 1)]
     (median,) = quantiles_of(asked, 0, leaves)
     assert (median.value, median.high - median.low) == (1.0, 2.0**-20)
-    wide = [Leaf(Part(0, 1, 0), 3, True), Leaf(Part(0, 1, 1), 1, False)]
-    assert next_parts(asked, wide) == []
+    # The lower half must not be cut in its middle, and is cut after a quarter; then it stays whole.
+    lower, upper = Cut(Part(0)).pieces
+    wide = [Leaf(lower, 3, 1), Leaf(upper, 1)]
+    (cut,) = next_cuts(asked, wide)
+    assert cut_of(asked.variables[0], cut.at) == 0.5
+    wide = [Leaf(lower, 3, 3), Leaf(upper, 1)]
+    assert next_cuts(asked, wide) == []
     (median,) = quantiles_of(asked, 0, wide)
     assert (median.low, median.high, median.value) == (0.0, 2.0, None)
 
@@ -219,7 +244,29 @@ def test_parts_and_bars_by_hand() -> None:
 @pytest.mark.parametrize(("low", "high"), [(0, 120), (-3, 5), (0.1, 0.7), (1e8, 1e8 + 30), (-1e-6, 1e-6)])
 def test_a_range_is_on_the_grid(low: float, high: float) -> None:
     (v,) = survey(f"a({low!r}..{high!r})").variables
-    assert cut_of(v, 0) == low and cut_of(v, 1 << DEPTH) >= high > cut_of(v, (1 << DEPTH) // 2 - 1)
+    assert cut_of(v, 0) == low
+    assert cut_of(v, 1 << DEPTH) >= high > cut_of(v, (1 << DEPTH) // 2 - 1)
+
+
+def test_counts_that_no_rows_have_are_refused() -> None:
+    """A hostile site sends a negative count, more than its rows, or levels that do not add up."""
+    asked = survey("a(0..4), c(x|y)")
+    table = NamedColumns({"a": np.array([1.0, 2.0])}, {"c": (np.array([0, 1]), ("x", "y"))})
+    sums, shut = SiteColumns.of(asked, table).sums(), [0] * asked.cells
+    check_counts(asked, shut, sums, 1, "ward")
+    for place, count in ((1, -1), (1, 2**40), (3, 2)):
+        wrong = [count if i == place else total for i, total in enumerate(sums)]
+        with pytest.raises(DataError, match="ward: expected counts of 0 to all rows"):
+            check_counts(asked, shut, wrong, 1, "ward")
+    with pytest.raises(DataError, match="ward: expected counts"):
+        check_counts(asked, [2, *shut[1:]], sums, 1, "ward")
+    with pytest.raises(DataError, match="column a: expected counts of 0 to the 2 values"):
+        after(asked, [Leaf(Part(0), 2)], [Cut(Part(0))], [0], [3])
+
+
+def test_a_value_at_the_low_end_is_what_it_is() -> None:
+    (column,) = report_of(survey("a(0..7)"), [NamedColumns({"a": np.zeros(9)}, {})]).tables[0].columns
+    assert [q.value for q in column.quantiles] == [0.0] * 5
 
 
 # -------------------------------------------------------------------------------------------- runs
@@ -227,15 +274,19 @@ def test_a_range_is_on_the_grid(low: float, high: float) -> None:
 
 def test_a_resumed_run_ends_alike(tmp_path: Path, hash_of_three_sites: str) -> None:
     owners = owners_of(splits(FRAME)["3"])
-    keys = written(tmp_path, owners) | {"run-name": "cut", "num-server-rounds": 3}
+    keys = written(tmp_path, owners, **BARS) | {"run-name": "cut", "num-server-rounds": 2}
     cut = in_one_process(keys, tmp_path, nodes=3)
     table = json.loads((cut / "result.json").read_text())["table"]
-    assert table["ended"] is False and table["columns"][0]["quantiles"][2]["value"] is None
+    assert table["ended"] is False
+    assert len(table["columns"][0]["histogram"]) < 4
     folder = in_one_process(keys | {"num-server-rounds": 30, "resume": True}, tmp_path, nodes=3)
     table = json.loads((folder / "result.json").read_text())["table"]
-    assert table["sums_sha256"] == hash_of_three_sites and table["ended"]
+    assert table["sums_sha256"] == hash_of_three_sites
+    assert len(table["columns"][0]["histogram"]) == 4
 
 
+LEVELS = "|".join(map(str, range(99)))
+MANY = ", ".join(f"c{i}({LEVELS})" for i in range(300))
 WRONG = [
     ({"columns": "age(0..120), age(0..9)"}, "expected each column once; got 'age' twice"),
     ({"columns": "age"}, "expected names with ranges or levels"),
@@ -243,7 +294,7 @@ WRONG = [
     ({"cross": "sex*age"}, "expected pairs of categories .*sex, high.* got 'sex.age'"),
     ({"quantiles": "0.5, 1.2"}, "expected numbers from 0 to 1; got '1.2'"),
     ({"columns": "age(0..120), sex(a|b)", "cross": ""}, "statistics.correlation.*two columns of numbers"),
-    ({"columns": ", ".join(f"c{i}({'|'.join(map(str, range(99)))})" for i in range(300)), "cross": "", "correlation": False}, "at most 20,000 cells"),
+    ({"columns": MANY, "cross": "", "correlation": False}, "at most 20,000 cells"),
 ]  # fmt: skip
 
 
@@ -254,7 +305,7 @@ def test_what_is_not_declared_well_is_refused(more: dict[str, Any], why: str) ->
 
 
 def test_sites_are_not_shown_under_masks() -> None:
-    with pytest.raises(ConfigError, match="statistics.by-site.*sums over sites only"):
+    with pytest.raises(ConfigError, match=r"statistics\.by-site.*sums over sites only"):
         read_config(keys_of(by_site=True) | {"secagg": True})
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from server_app.deploy.kits import kit
 from strategies import FedAvg
 from strategies.engine.channel import Channel
-from strategies.engine.reply_size import MIB, check_size, reply_bytes
+from strategies.engine.reply_size import LARGEST, MIB, check_size, reply_bytes
 from strategies.engine.rule import Phase
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
@@ -63,6 +64,18 @@ def test_a_limit_names_figures_and_key() -> None:
         "start the link again, or send less (codec.up, a smaller model, fewer clients a node)"
     )
     check_size({"arrays": 115 * MIB, "control": 7 * MIB}, 3, 124 * MIB, "kit.toml")
+
+
+def test_a_reply_that_no_link_takes_is_refused_without_a_value_to_set() -> None:
+    assert LARGEST == kit.LARGEST
+    check_size({"arrays": 2045 * MIB}, 1, LARGEST, "kit.toml")
+    with pytest.raises(ConfigError) as caught:
+        check_size({"arrays": 2400 * MIB}, 3, 2047 * MIB, "kit.toml")
+    assert str(caught.value) == (
+        'kit.toml: key "max-reply": expected at least 2402M for this run: the reply of a node with 3 clients '
+        "has up to 2401.0 MB (arrays 2400.0 MB); got 2047M. No link takes replies of more than 2047M: send "
+        "less (codec.up, a smaller model, fewer clients a node)"
+    )
 
 
 @pytest.mark.parametrize("limit", [2 * MIB, 6 * MIB])

@@ -50,7 +50,18 @@ def test_large_records_go_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pack(record) is record
     monkeypatch.undo()
     monkeypatch.setattr(packing, "MOST_BYTES", 100)
-    assert pack(record) is record
+    sent = pack(record)
+    assert same(unpack("arrays", sent), record)
+    assert all(np.shares_memory(sent[n].held, record[n].held) for n in record)  # type: ignore[attr-defined]
+
+
+def test_what_was_sent_is_kept_with_the_copy_that_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MOST_BYTES", 100)
+    record = wire.pack_arrays({"a": np.zeros(300), "b": np.ones(300)})
+    sent = pack(record)
+    chunks = {id(c) for a in sent.values() for c in a.children.values()}
+    assert chunks == {id(c) for a in sent.values() for c in a.children.values()}  # Flower keeps them
+    assert not any("_chunks" in vars(a) for a in record.values())
 
 
 def test_a_content_keeps_its_other_records_and_packs_what_goes_to_many_once() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.cli.install import install_from_fab
 from flwr.clientapp import ClientApp
@@ -42,6 +42,7 @@ from server_app.deploy.host.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
 from task.flower.services import FLEET, Protobuf
 from task.wire.error_codes import ErrorCode
+from task.wire.in_place import give_bytes
 
 TASK_ID = 1  # a process serves one message
 
@@ -94,6 +95,7 @@ def run(there: socket.socket, own: ClientApp, here: Mapping[str, str]) -> None:
         if site.threads:
             _cap_threads(site.threads)
         reply = app(message=message, context=context)
+        message.content = RecordDict()  # no longer needed
         if not isinstance(reply, Message):
             raise WireError(f"the ClientApp returned {type(reply).__name__}; expected a Message")
         kept = recorddict_to_proto(context.state).SerializeToString()
@@ -132,13 +134,23 @@ def _message() -> Protobuf:
 
 def _write(pipe: Connection, reply: Message, kept: bytes) -> None:
     """Write an answer, and what the app keeps for the next message of its run."""
-    reply.metadata.__dict__["_message_id"] = reply.object_id
-    with no_object_id_recompute():
+    if reply.has_content():
+        give_bytes(reply.content)
+    with no_object_id_recompute():  # each part is hashed once
+        reply.metadata.__dict__["_message_id"] = reply.object_id
         pipe.send_bytes(message_to_proto(remove_content_from_message(reply)).SerializeToString())
         pipe.send_bytes(get_object_tree(reply).SerializeToString())
         pipe.send_bytes(kept)
-        for name, part in get_all_nested_objects(reply).items():
-            pipe.send_bytes(name.encode() + part.deflate())
+        parts = get_all_nested_objects(reply)
+        heads = [name.encode() + part.deflate() for name, part in parts.items() if part.children]
+        contents = {name: part for name, part in parts.items() if not part.children}
+    if reply.has_content():
+        reply.content = RecordDict()
+    parts.clear()
+    for name in list(contents):  # what is sent is gone from here
+        pipe.send_bytes(name.encode() + contents.pop(name).deflate())
+    for head in heads:
+        pipe.send_bytes(head)
     pipe.send_bytes(END)
 
 

@@ -45,6 +45,7 @@ from server_app.deploy.flower import objects
 from server_app.deploy.flower.records import Records
 from server_app.deploy.host.replacing import replace
 from task import timing
+from task.numerics import pages
 from task.wire.error_codes import ErrorCode
 from task.wire.parts import unpack
 
@@ -93,6 +94,7 @@ class Delivery(Records):
         _watch(state, self.arrivals)
         self._orders: Counter[str] = Counter()  # how often each was redelivered
         self._done: set[str] = set()  # replies that the ServerApp has received, to be deleted
+        self._came = 0  # bytes of objects since confirmed replies were last deleted
         self._lock = threading.Lock()
         replace(state, store_object=self._put(state.store_object))
 
@@ -219,6 +221,7 @@ class Delivery(Records):
         """
 
         def put(run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
+            self._came += len(object_content)
             parts = unpack(object_content)
             if parts is None:
                 parts = {object_id: object_content}
@@ -295,6 +298,8 @@ class Delivery(Records):
             with objects.sql(self.state) as db:
                 orders = {order for (order,) in db.execute(found, objects.these(done))}
             self._delete(orders, orders | done)
+            came, self._came = self._came, 0
+            pages.reclaim(came)
         except Exception as err:  # such as a locked database: the sweep retries
             logger.warning("cannot delete messages that were answered: %s", err)
 

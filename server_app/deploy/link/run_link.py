@@ -41,6 +41,9 @@ from task.storage.files import make_folder
 
 SUPERLINK, WARM, FLEET_HTTP, SUBMIT = "superlink", "warm", "fleet-http", "submit"
 SMALLEST_DISK = 64 * 1024**2  # bytes
+# For the GNU C library: blocks of 1 MiB or more go back to the system when they are freed. Else a process
+# that only passes messages on keeps the memory of several large ones.
+FREES_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": f"{1024**2}"}
 
 
 class Keeper:
@@ -157,7 +160,8 @@ def run_link(kit: LinkKit) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in children too, until one of them listens to it
         with Supervisor(kit.logs) as supervisor:
             env = environment(kit)
-            superlink = Child(SUPERLINK, superlink_command(kit, own_app()), env, explain=why_it_ended)
+            command = superlink_command(kit, own_app())
+            superlink = Child(SUPERLINK, command, env | FREES_BLOCKS, explain=why_it_ended)
             warm = Child(WARM, warm_command(kit), env)
             keeper = Keeper(kit, bundle(), lambda: _wake(warm))
             superlink.health = Health(superlink, keeper.seen)

@@ -9,8 +9,9 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from server_app.deploy.host.resource_limits import MEMORY
 from server_app.deploy.host.tasks import TaskFailedError, Tasks
 from task import timing
 from task.flower.services import Protobuf
+from task.numerics import pages
 from task.storage.files import write_json
 from task.wire.registration import REGISTER
 
@@ -156,6 +158,7 @@ class MessageLoop:
                 found = None
             if found is not None:
                 self._answer(*found)
+                pages.trim(always=True)
                 silent_since = time.monotonic()
             elif (now := time.monotonic()) - asked < timing.HOLD_S / 2:  # the SuperLink has no long polls
                 pause_s = SHARE * (now - silent_since)
@@ -173,7 +176,8 @@ class MessageLoop:
         except RefusedMessageError as err:
             say(f"message {about.message_id[:8]} of run {about.run_id}: {err}")
 
-    def _order(self, message: Protobuf, tree: Protobuf) -> list[bytes]:
+    def _order(self, message: Protobuf, tree: Protobuf) -> Iterator[bytes]:
+        """Return what the task reads; what it has read is gone from this process."""
         about = message.metadata
         run = self._run(about.run_id)
         objects = self.client.objects(about.run_id, tree)
@@ -193,7 +197,7 @@ class MessageLoop:
             kept,
             message.SerializeToString(),
         ]
-        return [*pieces, *(name.encode() + content for name, content in objects)]
+        return chain(pieces, _freeing(objects))
 
     def _run(self, run: int) -> _KnownRun:
         if run not in self._runs:
@@ -224,7 +228,7 @@ class MessageLoop:
             self._kept.popitem(last=False)
 
     def _serve_one(
-        self, message: Protobuf, order: list[bytes]
+        self, message: Protobuf, order: Iterable[bytes]
     ) -> tuple[Protobuf, Mapping[str, bytes], Protobuf]:
         """Return head, objects and tree of the answer to a message; it has one however its task ends."""
         about = message.metadata
@@ -238,3 +242,15 @@ class MessageLoop:
             return error_reply(message, str(err))
         self._keep(self._runs[about.run_id].series, answer.state)
         return head, answer.objects, tree
+
+
+def _freeing(objects: list[tuple[str, bytes]]) -> Iterator[bytes]:
+    """Yield objects as a task reads them; each is gone from the list then."""
+    objects.reverse()
+    size = 0
+    while objects:
+        name, content = objects.pop()
+        size += len(content)
+        yield name.encode() + content
+        del content
+    pages.reclaim(size)
