@@ -7,6 +7,7 @@ from flwr.app import Context
 from client_app.data.node import Node, OneClient
 from client_app.data.own_data import note_own_data
 from client_app.data.registration import registration_of
+from client_app.stages import check_ready
 from client_app.trial import try_out
 from task.datasets.columns import unscaled
 from task.datasets.facts import as_text, facts_of, spread
@@ -25,6 +26,7 @@ def register(node: Node, context: Context) -> Registration:
         _log_data(node)
     if isinstance(node.clients, OneClient) and not node.owner.simulation:
         _warn_owner(node)
+    check_ready(node)
     registered = registration_of(node)
     try_out(replace(node, frozen=registered.frozen[0]) if registered.frozen else node)
     return registered

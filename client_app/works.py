@@ -28,7 +28,7 @@ WORK: dict[str, Work] = {
     "adapt": adapt_clients,
     "own": send_own_models,
     "regression": sum_rows,
-    "statistics": count_rows,
+    "description": count_rows,
     "clusters": sum_clusters,
     "components": sum_products,
     "survival": count_cases,

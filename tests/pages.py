@@ -44,7 +44,10 @@ A `mean` is weighted by examples. In a `plain mean` all clients have equal weigh
 
 With `standardise` or `missing="mean"` a client also sends the sums of its table's columns, once, before
 round 1 ([`columns.py`](../task/catalogue/columns.py)). For each column of numbers these are the number of
-values, their sum and, to standardise, the sum of their squares."""
+values, their sum and, to standardise, the sum of their squares.
+
+With `metrics` or `groups` a client sends sums over its test examples with its evaluation; those of
+[groups of people](fairness.md#what-leaves-a-site) as far as its owner lets them go."""
 
 NEWCOMERS = """
 ## Clients that join, are away, or leave

@@ -57,6 +57,7 @@ SETS: dict[str, Keys] = {
     "he": {"he": True},
     "heldout-clients": {"heldout-clients": 0.2},
     "initial-model": {"initial-model": "model.safetensors"},
+    "groups": {"groups": "sex(f|m)"},
     "lora.average": {"lora.average": "product"},
     "max-update-norm": {"max-update-norm": 3.0},
     "min-replies": {"min-replies": 2},
@@ -153,6 +154,14 @@ REFUSED: dict[str, dict[str, str]] = {
         "codec.up": "untested",
         "structured.kind": "untested",
         "selection: cycle": "replaces the previous one's",
+    },
+    "groups": {
+        "algorithm": "none of its clients has all that the model reads",
+        "algorithm: least-squares": "no model is trained",
+        "dp.noise": "not protected by noise",
+        "dp.unit": "not protected by noise",
+        "he": "untested",
+        "transcript": "data that a transcript does not hold",
     },
     "gradient-dissimilarity": {
         "secagg": "the server learns sums only",
@@ -282,6 +291,7 @@ def test_two_keys_that_exclude_each_other_are_refused_with_the_reason(key: str, 
 # What a feature refuses by other means than a second key's value.
 ALONE: list[tuple[str, Keys, str]] = [
     ("attack.kind", {**SETS["dataset"], "attack.kind": "backdoor", "attack.fraction": 0.4}, "puts a patch"),
+    ("groups", {"groups": "sex(f|m)", "task": "regression"}, "one class an example"),
     ("contribution.measure", {**SETS["contribution.measure"], "algorithm": "fedper"}, "one global model"),
     ("contribution.measure", {**SETS["contribution.measure"], "algorithm": "fedsgd"}, "one global model"),
     ("dp.delta", {**CENTRAL, "dp.delta": 0.1}, "less than one over the 10 clients"),
@@ -331,6 +341,7 @@ STOCK: dict[str, tuple[str, str]] = {
     "structured.kind": ('the codes of "structured.kind"', 'codes, by "structured.kind"'),
     "dp.noise": ("cannot clip and add noise", "only its own server and clients"),
     "dp.unit": ("cannot clip and add noise", "only its own server and clients"),
+    "groups": ("cannot count by groups of people", "made into rates"),
     "lora.average": ("", "averages products of factors"),
     "secagg": ("cannot mask its numbers", "no node sends its own model"),
     "he": ("cannot encrypt its model", "its nodes send ciphertexts"),

@@ -48,6 +48,15 @@ def node_stages_of(asked: Asked) -> list[NodeStage]:
     return found
 
 
+def check_ready(node: Node) -> None:
+    """Refuse a run with a feature that the node's data do not allow; raises what `NodeStage.ready` does."""
+    run = contract_of(node.config)
+    for feature in FEATURES:
+        kind = _node_stages().get(feature.name)
+        if kind and feature.active(node.config, run):
+            kind.ready(node)
+
+
 def queries() -> Mapping[str, Query]:
     """Return the handlers of the features' queries that are not phases, by name."""
     return {name: answer for kind in _node_stages().values() for name, answer in kind.queries.items()}

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from client_app.data.node import Node
+from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Stage
 from task.errors import WireError
 from task.fairness.counts import CountLayout
-from task.fairness.groups import comparisons_of, named
+from task.fairness.groups import comparisons_of, named, places_of
 from task.fairness.tested import counts_of
 from task.features.groups import COUNTS, NAME
 from task.numerics.arrays import Arrays
 from task.tasks.evaluate import Test
 from task.wire.layouts import ROWS
+
+
+class GroupsNode(NodeStage):
+    """Checks a node's columns before round 1."""
+
+    name = NAME
+
+    @classmethod
+    def ready(cls, node: Node) -> None:
+        """Refuse data without the columns of the groups, or with values that the run does not name.
+
+        Raises:
+            ConfigError: Naming the column, and those that there are.
+            DataError: Naming the column.
+        """
+        for comparison in named(comparisons_of(node.config.groups)):
+            places_of(comparison, node.dataset, slice(None))
 
 
 class GroupCounts(Stage):

@@ -59,6 +59,14 @@ class NodeStage:
             RefusedError: The owner of the node allows no run without it.
         """
 
+    @classmethod
+    def ready(cls, node: Node) -> None:
+        """Refuse a run whose feature the node's data do not allow, when the node registers.
+
+        Raises:
+            BouquetError: Saying what the data lack.
+        """
+
     def node(self, node: Node) -> Node:
         """Return the node as this message needs it."""
         return node

@@ -25,7 +25,7 @@ GROUPS = {
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
-    "statistics",
+    "description",
     "clusters", "components",
     "survival", "hazards",
 ]  # fmt: skip
@@ -41,7 +41,7 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
-    "statistics",
+    "description",
     "clusters",
     "components",
     "survival",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from task.classical.parts import Bar, Quantile, histogram_of, parts_of, quantiles_of
+from task.classical.parts import HistogramBar, Quantile, histogram_of, parts_of, quantiles_of
 from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
 from task.numerics.arrays import NamedArrays
 from task.numerics.row_sums import from_wire, value
@@ -39,7 +39,7 @@ class Described:
     levels: Mapping[str, Shown] | None = None  # of a category
     step: float = 0.0  # by which quantiles may be off; 0 = of a category
     quantiles: tuple[Quantile, ...] = ()
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[HistogramBar, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
@@ -184,7 +184,7 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
 
 
 def _with(
-    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]
+    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[HistogramBar, ...]
 ) -> Described:
     return Described(
         column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars

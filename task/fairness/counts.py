@@ -42,6 +42,7 @@ from task.tasks.metrics import TENTHS
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+MOST_LIMB = 2**46  # sums of limbs over batches; those of 2^17 clients stay within int64
 _BIN = 3 + LIMBS  # whether it begins, examples, right ones, and limbs of the sum of their probability
 
 
@@ -246,7 +247,7 @@ def fault_of(row: Ints, layout: CountLayout, sizes: Sequence[int], examples: int
         if n[start : start + size].sum() > examples:
             return f"groups of more persons than the client's {examples} test examples"
         start += size
-    if np.abs(t.tenths[..., 2:]).max() >= 2**32:
+    if np.abs(t.tenths[..., 2:]).max() >= MOST_LIMB:
         return "a limb is out of range"
     try:
         sums = [(number_of(bin_[2:]), int(bin_[0])) for group in t.tenths for bin_ in group]

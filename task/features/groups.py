@@ -11,8 +11,8 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.fairness.groups import KEY, comparisons_of, with_levels
 from task.features.feature import Feature
-from task.features.refusals import FILE, Choice, Setting, pairs
-from task.features.settings import DP_CENTRAL, DP_LOCAL, ENCRYPTED, TRANSCRIPT
+from task.features.refusals import Setting, algorithm_is, pairs
+from task.features.settings import DP_CENTRAL, DP_LOCAL, ENCRYPTED, TRANSCRIPT, VERTICAL
 
 if TYPE_CHECKING:
     from task.datasets.base import Dataset
@@ -57,10 +57,11 @@ FEATURE = Feature(
     place=145,
     active=lambda config, _: config.groups,
     adds=_adds,
-    choices=(Choice(KEY, (FILE,), setting=_GROUPS),),
     pairs=tuple(
         pairs(
             _GROUPS,
+            (VERTICAL, "none of its clients has all that the model reads"),
+            (algorithm_is(lambda entry: entry.statistics), "no model is trained"),
             ((DP_CENTRAL, DP_LOCAL), _NOISELESS),
             (ENCRYPTED, "the combination is untested"),
             (TRANSCRIPT, "it is measured on data that a transcript does not hold"),

@@ -29,7 +29,7 @@ from task.classical.parts import (
 from task.classical.survey import (
     DEPTH,
     Cut,
-    Part,
+    RangePart,
     SiteColumns,
     Survey,
     check_counts,
@@ -231,7 +231,7 @@ def test_parts_and_bars_by_hand() -> None:
     (median,) = quantiles_of(asked, 0, leaves)
     assert (median.value, median.high - median.low) == (1.0, 2.0**-20)
     # The lower half must not be cut in its middle, and is cut after a quarter; then it stays whole.
-    lower, upper = Cut(Part(0)).pieces
+    lower, upper = Cut(RangePart(0)).pieces
     wide = [Leaf(lower, 3, 1), Leaf(upper, 1)]
     (cut,) = next_cuts(asked, wide)
     assert cut_of(asked.variables[0], cut.at) == 0.5
@@ -261,7 +261,7 @@ def test_counts_that_no_rows_have_are_refused() -> None:
     with pytest.raises(DataError, match="ward: expected counts"):
         check_counts(asked, [2, *shut[1:]], sums, 1, "ward")
     with pytest.raises(DataError, match="column a: expected counts of 0 to the 2 values"):
-        after(asked, [Leaf(Part(0), 2)], [Cut(Part(0))], [0], [3])
+        after(asked, [Leaf(RangePart(0), 2)], [Cut(RangePart(0))], [0], [3])
 
 
 def test_a_value_at_the_low_end_is_what_it_is() -> None:

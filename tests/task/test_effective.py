@@ -81,7 +81,7 @@ CHECKS = tuple(
         ({"personal.epochs": 5, "algorithm": "fedbabu", "fedbabu.tune": "none"}, '"personal.epochs".*tune'),
         ({"local-steps": 5, "algorithm": "adaptive-tau"}, '"local-steps".*other than .*"adaptive-tau"'),
         *(
-            ({"algorithm": a, "batch-size": 50}, '"batch-size".*"qfedsgd".*, or batch-size = 0, or.*got 50')
+            ({"algorithm": a, "batch-size": 50}, '"batch-size".*"qfedsgd", .*or batch-size = 0, or.*got 50')
             for a in ("fedsgd", "qfedsgd")
         ),
         ({"algorithm": "fedphp", "fedphp.transfer": "mmd", "fedphp.temperature": 2.0}, '"fedphp.temp.*"kd"'),
