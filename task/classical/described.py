@@ -87,7 +87,7 @@ class Correlations:
 
 
 @dataclass(frozen=True)
-class Table:
+class SiteTable:
     """All figures of one site, or of all together."""
 
     site: str
@@ -134,7 +134,7 @@ class Table:
 class Report:
     """All tables of a run."""
 
-    tables: tuple[Table, ...]  # of all sites first, then of each
+    tables: tuple[SiteTable, ...]  # of all sites first, then of each
     closed: int  # how many cells of the first are closed
     digest: str  # SHA-256 of all integers
 
@@ -178,7 +178,7 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
         _table(name, survey, shut.tolist(), from_wire(own))
         for name, shut, own in zip(names, arrays["site-cells"], arrays["site-sums"], strict=False)
     ]
-    whole = Table(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
+    whole = SiteTable(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
     digest = arrays["sums-sha256"].tobytes().hex()
     return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
 
@@ -191,7 +191,7 @@ def _with(
     )
 
 
-def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Table:
+def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> SiteTable:
     def shown(cell: int) -> Shown:
         return CLOSED if shut[cell] else sums[1 + cell]
 
@@ -215,7 +215,7 @@ def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) 
         names = (*a.levels, "missing"), (*b.levels, "missing")
         crosses.append(CrossTable(a.name, b.name, *names, tuple(grid)))
     found = _correlations(survey, shut, sums) if survey.correlation else None
-    return Table(site, sums[0], tuple(columns), tuple(crosses), found)
+    return SiteTable(site, sums[0], tuple(columns), tuple(crosses), found)
 
 
 def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[int]) -> tuple[Shown, Shown]:
