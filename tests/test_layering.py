@@ -259,6 +259,7 @@ def test_within_task_only_the_wire_and_the_flower_room_import_flower() -> None:
 
 # Strings that equal an algorithm's name, and what they are.
 NO_ALGORITHM = {
+    ("bouquet/__init__.py", "statistics"): "the function that runs it",
     ("task/config/knobs.py", "fedavg"): "the default of the key",
     ("task/datasets/facts.py", "median"): "a statistic",
     ("task/vertical/proofs.py", "vertical-logistic"): "a part of what is signed",

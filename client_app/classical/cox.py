@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.classical.questions import answers, sent
-from client_app.classical.survival import Site, cuts_of
+from client_app.classical.survival import SurvivalRows, cuts_of
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
@@ -32,7 +32,7 @@ def sum_cells(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[
     groups = int(cells.max()) + 1
 
     def of(client: str, table: NamedColumns) -> list[int]:
-        site, centred = Site.of(node, cox.survival, client, table), cox.centred(table)
+        site, centred = SurvivalRows.of(node, cox.survival, client, table), cox.centred(table)
         cell = cells[site.cases.strata, site.cases.bins, site.cases.fates]
         if least:
             site.check()

@@ -38,7 +38,7 @@ Bins = npt.NDArray[np.int64]  # [strata, bins, fates]
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgroup:
     """Some of a client's rows, and how many of them a bin must have if it has any."""
 
     name: str
@@ -47,27 +47,28 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Site:
+class SurvivalRows:
     """A client's rows, what its owner's bound says of their parts, and where earlier questions had cuts."""
 
     survival: Survival
     client: str
     cases: Cases
-    parts: Sequence[Part]  # none where the owner sets no bound
+    parts: Sequence[Subgroup]  # none where the owner sets no bound
     barred: npt.NDArray[np.bool_] | None = None  # where no bin may end, [strata, fates, bins]
 
     @classmethod
-    def of(cls, node: Node, survival: Survival, client: str, table: NamedColumns) -> Site:
+    def of(cls, node: Node, survival: Survival, client: str, table: NamedColumns) -> SurvivalRows:
         """Return a client's rows."""
         cases = survival.cases(table)
         found = cls(survival, client, cases, parts_of(node, survival, cases, table))
         ledger = node.bounds.queries
         if not found.parts or ledger is None:
             return found
+        earlier = ledger.cuts(client)
         times, happened = table.of(survival.time), table.of(survival.event) == survival.happened
         barred = np.zeros((survival.size[0], FATES, survival.last + 1), np.bool_)
         for fate in range(FATES):
-            cuts = np.array(ledger.cuts(client, survival.ledger_name(fate)))
+            cuts = np.array(earlier.get(survival.ledger_name(fate), []))
             barred[:, fate] = found.near(cuts, times, happened == (fate == EVENT)) if len(cuts) else False
         return replace(found, barred=barred)
 
@@ -161,12 +162,12 @@ def count_cases(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterato
     strata, _, many, _ = survival.size
 
     def objections(client: str, table: NamedColumns) -> list[int]:
-        site = Site.of(node, survival, client, table)
+        site = SurvivalRows.of(node, survival, client, table)
         site.check()
         return [int(bit) << UNIT_BITS for bit in site.closed().ravel().tolist()]
 
     def counts_of(client: str, table: NamedColumns) -> list[int]:
-        site = Site.of(node, survival, client, table)
+        site = SurvivalRows.of(node, survival, client, table)
         site.check()
         site.check_unions(bins)
         return [n << UNIT_BITS for n in survival.counts(moved(site.cases, bins)).ravel().tolist()]
@@ -187,30 +188,30 @@ def cuts_of(survival: Survival, bins: Bins) -> dict[str, list[float]]:
     return {survival.ledger_name(f): [survival.at(k) for k in places] for f, places in found.items()}
 
 
-def parts_of(node: Node, survival: Survival, cases: Cases, table: NamedColumns) -> list[Part]:
+def parts_of(node: Node, survival: Survival, cases: Cases, table: NamedColumns) -> list[Subgroup]:
     """Return the parts of a client's rows that no bin may have few of; none where the owner sets no bound."""
     least = node.bounds.min_examples
     if not least:
         return []
     if "survival.columns" not in node.config.entry.reads:
         names = survival.names(survival.groups)
-        return [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
+        return [Subgroup(name, cases.groups == g, least) for g, name in enumerate(names)]
     design = cox_of(node.config).design
     return column_parts(design.names[1:], design.columns(table)[1:], least)
 
 
-def column_parts(names: Sequence[str], columns: Sequence[Floats], least: int) -> list[Part]:
+def column_parts(names: Sequence[str], columns: Sequence[Floats], least: int) -> list[Subgroup]:
     """Return the parts of a regression's rows: all, by column of 0 and 1, and by pair of them."""
     everybody = np.ones(len(columns[0]), bool)
-    found = [Part("the whole table", everybody, max(least, ROWS_PER_COLUMN * len(names)))]
+    found = [Subgroup("the whole table", everybody, max(least, ROWS_PER_COLUMN * len(names)))]
     sides = [
         (name, [x == 1, x == 0])
         for name, x in zip(names, columns, strict=True)
         if ((x == 0) | (x == 1)).all()
     ]
-    found += [Part(name, rows, least) for name, both in sides for rows in both]
+    found += [Subgroup(name, rows, least) for name, both in sides for rows in both]
     for (one, a), (other, b) in combinations(sides, 2):
-        found += [Part(f"{one} and {other} together", x & y, least) for x in a for y in b]
+        found += [Subgroup(f"{one} and {other} together", x & y, least) for x in a for y in b]
     return found
 
 

@@ -108,12 +108,12 @@ class Solver:
 
     def remembered(self, task: LocalTask, name: str) -> Tensors:
         """Return a kept record of the parameters as tensors [K, ...]; zeros for a client that has none."""
-        tensors = [torch.zeros_like(p) for p in task.params]
+        tensors = [torch.zeros_like(p, device="cpu") for p in task.params]
         for k, fields in enumerate(self.kept):
             for n, t in zip(task.program.names, tensors, strict=True):
                 if name in fields:
                     t[k].copy_(torch.from_numpy(fields[name][n]))
-        return tensors
+        return [t.to(task.examples.device) for t in tensors]
 
     def begin(self, task: LocalTask) -> None:
         """Prepare from the received model before the first step; fill ``task.memory``."""

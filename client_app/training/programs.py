@@ -247,12 +247,13 @@ class Single(Program):
                 leaf.add_(cast(torch.Tensor, leaf.grad), alpha=-lr)
             leaf.grad = None
 
-        handles = [leaf.register_post_accumulate_grad_hook(step) for leaf in self._leaves]
+        leaves: list[Any] = self._leaves
+        handles = [leaf.register_post_accumulate_grad_hook(step) for leaf in leaves]
         try:
             loss = self._loss(self._leaves, batch)
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
-            for handle, leaf in zip(handles, self._leaves, strict=True):
+            for handle, leaf in zip(handles, leaves, strict=True):
                 handle.remove()
                 leaf.grad = None  # after an error some are still there
         return loss.detach().unsqueeze(0)

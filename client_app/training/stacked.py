@@ -40,12 +40,17 @@ class Stacked(Program):
 
     def load(self, received: NamedArrays, clients: int, own: Sequence[NamedArrays] = ()) -> Tensors:
         """Return K copies of the received parameters, with each client's personal ones in their place."""
-        given = (torch.from_numpy(received[name]).to(self.device) for name in self.names)
-        params = [t.expand(clients, *t.shape).clone() for t in given]
-        for k, personal in enumerate(own):
-            for name, p in zip(self.names, params, strict=True):
-                if name in personal:
-                    p[k].copy_(torch.from_numpy(personal[name]))
+        params = []
+        for name in self.names:
+            t = torch.from_numpy(received[name])
+            if any(name in personal for personal in own):  # put together here, for one copy to the device
+                t = t.expand(clients, *t.shape).clone()
+                for k, personal in enumerate(own):
+                    if name in personal:
+                        t[k].copy_(torch.from_numpy(personal[name]))
+                params.append(t.to(self.device))
+            else:
+                params.append(t.to(self.device).expand(clients, *t.shape).clone())
         return params
 
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:

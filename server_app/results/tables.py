@@ -35,11 +35,11 @@ class ResultTable:
 
 KINDS: Mapping[str, ResultTable] = {
     "regression": ResultTable(HOLDS, write_coefficients, coefficient_lines),
-    "statistics": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
+    "description": ResultTable(statistics.HOLDS, statistics.write_statistics, statistics.statistics_lines),
     "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
-    "cox": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
+    "hazards": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
 }
 
 

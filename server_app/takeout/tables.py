@@ -46,6 +46,10 @@ def table_text(run: Path, form: str) -> str:
             "num-server-rounds. Raise that, and continue the run with --resume"
         )
     name = LATEX if form == "latex" else CSV
+    if form == "latex" and (folder.path / CSV).exists() and not (folder.path / LATEX).exists():
+        raise ConfigError(
+            f"--format latex: {result['algorithm']} writes no LaTeX table; expected csv or summary"
+        )
     try:
         text = (folder.path / name).read_text(encoding="utf-8")
     except OSError as err:
@@ -73,7 +77,11 @@ def _summary(keys: Mapping[str, Any], table: Mapping[str, Any], text: str) -> st
         if reads_only(k.key, name) and keys.get(k.key, k.default) != k.default
     ]
     found = [(k, v) for k, v in table.items() if k not in ("converged", "sums_sha256")]
-    figures = [(k.replace("_", " "), _number(v)) for k, v in found if isinstance(v, int | float)]
+    figures = [
+        (k.replace("_", " "), _number(v))
+        for k, v in found
+        if isinstance(v, int | float) and v is not True and v is not False
+    ]
     rest = [(k.replace("_", " "), _listed(v)) for k, v in found if isinstance(v, dict) or _plain(v)]
     title = ALGORITHMS[name].title if name in ALGORITHMS else name
     asked = [("algorithm", name), *asked]
@@ -123,7 +131,9 @@ def _beside(left: Sequence[tuple[str, str]], right: Sequence[tuple[str, str]]) -
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows in as many blocks of columns as fit, each with the first column."""
     cells = [list(head), *([_cell(c) for c in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [any(c and not _is_number(c) for c in column[1:]) for column in columns]
     lines, first, at = list[str](), widths[0], 1
     while at < len(head) or not lines:
         end, width = at, first
@@ -132,9 +142,8 @@ def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
             end += 1
         shown = range(at, end)
         for i, row in enumerate(cells):
-            lines.append(
-                (row[0].ljust(first) + "".join(" " * _GAP + row[j].rjust(widths[j]) for j in shown)).rstrip()
-            )
+            text = [row[j].ljust(widths[j]) if words[j] else row[j].rjust(widths[j]) for j in shown]
+            lines.append((" " * _GAP).join([row[0].ljust(first), *text]).rstrip())
             if i == 0:
                 lines.append("-" * WIDTH)
         if end < len(head):
@@ -145,7 +154,12 @@ def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(text: str) -> str:
     """Return a number with five significant digits; another text, such as a count kept back, as it is."""
+    return f"{float(text):.5g}" if _is_number(text) and not text.lstrip("-").isdigit() else text
+
+
+def _is_number(text: str) -> bool:
     try:
-        return text if text.lstrip("-").isdigit() else f"{float(text):.5g}"
+        float(text)
     except ValueError:
-        return text
+        return False
+    return True

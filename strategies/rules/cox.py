@@ -98,14 +98,14 @@ def beta_in(rows: Arrays) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Stepped:
+class NewtonStep:
     """One step of Newton's."""
 
     coefficients: list[float]
     decrement: float
 
 
-def stepped(cox: Cox, found: PartialLikelihood, beta: Sequence[float]) -> Stepped:
+def stepped(cox: Cox, found: PartialLikelihood, beta: Sequence[float]) -> NewtonStep:
     """Return the coefficients after those that a likelihood is of.
 
     Raises:
@@ -114,7 +114,7 @@ def stepped(cox: Cox, found: PartialLikelihood, beta: Sequence[float]) -> Steppe
     move = found.information.times(found.score)
     decrement = float(sum(u * m for u, m in zip(found.score, move, strict=True)))
     after = zip(beta, move, cox.scales, strict=True)
-    return Stepped([float(Fraction(b) + m * Fraction(s)) for b, m, s in after], decrement)
+    return NewtonStep([float(Fraction(b) + m * Fraction(s)) for b, m, s in after], decrement)
 
 
 def server_update(state: CoxState, reduced: AggregatedReplies, config: Config) -> Updated[CoxState]:

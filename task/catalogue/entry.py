@@ -25,9 +25,9 @@ GROUPS = {
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
-    "statistics",
+    "description",
     "clusters", "components",
-    "survival", "cox",
+    "survival", "hazards",
 ]  # fmt: skip
 
 
@@ -41,11 +41,11 @@ _TRAINING = (
     "finish",
     "own",
     "regression",
-    "statistics",
+    "description",
     "clusters",
     "components",
     "survival",
-    "cox",
+    "hazards",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -20,12 +20,12 @@ STATISTICS = (
         "statistics",
         "Counts, means, quantiles and tables",
         _GAYE,
-        "statistics",
+        "description",
         (_ASKED, _CLOSED),
         sums(CELL_SUMS, "counts of cells, sums and sums of squares and products, of the cells that are open"),
         {
             "closing": question(
-                "statistics", "Counts, means, quantiles and tables, what is closed", _GAYE, "statistics",
+                "statistics", "Counts, means, quantiles and tables, what is closed", _GAYE, "description",
                 (_ASKED,), sums(CLOSED_CELLS, "for each cell, whether fewer persons are in it than allowed"),
             ),
         },

@@ -40,11 +40,11 @@ SURVIVALS = (
         reads=("survival.", "survival.groups"),
     ),
     analysis(
-        "cox", "Cox's regression", _COX, "cox", _AT, _RISK_SUMS,
+        "cox", "Cox's regression", _COX, "hazards", _AT, _RISK_SUMS,
         {
             "opening": _asked("cox", "Cox's regression, bins", _COX, (), _OBJECTIONS),
             "counts": _asked("cox", "Cox's regression, counts", _COX, (_BINS,), _COUNTS),
-            "null": question("cox", "Cox's regression, null", _COX, "cox", _AT, _RISK_SUMS),
+            "null": question("cox", "Cox's regression, null", _COX, "hazards", _AT, _RISK_SUMS),
         },
         about="Hazard ratios of the pooled rows with errors, baseline and a test of proportional hazards.",
         differs="Times are rounded up to a declared grid; bins that are too small for a site are merged.",

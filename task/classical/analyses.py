@@ -13,9 +13,9 @@ from task.config.knobs import Config
 # Each raises ConfigError where columns are not declared as they should be.
 ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "regression": model_of,
-    "statistics": survey_of,
+    "description": survey_of,
     "clusters": clustering_of,
     "components": components_of,
     "survival": survival_of,
-    "cox": cox_of,
+    "hazards": cox_of,
 }

@@ -28,11 +28,10 @@ from task.classical.printed import Printed, renamed
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.row_sums import row_sums, value
+from task.numerics.row_sums import blocks, row_sums, value
 
 MOST_CLUSTERS = 256
 FIGURES = ("rows", "inertia", "total", "iterations")
-_BLOCK = 4096  # rows whose terms are in memory at once; any number gives the same sums
 _HEAD = ("cluster", "rows", "share", "within")
 
 
@@ -158,8 +157,8 @@ def step_sums(
     """
     clusters, width = len(centres), asked.p + 2
     totals = [0] * step_size(clusters, asked.p)
-    for start in range(0, len(columns[0]), _BLOCK):
-        block = [x[start : start + _BLOCK] for x in columns]
+    for part in blocks(len(columns[0]), width):
+        block = [x[part] for x in columns]
         which, distance = nearest(block, centres, weights)
         scaled = [x * v.scale for x, v in zip(block, asked.variables, strict=True)]
         terms = np.stack([np.ones(len(distance)), *scaled, distance], axis=1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from task.classical.parts import Bar, Quantile, histogram_of, parts_of, quantiles_of
+from task.classical.parts import HistogramBar, Quantile, histogram_of, parts_of, quantiles_of
 from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
 from task.numerics.arrays import NamedArrays
 from task.numerics.row_sums import from_wire, value
@@ -39,7 +39,7 @@ class Described:
     levels: Mapping[str, Shown] | None = None  # of a category
     step: float = 0.0  # by which quantiles may be off; 0 = of a category
     quantiles: tuple[Quantile, ...] = ()
-    bars: tuple[Bar, ...] = ()
+    bars: tuple[HistogramBar, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
@@ -87,7 +87,7 @@ class Correlations:
 
 
 @dataclass(frozen=True)
-class Table:
+class SiteTable:
     """All figures of one site, or of all together."""
 
     site: str
@@ -134,7 +134,7 @@ class Table:
 class Report:
     """All tables of a run."""
 
-    tables: tuple[Table, ...]  # of all sites first, then of each
+    tables: tuple[SiteTable, ...]  # of all sites first, then of each
     closed: int  # how many cells of the first are closed
     digest: str  # SHA-256 of all integers
 
@@ -178,20 +178,20 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
         _table(name, survey, shut.tolist(), from_wire(own))
         for name, shut, own in zip(names, arrays["site-cells"], arrays["site-sums"], strict=False)
     ]
-    whole = Table(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
+    whole = SiteTable(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
     digest = arrays["sums-sha256"].tobytes().hex()
     return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
 
 
 def _with(
-    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[Bar, ...]
+    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[HistogramBar, ...]
 ) -> Described:
     return Described(
         column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars
     )
 
 
-def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Table:
+def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> SiteTable:
     def shown(cell: int) -> Shown:
         return CLOSED if shut[cell] else sums[1 + cell]
 
@@ -215,7 +215,7 @@ def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) 
         names = (*a.levels, "missing"), (*b.levels, "missing")
         crosses.append(CrossTable(a.name, b.name, *names, tuple(grid)))
     found = _correlations(survey, shut, sums) if survey.correlation else None
-    return Table(site, sums[0], tuple(columns), tuple(crosses), found)
+    return SiteTable(site, sums[0], tuple(columns), tuple(crosses), found)
 
 
 def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[int]) -> tuple[Shown, Shown]:

@@ -17,10 +17,9 @@ import numpy as np
 from task.classical.columns import Floats, NamedColumns, Variable, scale_of, variables_of
 from task.classical.solve import Matrix, symmetric
 from task.errors import ConfigError, DataError
-from task.numerics.row_sums import row_sums, value
+from task.numerics.row_sums import blocks, row_sums, value
 
 MOST_COLUMNS = 128  # of an analysis of several columns
-_BLOCK = 4096  # rows whose terms are in memory at once; any number gives the same sums
 
 
 def numbers_of(key: str, text: str) -> tuple[Variable, ...]:
@@ -98,8 +97,8 @@ def moments_terms(z: Sequence[Floats], *, squares: bool) -> list[Floats]:
 def moments_sums(z: Sequence[Floats], *, squares: bool) -> list[int]:
     """Return their sums over rows in units of 2^-51."""
     totals = [0] * moments_size(len(z), squares=squares)
-    for start in range(0, len(z[0]), _BLOCK):
-        terms = moments_terms([x[start : start + _BLOCK] for x in z], squares=squares)
+    for part in blocks(len(z[0]), len(totals)):
+        terms = moments_terms([x[part] for x in z], squares=squares)
         found = row_sums(np.stack(terms, axis=1), "products")
         totals = [a + b for a, b in zip(totals, found, strict=True)]
     return totals

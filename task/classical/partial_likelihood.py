@@ -48,7 +48,7 @@ def cells_in(totals: Sequence[int], triangle: int) -> CellSums:
 
 
 @dataclass(frozen=True)
-class AtOnce:
+class EventBin:
     """What one bin with events adds: score and information, unit 2^-(51 + 192)."""
 
     score: list[int]
@@ -60,7 +60,7 @@ class AtOnce:
 class PartialLikelihood:
     """The partial likelihood at some coefficients."""
 
-    bins: list[AtOnce]
+    bins: list[EventBin]
     value: float  # log L
     hazards: list[float]  # d / S0 by bin: jumps of the baseline hazard where x = c
     names: tuple[str, ...]
@@ -103,13 +103,13 @@ def likelihood_at(
     cox: Cox, strata: Strata, sums: CellSums, observed: CellSums, beta: Sequence[float]
 ) -> PartialLikelihood:
     """Return the partial likelihood at `beta`, of its sums; `observed` are those at 0."""
-    bins, hazards, logs = list[AtOnce](), list[float](), list[float]()
+    bins, hazards, logs = list[EventBin](), list[float](), list[float]()
     risk = _at_risk(strata, sums)
     for at, (d, s) in enumerate(zip(strata.events, risk, strict=True)):
         of = sums.cells[1 + 2 * at]
         powers = _powers(d, s[0], of[0], cox.efron)
         z = observed.cells[1 + 2 * at][1 : cox.p + 1]
-        bins.append(_at_once(cox.p, s, of, z, powers))
+        bins.append(_event_bin(cox.p, s, of, z, powers))
         logs += _logs(d, s[0], of[0], cox.efron)
         hazards.append(float(Fraction(d << UNIT_BITS, s[0])))
     found = math.fsum([_eta(cox, observed, len(bins), beta), *(-x for x in logs)])
@@ -164,9 +164,9 @@ def _logs(d: int, s0: int, d0: int, efron: bool) -> list[float]:
     return [float(x) for x in log(np.array(values))]
 
 
-def _at_once(
+def _event_bin(
     p: int, s: Sequence[int], of: Sequence[int], z: Sequence[int], powers: tuple[int, int, int, int, int]
-) -> AtOnce:
+) -> EventBin:
     a, b, aa, ab, bb = powers
     score = [(z[j] << _PLACES) - (s[1 + j] * a - of[1 + j] * b) for j in range(p)]
     information, moments = list[int](), list[int]()
@@ -178,18 +178,18 @@ def _at_once(
             information.append(moment - (product >> UNIT_BITS))
             moments += [moment] if i == j else []
             at += 1
-    return AtOnce(score, information, moments)
+    return EventBin(score, information, moments)
 
 
 @dataclass(frozen=True)
-class Proportional:
+class ProportionalTest:
     """Tests of proportional hazards: chi squared with one degree of freedom each, and of all together."""
 
     each: list[float]  # NaN where the columns of the test are collinear
     together: float
 
 
-def proportional(found: PartialLikelihood, g: Sequence[float]) -> Proportional:
+def proportional(found: PartialLikelihood, g: Sequence[float]) -> ProportionalTest:
     """Return the score tests for an effect that changes with g, one number in [0, 1] for each bin."""
     unit = 1 << 52
     w = [int(x * unit) for x in g]
@@ -207,8 +207,8 @@ def proportional(found: PartialLikelihood, g: Sequence[float]) -> Proportional:
     try:
         move = inverse(left, found.names).times(score)
     except DataError:
-        return Proportional(each, math.nan)
-    return Proportional(each, float(sum(u * m for u, m in zip(score, move, strict=True))))
+        return ProportionalTest(each, math.nan)
+    return ProportionalTest(each, float(sum(u * m for u, m in zip(score, move, strict=True))))
 
 
 def means_in(cox: Cox, null: CellSums) -> list[float]:

@@ -21,7 +21,7 @@ from task.classical.survey import (
     DEPTH,
     QUARTERS,
     Cut,
-    Part,
+    RangePart,
     Survey,
     cut_of,
     path_of_numbers,
@@ -34,7 +34,7 @@ from task.errors import DataError
 class Leaf:
     """A part that is not cut, or not yet."""
 
-    part: Part
+    part: RangePart
     count: int  # of all sites
     tried: int = 0  # at how many of `QUARTERS` it must not be cut, as a site says
 
@@ -56,7 +56,7 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class Bar:
+class HistogramBar:
     """A bar of a histogram: values above `low`, the first one's at it, too, up to `high`."""
 
     low: float
@@ -73,14 +73,14 @@ def rows_of(leaves: Sequence[Leaf]) -> npt.NDArray[np.int64]:
 def parts_of(rows: npt.NDArray[np.int64]) -> list[Leaf]:
     """Return the leaves of what `rows_of` made."""
     return [
-        Leaf(Part(variable, path_of_numbers(first, second)), count, tried)
+        Leaf(RangePart(variable, path_of_numbers(first, second)), count, tried)
         for variable, first, second, count, tried in rows.tolist()
     ]
 
 
 def whole_range(variable: int, count: int, *, closed: bool) -> Leaf:
     """Return the part that is all of a number's range; where its count is closed, it is never cut."""
-    return Leaf(Part(variable), count, len(QUARTERS) if closed else 0)
+    return Leaf(RangePart(variable), count, len(QUARTERS) if closed else 0)
 
 
 def next_cuts(survey: Survey, leaves: Sequence[Leaf]) -> list[Cut]:
@@ -148,15 +148,15 @@ def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Itera
         yield Quantile(q, low, high, value if first.width == second.width == 1 else None)
 
 
-def histogram_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> list[Bar]:
+def histogram_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> list[HistogramBar]:
     """Return the bars of a number; a bar is wider where it could not be cut for few persons."""
     v, found = survey.variables[variable], dict[tuple[int, int], int]()
     for leaf in _of(variable, leaves):
         path = leaf.part.path
-        ways = (Part(variable, path[:i]) for i in range(len(path) + 1))
+        ways = (RangePart(variable, path[:i]) for i in range(len(path) + 1))
         part = next((p for p in ways if p.width <= _bar(survey)), leaf.part)
         found[part.ends] = found.get(part.ends, 0) + leaf.count
-    bars = [Bar(cut_of(v, low), cut_of(v, high), count) for (low, high), count in found.items()]
+    bars = [HistogramBar(cut_of(v, low), cut_of(v, high), count) for (low, high), count in found.items()]
     return [bar for bar in bars if bar.low < v.high or bar.count] if survey.bins else []
 
 
@@ -174,12 +174,12 @@ def _with_rank(ordered: Sequence[Leaf], rank: int) -> Leaf:
     return ordered[-1]
 
 
-def _edges(v: Variable, part: Part) -> tuple[float, float]:
+def _edges(v: Variable, part: RangePart) -> tuple[float, float]:
     low, high = part.ends
     return cut_of(v, low), cut_of(v, high)
 
 
-def _point(v: Variable, part: Part) -> float:
+def _point(v: Variable, part: RangePart) -> float:
     """Return what stands for the values of a part one step wide: its end, of the first one its beginning."""
     low, high = part.ends
     return cut_of(v, high if low else 0)

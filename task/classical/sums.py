@@ -25,10 +25,9 @@ from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.families import Rows, local_terms, opening_terms
 from task.classical.solve import Matrix, symmetric
 from task.errors import FieldError
-from task.numerics.row_sums import UNIT_BITS, row_sums, value
+from task.numerics.row_sums import UNIT_BITS, blocks, row_sums, value
 
 _MOST_PRODUCT = 1 << 110  # of one site, in units of 2^-51: 2^16 sites fit on the wire
-_BLOCK = 4096  # rows whose terms are in memory at once; any number gives the same sums
 
 
 def size_of(question: str, p: int) -> int:
@@ -83,8 +82,8 @@ def _squared_score(family: str, rows: Rows, beta: Sequence[float]) -> list[int]:
 
 
 def _blocks(rows: Rows) -> Iterator[Rows]:
-    for start in range(0, len(rows.k), _BLOCK):
-        yield rows.part(slice(start, start + _BLOCK))
+    for part in blocks(len(rows.k), size_of(STEP, len(rows.columns))):
+        yield rows.part(part)
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class SiteColumns:
 
 
 @dataclass(frozen=True)
-class Part:
+class RangePart:
     """A part of a number's range: the cuts by which it came about, each times two, and one if it is above."""
 
     variable: int  # place of the number among the variables
@@ -276,14 +276,14 @@ class Part:
     def above(self) -> Iterator[Cut]:
         """Yield the cuts by which it came about."""
         for i, step in enumerate(self.path):
-            yield Cut(Part(self.variable, self.path[:i]), step // 2)
+            yield Cut(RangePart(self.variable, self.path[:i]), step // 2)
 
 
 @dataclass(frozen=True)
 class Cut:
     """A cut of a part in two: 0 = in the middle, 1 = after a quarter, 2 = before the last quarter."""
 
-    part: Part
+    part: RangePart
     where: int = 0
 
     @property
@@ -298,10 +298,12 @@ class Cut:
         return low < self.at < high and len(self.part.path) < LONGEST
 
     @property
-    def pieces(self) -> tuple[Part, Part]:
+    def pieces(self) -> tuple[RangePart, RangePart]:
         """The lower and the upper piece."""
         lower, path = 2 * self.where, self.part.path
-        return Part(self.part.variable, (*path, lower)), Part(self.part.variable, (*path, lower + 1))
+        return RangePart(self.part.variable, (*path, lower)), RangePart(
+            self.part.variable, (*path, lower + 1)
+        )
 
 
 def _at(low: int, high: int, where: int) -> int:
@@ -334,7 +336,7 @@ def cuts_in(survey: Survey, rows: Floats) -> list[Cut]:
             raise ValueError(row)
         if path_to_numbers(path) != (first, second):
             raise ValueError(row)
-        cut = Cut(Part(variable, path), where)
+        cut = Cut(RangePart(variable, path), where)
         if not cut.possible or not all(c.possible for c in cut.part.above()):
             raise ValueError(row)
         found.append(cut)

@@ -47,7 +47,7 @@ class Sealing(Mean):
             raise FieldError(TOTAL, f"a weight of at most {self.total}", f"{self.weight + weight}")
         return found
 
-    def partial(self) -> dict[str, Arrays]:
+    def partial(self, *, last: bool = False) -> dict[str, Arrays]:
         """Return the ciphertext of the sum, by n."""
         parts = [self._value(name, self.total).reshape(-1) for name in sorted(self._names)]
         ciphertext = self.key.seal(np.concatenate([*parts, [self.weight / self.total]]))

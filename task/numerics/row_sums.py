@@ -10,7 +10,7 @@ On the wire an integer is the digits of `task.numerics.moments`, which are added
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -23,7 +23,14 @@ from task.numerics.terms import MAX_TERM
 UNIT_BITS = 51  # of `task.numerics.terms.LOW_UNIT`
 HIGH_BITS = 20  # of the first of two parts, each of which is a whole float64 without loss
 DIGITS = 4  # 128 bits: terms below 2^31, at most 2^29 rows of a client and 2^16 clients
+_NUMBERS = 2**21  # terms in memory at once, 16 MiB
 _BLOCK = 2048  # rows whose parts an int64 holds: |part| < 2^51
+
+
+def blocks(rows: int, terms: int) -> Iterator[slice]:
+    """Yield parts of rows with so many terms each that fit in memory; any parts give the same sums."""
+    size = max(_NUMBERS // max(terms, 1), 16)
+    return (slice(start, start + size) for start in range(0, rows, size))
 
 
 def row_sums(terms: npt.NDArray[np.float64], what: str) -> list[int]:

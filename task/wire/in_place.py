@@ -103,8 +103,8 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 def give_bytes(content: RecordDict) -> None:
     """Make the bytes of arrays that leave the machine, one by one; the memory of each array is then free."""
     size = 0
-    for record in content.values():
-        for name in record if isinstance(record, ArrayRecord) else ():
+    for record in [each for each in content.values() if isinstance(each, ArrayRecord)]:
+        for name in record:
             a = record[name]
             if isinstance(a, InPlace):
                 record[name] = Array(a.dtype, a.shape, a.stype, a.data)

@@ -20,7 +20,7 @@ from task.classical.disclosure import closed_cells, closed_cuts, complemented, d
 from task.classical.survey import (
     Cut,
     Equation,
-    Part,
+    RangePart,
     SiteColumns,
     Survey,
     cut_of,
@@ -153,7 +153,7 @@ def test_no_closed_cell_can_be_computed(seed: int) -> None:
 
 def ways(depth: int, variable: int = 0) -> list[Cut]:
     """Return all cuts of all parts after so many cuts."""
-    found, parts = list[Cut](), [Part(variable)]
+    found, parts = list[Cut](), [RangePart(variable)]
     for _ in range(depth):
         cuts = [Cut(part, where) for part in parts for where in range(3)]
         found, parts = found + cuts, [piece for cut in cuts for piece in cut.pieces]
@@ -196,7 +196,7 @@ def test_cuts_of_no_range_are_refused(row: tuple[float, ...]) -> None:
 
 def test_cuts_travel_as_numbers() -> None:
     asked, cuts = survey("x(0..1), y(0..1)"), [*ways(2), *ways(2, 1)]
-    long = Part(0)
+    long = RangePart(0)
     for _ in range(22):
         long = Cut(long).pieces[1]
     assert cuts_in(asked, rows_of_cuts(cuts)) == cuts

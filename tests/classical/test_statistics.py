@@ -13,6 +13,9 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
+import bouquet
+from bouquet.api import kebab
+from server_app.cli import describe
 from strategies.rules.statistics import nothing
 from task.classical.columns import NamedColumns
 from task.classical.described import Report, described
@@ -29,7 +32,7 @@ from task.classical.parts import (
 from task.classical.survey import (
     DEPTH,
     Cut,
-    Part,
+    RangePart,
     SiteColumns,
     Survey,
     check_counts,
@@ -37,6 +40,7 @@ from task.classical.survey import (
     step_of,
     survey_of,
 )
+from task.config.options import parse_options
 from task.errors import ConfigError, DataError
 from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
@@ -231,7 +235,7 @@ def test_parts_and_bars_by_hand() -> None:
     (median,) = quantiles_of(asked, 0, leaves)
     assert (median.value, median.high - median.low) == (1.0, 2.0**-20)
     # The lower half must not be cut in its middle, and is cut after a quarter; then it stays whole.
-    lower, upper = Cut(Part(0)).pieces
+    lower, upper = Cut(RangePart(0)).pieces
     wide = [Leaf(lower, 3, 1), Leaf(upper, 1)]
     (cut,) = next_cuts(asked, wide)
     assert cut_of(asked.variables[0], cut.at) == 0.5
@@ -261,7 +265,7 @@ def test_counts_that_no_rows_have_are_refused() -> None:
     with pytest.raises(DataError, match="ward: expected counts"):
         check_counts(asked, [2, *shut[1:]], sums, 1, "ward")
     with pytest.raises(DataError, match="column a: expected counts of 0 to the 2 values"):
-        after(asked, [Leaf(Part(0), 2)], [Cut(Part(0))], [0], [3])
+        after(asked, [Leaf(RangePart(0), 2)], [Cut(RangePart(0))], [0], [3])
 
 
 def test_a_value_at_the_low_end_is_what_it_is() -> None:
@@ -319,3 +323,28 @@ def test_regressions_still_refuse_rows_without_a_value(tmp_path: Path) -> None:
     }
     with pytest.raises(Exception, match="Fill it in"):
         play(keys, nodes=1)
+
+
+def test_the_command_and_the_function_are_runs_of_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same config; masks leave out figures by site."""
+    runs: list[dict[str, Any]] = []
+    monkeypatch.setattr(describe, "run", lambda config, **options: runs.append(parse_options(config)))
+    monkeypatch.setattr(bouquet, "run", lambda name, **keys: runs.append({"algorithm": name, **kebab(keys)}))
+    columns = "age(0..120), name(a|b c)"
+    describe.statistics(columns=columns, data="d.csv", quantiles="", config=["secagg=true"])
+    bouquet.statistics(columns, "d.csv", quantiles="", secagg=True)
+    command, function = (read_config(keys) for keys in runs)
+    assert command.statistics == function.statistics
+    assert command.statistics.columns == columns
+    assert not command.statistics.by_site
+    assert command.data == function.data
+    assert command.server == function.server
+    describe.statistics(columns=columns, link=Path("kits/link"))
+    at_link = read_config(runs[-1])
+    assert at_link.statistics.by_site
+    assert at_link.statistics.quantiles == survey_default()
+    assert at_link.data.data_path == ""
+
+
+def survey_default() -> str:
+    return read_config({}).statistics.quantiles

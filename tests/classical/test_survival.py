@@ -14,7 +14,7 @@ import pytest
 import statsmodels.api as sm
 from statsmodels.duration.survfunc import survdiff
 
-from client_app.classical.survival import Part, Site, bins_in, column_parts, cuts_of, moved
+from client_app.classical.survival import Subgroup, SurvivalRows, bins_in, column_parts, cuts_of, moved
 from task.classical.bins import are_bins, bits, closed, levels, merged
 from task.classical.columns import NamedColumns
 from task.classical.curves import curves_of, merged_in
@@ -177,11 +177,11 @@ def parted(frame: pd.DataFrame, many: int) -> list[pd.DataFrame]:
     return [frame.iloc[i::many] for i in range(many)]
 
 
-def site_of(survival: Survival, frame: pd.DataFrame, least: int) -> Site:
+def site_of(survival: Survival, frame: pd.DataFrame, least: int) -> SurvivalRows:
     """Return a site whose owner sets a bound of persons of each group."""
     cases, names = survival.cases(table_of(frame)), survival.names(survival.groups)
-    return Site(
-        survival, "ward", cases, [Part(name, cases.groups == g, least) for g, name in enumerate(names)]
+    return SurvivalRows(
+        survival, "ward", cases, [Subgroup(name, cases.groups == g, least) for g, name in enumerate(names)]
     )
 
 

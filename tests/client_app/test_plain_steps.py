@@ -105,8 +105,8 @@ def test_the_bits_are_those_of_whole_gradients(
 
 
 def test_one_gradient_is_there_at_a_time() -> None:
-    model, there = perceptron(), []
-    leaves = list(model.parameters())
+    model, there = perceptron(), list[int]()
+    leaves: list[Any] = list(model.parameters())
     for leaf in leaves:  # before the step's own hook
         leaf.register_post_accumulate_grad_hook(
             lambda _: there.append(sum(p.grad is not None for p in leaves))
@@ -122,7 +122,8 @@ def test_a_step_that_fails_leaves_no_gradient() -> None:
     def fail(_: torch.Tensor) -> None:
         raise MemoryError
 
-    next(model.parameters()).register_post_accumulate_grad_hook(fail)  # that of the last one in the pass
+    first: Any = next(model.parameters())
+    first.register_post_accumulate_grad_hook(fail)  # the last one of the pass
     with pytest.raises(MemoryError):
         train(task_on(model, *examples(), batch_size=24), solver())
     assert not any(p.grad is not None for p in model.parameters())

@@ -90,6 +90,18 @@ def test_columns_that_do_not_fit_are_in_further_blocks(tmp_path: Path) -> None:
     ]
 
 
+def test_words_and_numbers_that_are_kept_back(tmp_path: Path) -> None:
+    """A count below a site's bound stays as it was written, and words begin where their column does."""
+    (tmp_path / "table.csv").write_text("site,column,value\nall,age,<m\nward-1,sex,12.3456789\n")
+    table = {"converged": True, "ended": False, "rows": 2, "sums_sha256": "ab"}
+    (tmp_path / "result.json").write_text(json.dumps({"algorithm": "statistics", "table": table}))
+    (tmp_path / "config.json").write_text(json.dumps({"run": {"algorithm": "statistics"}}))
+    text = table_text(tmp_path, "summary")
+    for line in ("site    column  value", "all     age     <m", "ward-1  sex     12.346"):
+        assert line in text.splitlines()
+    assert "ended" not in text
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_without_a_table_is_refused(form: str, tmp_path: Path) -> None:
     folder = trained(tmp_path)
@@ -116,6 +128,9 @@ def test_what_is_no_table_is_refused(regression: Path, tmp_path: Path) -> None:
     (begun / "result.json").write_text((regression / "result.json").read_text())
     with pytest.raises(StateError, match=r"table\.csv: expected the run's table; No such file"):
         table_text(begun, "summary")
+    (begun / "table.csv").write_text("name\n")
+    with pytest.raises(ConfigError, match="glm writes no LaTeX table; expected csv or summary"):
+        table_text(begun, "latex")
     with pytest.raises(ConfigError, match="whose table lies beside its model"):
         table_text(regression / "table.csv", "csv")
 

@@ -12,7 +12,7 @@ from tests.bench.parameters import keys_of
 from tests.bench.processes import bouquet, environment, run
 
 FEW, MANY = 10_000_000, 25_000_000
-MOST = 40.0  # bytes: 36 are known, and a copy in each of two workers has 8
+MOST = 48.0  # bytes: 44 were measured, and a copy in each of two workers has 8
 
 
 @pytest.mark.full

@@ -74,9 +74,10 @@ def test_the_sums_of_a_node_become_its_reply_array_by_array() -> None:
     del found
     with most(TENSOR):
         give_bytes(content)
-    sent = {part: {n: a.numpy().tobytes() for n, a in content[f"arrays.{part}"].items()} for part in expected}
+    records = content.array_records
+    sent = {part: {n: a.numpy().tobytes() for n, a in records[f"arrays.{part}"].items()} for part in expected}
     assert sent == expected
-    assert not any(isinstance(a, InPlace) for record in content.values() for a in record.values())
+    assert not any(isinstance(a, InPlace) for record in records.values() for a in record.values())
 
 
 def test_a_reply_is_hashed_once_and_gone_from_its_task_as_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

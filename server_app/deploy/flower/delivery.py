@@ -294,11 +294,13 @@ class Delivery(Records):
         if not done:
             return
         try:
-            found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE message_id IN {objects.THESE}"
-            with objects.sql(self.state) as db:
-                orders = {order for (order,) in db.execute(found, objects.these(done))}
-            self._delete(orders, orders | done)
             came, self._came = self._came, 0
+            found = f"SELECT reply_to_message_id FROM {REPLIES} WHERE message_id IN {objects.THESE}"
+            # Of large replies each by itself: others wait until such a transaction is over.
+            for some in [{reply} for reply in done] if came >= pages.LARGE else [done]:
+                with objects.sql(self.state) as db:
+                    orders = {order for (order,) in db.execute(found, objects.these(some))}
+                self._delete(orders, orders | some)
             pages.reclaim(came)
         except Exception as err:  # such as a locked database: the sweep retries
             logger.warning("cannot delete messages that were answered: %s", err)
