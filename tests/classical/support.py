@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distribution
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ from task.numerics.row_sums import from_wire, to_wire
 from task.resolve.read import read_config
 
 ROWS = "rows"
+
+
+def patients(name: str) -> pd.DataFrame:
+    """Return a table that lifelines brings; it is installed without what its code needs, and not imported."""
+    return pd.read_csv(str(distribution("lifelines").locate_file(f"lifelines/datasets/{name}.csv")))
 
 
 def declared(frame: pd.DataFrame, *names: str) -> str:

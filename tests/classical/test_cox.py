@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,10 @@ from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import UNIT_BITS, to_wire
 from task.resolve.read import read_config
-from tests.classical.support import ROWS, splits
+from tests.classical.support import ROWS, patients, splits
 
 # Rossi, Berk and Lenihan 1980, as in R's package carData and in lifelines: weeks after release, 1 = arrested.
-ROSSI = pd.read_csv(Path(__file__).with_name("rossi.csv"))
+ROSSI = patients("rossi")
 X = ["fin", "age", "race", "wexp", "mar", "paro", "prio"]
 COLUMNS = "fin(0..1), age(0..64), race(0..1), wexp(0..1), mar(0..1), paro(0..1), prio(0..32)"
 KEYS = {

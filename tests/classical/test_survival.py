@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,10 @@ from task.classical.kaplan_meier import CurvePoint, curve, log_rank, median
 from task.classical.survival import Cases, Survival, survival_of
 from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.resolve.read import read_config
+from tests.classical.support import patients
 
 # Loprinzi et al. 1994, as in R's package survival and in lifelines: days, 1 = died, 1 = man.
-LUNG = pd.read_csv(Path(__file__).with_name("lung.csv"))
+LUNG = patients("lung")[["time", "status", "sex"]]
 KEYS = {"algorithm": "kaplan-meier", "dataset": "csv"}
 
 
