@@ -88,7 +88,11 @@ def nothing(cox: Cox) -> Arrays:
 
 
 def as_rows(beta: Sequence[float]) -> Arrays:
-    """Return coefficients as they travel."""
+    """Return coefficients as they travel.
+
+    >>> beta_in(as_rows([0.5, -1.0]))
+    [0.5, -1.0]
+    """
     return {"coefficients": np.array(beta, np.float64)[:, None]}
 
 

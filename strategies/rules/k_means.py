@@ -18,6 +18,13 @@ D_k        ``within``                sums of squared distances to the centres   
 =========  ========================  ========================================================  ===========
 
 Every site must answer each question (`strategies.rules.exact_sums`).
+
+Of the sums 3, 1.5, 0.5 and 1, 1, 0 of two clusters follow the centres 1.5 / 3 and 1 / 1:
+
+>>> config = read_config({"algorithm": "k-means", "dataset": "csv", "k-means.columns": "x(0..1)"})
+>>> totals = [int(t * 2**51) for t in (3, 1.5, 0.5, 1, 1, 0)]
+>>> step_in(clustering_of(config), totals, np.zeros((2, 1))).centres
+[[0.5], [1.0]]
 """
 
 from dataclasses import dataclass, field, replace

@@ -5,6 +5,13 @@ follow the means and the covariance matrix in rationals (`task.classical.moments
 eigenvalues and eigenvectors, by a method with the same bits on any machine (`task.numerics.jacobi`).
 
 Every site must answer (`strategies.rules.exact_sums`).
+
+The rows (0, 0) and (1, 1) have one component with all of the variance, 1/2 + 1/2:
+
+>>> config = read_config({"algorithm": "pca", "dataset": "csv", "pca.columns": "x(0..1), y(0..1)"})
+>>> totals = [int(t * 2**51) for t in (2, 0, 0, 2, 2, 2)]  # of the columns as -1 to 1
+>>> result_of(components_of(config), moments_in(totals, 2, squares=False))["variances"].round(12).tolist()
+[1.0, 0.0]
 """
 
 from dataclasses import replace

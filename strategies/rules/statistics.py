@@ -51,7 +51,12 @@ class StatisticsState(ServerState):
 
 
 def nothing(survey: Survey) -> Arrays:
-    """Return the arrays of a result that has not begun."""
+    """Return the arrays of a result that has not begun.
+
+    >>> survey = Survey((Variable("sex", "statistics.columns", levels=("f", "m")),))
+    >>> nothing(survey)["cells"].shape  # of f, m and missing values
+    (3,)
+    """
     return {
         "cells": np.zeros(survey.cells, np.int64),
         "sums": np.zeros((survey.size, DIGITS), np.int64),

@@ -133,6 +133,7 @@ READS_NONE = {
     "node": "runs under [policy] of its kit: tests/client_app/test_owner.py",
     "link": "starts what was submitted with its kit, whose keys were checked there",
     "reproduce": "below, with a table of a stranger's", "scene": "starts `run --recipe`, above",
+    "statistics": "reads csv files, and keys as `run -c` does, above",
 }  # fmt: skip
 CALLS = [(command, words) for command, calls in READS.items() for words in calls]
 
