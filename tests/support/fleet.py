@@ -185,7 +185,8 @@ class Served:
             self.state.create_node(NOOP_FLWR_AID, "", key, 30, name=name)
         sent: list[Any] = []
         steps = [Signer((private, public)), _Recorder(sent), *([_OverHttp(self.http)] if self.http else [])]
-        channel = grpc.intercept_channel(grpc.insecure_channel(self.address), *steps)
+        any_size = [("grpc.max_receive_message_length", -1)]  # as Flower's nodes: the app is above 4 MiB
+        channel = grpc.intercept_channel(grpc.insecure_channel(self.address, any_size), *steps)
         peer = Peer(FleetStub(channel), key, (private, public), sent=sent)
         if registered:
             peer.activate()
