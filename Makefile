@@ -48,12 +48,16 @@ demo-docker: docker  ## the same ten clients on four containers: compose up, run
 # file by file, in the order that tests/conftest.py gives.
 WORKERS ?= 4
 TESTS = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# mypy has one thread: it runs beside the tests, and speaks up after them where something is wrong.
+LOG = $(VENV)/lint.log
+BESIDE_LINT = $(MAKE) --no-print-directory lint >$(LOG) 2>&1 & lint=$$!; code=0; $(1) || code=$$?; \
+	wait $$lint || { cat $(LOG); code=1; }; exit $$code
 
-test: setup lint  ## what every commit must pass: lint, types, tests, the core faults
-	$(TESTS) -m "not full"
+test: setup  ## what every commit must pass: lint, types, tests, the core faults
+	@$(call BESIDE_LINT,$(TESTS) -m "not full")
 
-test-all: setup lint  ## every test: all faults, containers, browser
-	$(TESTS)
+test-all: setup  ## every test: all faults, containers, browser
+	@$(call BESIDE_LINT,$(TESTS))
 
 test-fast: setup  ## the default suite without the tests that start processes and those that take long
 	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system and not full"

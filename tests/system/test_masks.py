@@ -13,7 +13,7 @@ from server_app.results.folder import RunFolder
 from tests.support.brought import imported_from
 from tests.support.texts_and_masks import commands, lines, run, write_modules
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.full]
 
 
 def test_the_u_net_finds_circles_to_the_same_bytes_everywhere(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def same_parties(folder: Path, files: Mapping[str, Path], keys: Mapping[str, Any
         assert [row[key] for row in rows] == [row[key] for row in want], key
 
 
+@pytest.mark.full
 def test_three_parties_with_own_files_end_as_in_one_process(fed: Federation, files: dict[str, Path]) -> None:
     write_parties(files)
     fed.run(PARTIES | {"run-name": "split"})
