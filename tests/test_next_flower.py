@@ -34,6 +34,7 @@ print(json.dumps([changes(*needed), superlink.left_out(), untested()]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_what_does_not_fit_is_left_out_and_the_superlink_starts(tmp_path: Path) -> None:
     # In a process of its own: other tests replace functions of Flower in this one.

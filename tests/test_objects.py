@@ -108,6 +108,7 @@ for other in ({}, {"model": Net}):
 """
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_a_run_with_objects_ends_in_the_bytes_of_one_by_reference(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)

@@ -188,6 +188,7 @@ ARRIVALS: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_run_of_real_arrivals_survives_its_server_and_replays_to_the_same_bytes(place: Place) -> None:
     """Its server is killed with SIGKILL after the second step."""
     follow.submit(place.kit, ARRIVALS | {"run-name": "real"})
@@ -315,6 +316,7 @@ def flwr(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_flowers_own_commands_work_with_a_submitters_kit_until_it_is_revoked(
     place: Place, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def model(path: Path) -> Any:
     return (RunFolder(path).result() or {}).get("model_sha256")
 
 
+@pytest.mark.full
 def test_a_killed_sweep_goes_on_to_the_models_of_bouquet_run(tmp_path: Path) -> None:
     line = ["sweep", "-c", KEYS, "--name", "grid", "--runs-dir", str(tmp_path)]
     process = started(tmp_path, *line)
