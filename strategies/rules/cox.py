@@ -34,7 +34,7 @@ import numpy as np
 
 from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.exact_sums import hashed, no_sums, totals_in
+from strategies.rules.exact_sums import as_rows, beta_in, hashed, no_sums, totals_in
 from strategies.rules.survival import BinnedSums, as_sent
 from task.catalogue.survivals import COUNTS, RISK_SUMS
 from task.classical.cox import Cox, Strata, cox_of, strata_of
@@ -72,7 +72,13 @@ class CoxState(ServerState):
 
 
 def nothing(cox: Cox) -> Arrays:
-    """Return the arrays of a result that has not ended."""
+    """Return the arrays of a result that has not ended.
+
+    >>> keys = {"survival.time": "week(0..4)", "survival.event": "ill(0..1)", "survival.columns": "x(0..1)"}
+    >>> config = read_config({"algorithm": "cox", "dataset": "csv", **keys})
+    >>> nothing(cox_of(config))["bins"].shape  # strata, bins, fates
+    (1, 5, 2)
+    """
     (strata, _, bins, fates), p = cox.survival.size, cox.p
     by_bin = {name: np.zeros((strata, bins)) for name in ("baseline", "at-risk", "events")}
     return {
@@ -85,20 +91,6 @@ def nothing(cox: Cox) -> Arrays:
         **by_bin,
         **no_sums(),
     }
-
-
-def as_rows(beta: Sequence[float]) -> Arrays:
-    """Return coefficients as they travel.
-
-    >>> beta_in(as_rows([0.5, -1.0]))
-    [0.5, -1.0]
-    """
-    return {"coefficients": np.array(beta, np.float64)[:, None]}
-
-
-def beta_in(rows: Arrays) -> list[float]:
-    """Return the coefficients of what travels."""
-    return [float(b) for b in rows["coefficients"][:, 0]]
 
 
 @dataclass(frozen=True)

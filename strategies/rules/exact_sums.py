@@ -83,6 +83,20 @@ def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
     return {**arrays, SHA256: np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
 
 
+def as_rows(beta: Sequence[float]) -> Arrays:
+    """Return coefficients as they travel.
+
+    >>> beta_in(as_rows([0.5, -1.0]))
+    [0.5, -1.0]
+    """
+    return {"coefficients": np.array(beta, np.float64)[:, None]}
+
+
+def beta_in(rows: Arrays) -> list[float]:
+    """Return the coefficients of what travels."""
+    return [float(b) for b in rows["coefficients"][:, 0]]
+
+
 def _lacking(err: TooFewRepliesError, where: str) -> Exception:
     """Return the error of a site that has not answered."""
     said = "; ".join(str(line) for line in err.rejected[:3])

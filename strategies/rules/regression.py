@@ -32,7 +32,7 @@ import numpy as np
 
 from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
+from strategies.rules.exact_sums import ExactSums, as_rows, beta_in, hashed, no_sums, totals_in
 from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.fit import (
     MOST_HALVINGS,
@@ -131,16 +131,6 @@ def _halved(state: RegressionState, model: Model, step: StepSums) -> Updated[Reg
 
 def _unscaled(model: Model, deviance: Fraction) -> float:
     return float(deviance / model.square)
-
-
-def as_rows(beta: Sequence[float]) -> Arrays:
-    """Return coefficients as they travel."""
-    return {"coefficients": np.array(beta, np.float64)[:, None]}
-
-
-def beta_in(rows: Arrays) -> list[float]:
-    """Return the coefficients of what travels."""
-    return [float(b) for b in rows["coefficients"][:, 0]]
 
 
 class Regression(ExactSums, update=server_update, state=RegressionState):

@@ -93,9 +93,9 @@ class CountTable:
 
 
 def outcomes_of(confusion: Ints) -> Ints:
-    """Return TP, FP, FN, TN of each class that is told from the rest, [G, K, 4], of tables [G, C, C].
+    """Return TP, FP, FN and TN of each class against the rest, [G, K, 4].
 
-    Rows of a table are classes, columns predictions.
+    `confusion` has a table for each group, [G, C, C]: rows are classes, columns predictions.
     """
     hits = np.diagonal(confusion, axis1=1, axis2=2)
     false, missed = confusion.sum(1) - hits, confusion.sum(2) - hits

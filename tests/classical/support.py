@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distribution
 from typing import Any
 
@@ -12,7 +12,6 @@ import pandas as pd
 from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
-from task.catalogue.entry import Algorithm
 from task.classical.columns import NamedColumns
 from task.classical.families import Rows
 from task.classical.fit import Model, model_of, rows_of
@@ -21,7 +20,7 @@ from task.classical.sums import sums_of
 from task.classical.table import fitted
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import from_wire, to_wire
+from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
 
 ROWS = "rows"
@@ -30,6 +29,21 @@ ROWS = "rows"
 def patients(name: str) -> pd.DataFrame:
     """Return a table that lifelines brings; it is installed without what its code needs, and not imported."""
     return pd.read_csv(str(distribution("lifelines").locate_file(f"lifelines/datasets/{name}.csv")))
+
+
+def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int]]]) -> Any:
+    """Play a rule's phases to their end; `sums` are the sites' integers for a question. Return the result."""
+    replies = None
+    while True:
+        try:
+            phase: Phase = phases.send(replies)
+        except StopIteration as done:
+            return done.value
+        (record,) = phase.contract.up
+        sent = [to_wire(of) for of in sums(record.name, phase)]
+        assert all(a.shape == phase.rows[record.name] for a in sent)
+        arrays = {record.name: {ROWS: np.sum(sent, axis=0)}}
+        replies = AggregatedReplies(arrays, phase.to, np.ones(len(sent), np.int64))
 
 
 def declared(frame: pd.DataFrame, *names: str) -> str:
@@ -82,25 +96,15 @@ class Played:
         return [line[at] for line in self.table.rows]
 
     def _run(self, phases: Any) -> Any:
-        replies = None
-        while True:
-            try:
-                phase: Phase = phases.send(replies)
-            except StopIteration as done:
-                return done.value
-            replies = self._answer(phase, phase.contract)
+        return answered(phases, self._sums)
 
-    def _answer(self, phase: Phase, contract: Algorithm) -> AggregatedReplies:
-        (record,) = contract.up
-        self.questions.append(record.name)
+    def _sums(self, name: str, phase: Phase) -> list[Sequence[int]]:
+        self.questions.append(name)
         beta = phase.records["coefficients"][ROWS][:, 0].tolist() if phase.records else ()
-        sent = [
-            to_wire(sums_of(record.name, self.model.family, r, beta, by_site=self.model.by_site))
-            for r in self.parts.values()
-        ]
-        assert all(a.shape == phase.rows[record.name] for a in sent)
-        self.replies[record.name] = from_wire(sum(sent))
-        return AggregatedReplies({record.name: {ROWS: sum(sent)}}, phase.to, np.ones(len(sent), np.int64))
+        model = self.model
+        sent = [sums_of(name, model.family, r, beta, by_site=model.by_site) for r in self.parts.values()]
+        self.replies[name] = [sum(of) for of in zip(*sent, strict=True)]
+        return sent
 
 
 def splits(frame: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:

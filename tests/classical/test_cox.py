@@ -15,7 +15,6 @@ from client_app.classical.cox import cells_in_order, check_weights
 from client_app.classical.survival import moved
 from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
-from strategies.engine.state import AggregatedReplies
 from task.catalogue.survivals import COUNTS, OBJECTIONS
 from task.classical.bins import bits
 from task.classical.columns import NamedColumns
@@ -26,9 +25,9 @@ from task.classical.survival import FATES
 from task.config.knobs import Config
 from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import UNIT_BITS, to_wire
+from task.numerics.row_sums import UNIT_BITS
 from task.resolve.read import read_config
-from tests.classical.support import ROWS, patients, splits
+from tests.classical.support import ROWS, answered, patients, splits
 
 # Rossi, Berk and Lenihan 1980, as in R's package carData and in lifelines: weeks after release, 1 = arrested.
 ROSSI = patients("rossi")
@@ -81,18 +80,11 @@ class PlayedCox:
         return found
 
     def _run(self, phases: Any) -> Any:
-        replies = None
-        while True:
-            try:
-                phase: Phase = phases.send(replies)
-            except StopIteration as done:
-                return done.value
-            (record,) = phase.contract.up
-            self.questions.append(record.name)
-            found = [to_wire(self._answer(table, record.name, phase)) for table in self.tables]
-            assert all(a.shape == phase.rows[record.name] for a in found)
-            sums = {record.name: {ROWS: np.sum(found, axis=0)}}
-            replies = AggregatedReplies(sums, phase.to, np.ones(len(found), np.int64))
+        return answered(phases, self._sums)
+
+    def _sums(self, name: str, phase: Phase) -> list[list[int]]:
+        self.questions.append(name)
+        return [self._answer(table, name, phase) for table in self.tables]
 
     def _answer(self, table: NamedColumns, record: str, phase: Phase) -> list[int]:
         survival = self.cox.survival

@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from client_app.classical.multivariate import check_centres, check_clusters
 from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
-from strategies.engine.state import AggregatedReplies
 from task.catalogue.multivariate import CENTRES, OPENING, STEP, WEIGHTS
 from task.classical.clusters import clustering_of, clusters_table, nearest, step_sums
 from task.classical.columns import NamedColumns
@@ -29,9 +28,8 @@ from task.classical.printed import Printed
 from task.config.knobs import Config
 from task.errors import BouquetError, ConfigError, DataError, RefusedError, WireError
 from task.numerics.jacobi import eigen
-from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
-from tests.classical.support import ROWS, declared, splits
+from tests.classical.support import ROWS, answered, declared, splits
 from tests.classical.test_runs import at_sites
 from tests.support.federation import in_one_process, play
 
@@ -67,18 +65,7 @@ class Played:
         self.bits = {name: array.tobytes() for name, array in state.arrays.items()}
 
     def _run(self, phases: Any) -> Any:
-        replies = None
-        while True:
-            try:
-                phase: Phase = phases.send(replies)
-            except StopIteration as done:
-                return done.value
-            (record,) = phase.contract.up
-            sent = [to_wire(self._sums(record.name, phase, t)) for t in self.tables]
-            assert all(a.shape == phase.rows[record.name] for a in sent)
-            replies = AggregatedReplies(
-                {record.name: {ROWS: sum(sent)}}, phase.to, np.ones(len(sent), np.int64)
-            )
+        return answered(phases, lambda name, phase: [self._sums(name, phase, t) for t in self.tables])
 
     def _sums(self, name: str, phase: Phase, t: NamedColumns) -> list[int]:
         if name == STEP:

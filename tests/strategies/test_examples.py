@@ -16,7 +16,7 @@ from task.config.knobs import Config
 from task.resolve.read import read_config
 
 # Arithmetic of several rules, and what several are derived from.
-SHARED = {"client_models", "exact_sums", "robust_math", "shared_table", "survival"}
+SHARED = {"client_models", "robust_math", "shared_table", "survival"}
 MODULES = [f"strategies.rules.{m.name}" for m in pkgutil.iter_modules(rules.__path__) if m.name not in SHARED]
 NAMES = {"np": np, "Config": Config, "AggregatedReplies": AggregatedReplies, "ServerState": ServerState}
 NAMES |= {"Variable": Variable, "read_config": read_config}
