@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
 
 from client_app.app import make_app
 from server_app.app import run as run_server
 from task.classical.hazards import baseline_table
 from task.config.read import as_run_config
-from task.errors import BouquetError, NodesError
+from task.errors import BouquetError
 from task.resolve.read import read_config
+from tests.classical.lost import lost_and_resumed
 from tests.classical.test_cox import KEYS, ROSSI, PlayedCox, config_with
-from tests.support.federation import in_one_process, play
+from tests.support.federation import play
 from tests.support.grid import LocalGrid
 
 COLUMNS = "fin(0..1), age(0..64), prio(0..32)"
@@ -57,16 +56,7 @@ def test_a_run_is_the_pooled_regression(
 
 
 def test_a_lost_answer_ends_the_run_which_resumes(tmp_path: Path, pooled: PlayedCox) -> None:
-    def tamper(node: int, reply: Message) -> Message | None:
-        of_train = reply.metadata.message_type == "train" and node == 1
-        sent.append(of_train)
-        return None if of_train and sum(sent) == 3 else reply
-
-    sent: list[bool] = []
-    keys = written(tmp_path, 3) | {"run-name": "lost", "round-timeout": 1.0}
-    with pytest.raises(NodesError, match=r"round 3: every site is needed, and one has not answered.* resume"):
-        in_one_process(keys, tmp_path, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
-    folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
+    folder = lost_and_resumed(written(tmp_path, 3), tmp_path)
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["sums_sha256"] == pooled.table.digest
     assert table == {"converged": True, **pooled.table.as_dict(), "baseline": pooled.baseline}

@@ -6,14 +6,12 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
 
 from client_app.app import make_app
 from client_app.classical.questions import sent, table_of
@@ -24,9 +22,10 @@ from task.classical.families import local_terms
 from task.classical.fit import model_of, rows_of
 from task.config.read import as_run_config
 from task.datasets import load_owned
-from task.errors import BouquetError, NodesError, RefusedError, WireError
+from task.errors import BouquetError, RefusedError, WireError
 from task.resolve.read import read_config
 from task.wire.messages import TrainOrder
+from tests.classical.lost import lost_and_resumed
 from tests.classical.support import Played as InMemory
 from tests.classical.support import config_of, rows_in
 from tests.support.federation import in_one_process, play
@@ -87,16 +86,7 @@ def test_a_run_is_the_pooled_regression(
 def test_a_lost_answer_ends_the_run_which_resumes(tmp_path: Path, pooled: InMemory) -> None:
     """A round that was skipped while a node is away would use up the rounds."""
 
-    def tamper(node: int, reply: Message) -> Message | None:
-        of_train = reply.metadata.message_type == "train" and node == 1
-        sent.append(of_train)
-        return None if of_train and sum(sent) == 3 else reply
-
-    sent: list[bool] = []
-    keys = written(tmp_path, 3) | {"run-name": "lost", "round-timeout": 1.0}
-    with pytest.raises(NodesError, match=r"round 3: every site is needed, and one has not answered.* resume"):
-        in_one_process(keys, tmp_path, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
-    folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
+    folder = lost_and_resumed(written(tmp_path, 3), tmp_path)
     assert json.loads((folder / "result.json").read_text())["table"]["sums_sha256"] == pooled.table.digest
 
 

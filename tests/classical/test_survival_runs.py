@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
 
 from client_app.app import make_app
 from server_app.app import run as run_server
@@ -20,11 +18,12 @@ from strategies.rules.exact_sums import SHA256
 from task.classical.curves import curves_of
 from task.classical.survival import survival_of
 from task.config.read import as_run_config
-from task.errors import BouquetError, NodesError
+from task.errors import BouquetError
 from task.numerics.row_sums import UNIT_BITS
 from task.resolve.read import read_config
+from tests.classical.lost import lost_and_resumed
 from tests.classical.test_survival import LUNG, counts_in, table_of
-from tests.support.federation import in_one_process, play
+from tests.support.federation import play
 from tests.support.grid import LocalGrid
 
 KEYS = {
@@ -68,13 +67,7 @@ def test_a_run_has_the_counts_of_the_pooled_rows(
 
 
 def test_a_folder_has_table_picture_and_report_and_a_lost_answer_is_resumed(tmp_path: Path) -> None:
-    def tamper(node: int, reply: Message) -> Message | None:
-        return None if reply.metadata.message_type == "train" and node == 1 else reply
-
-    keys = written(tmp_path, 3) | {"run-name": "lost", "round-timeout": 1.0}
-    with pytest.raises(NodesError, match=r"round 1: every site is needed, and one has not answered.* resume"):
-        in_one_process(keys, tmp_path, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
-    folder = in_one_process(keys | {"resume": True}, tmp_path, nodes=3)
+    folder = lost_and_resumed(written(tmp_path, 3), tmp_path, lost=1)
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["sums_sha256"] == digest_of(pooled_counts()).hex()
     assert (table["converged"], table["merged"], table["time"]) == (True, [], "time")
