@@ -17,11 +17,9 @@ from client_app.data.registration import registration_of
 from client_app.registering import register
 from client_app.trial import try_out
 from task.errors import ConfigError
-from task.numerics import pages
 from task.numerics.arrays import sha256
 from task.resolve.read import read_config
 from task.resolve.run_model import check_model
-from task.storage.locks import is_locked
 from tests.support.brought import NET, imported_from
 
 OWN = '''
@@ -254,18 +252,10 @@ def test_a_private_run_is_tried_and_charges_nothing(tmp_path: Path) -> None:
     assert not left
 
 
-def test_processes_of_a_simulation_try_a_large_model_in_turn_and_once_for_all_virtual_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_tries_once_for_all_virtual_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr(trial, "_try", lambda *_: tried.append(is_locked(Path(trial.__file__).parent)))
-    for large, used in ((False, True), (True, False), (True, True)):
-        monkeypatch.setattr(pages, "LARGE", 1 if large else 1 << 24)
-        monkeypatch.setattr(pages, "used", lambda used=used: used)
-        try_out.cache_clear()
-        for part in range(2):
-            node = _node(
-                tmp_path, model="brought_net:Small", config={"partition-id": part, "num-partitions": 2}
-            )
-            register(node, Context(1, 1, {}, RecordDict(), {}))
-    assert tried == [False, False, True]
+    monkeypatch.setattr(trial, "_try", lambda *_: tried.append(1))
+    for part in range(2):
+        node = _node(tmp_path, model="brought_net:Small", config={"partition-id": part, "num-partitions": 2})
+        register(node, Context(1, 1, {}, RecordDict(), {}))
+    assert tried == [1]
