@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,12 +167,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def _node(tmp_path: Path, config: dict[str, int] | None = None, **keys: object) -> Node:
+def _node(tmp_path: Path, **keys: object) -> Node:
     usual = {
         "dataset": "digits", "model": "mlp", "num-clients": 4, "max-examples": 92, "batch-size": 10,
         "local-test-fraction": 0.2, "state-dir": str(tmp_path / "state"),
     }  # fmt: skip
-    return open_node(read_config({**usual, **keys}), config or {})
+    return open_node(read_config({**usual, **keys}), {})
 
 
 @pytest.mark.parametrize("solver", ["Listed", "Foreach", "InPlace", "Values"])
@@ -256,6 +257,6 @@ def test_a_process_tries_once_for_all_virtual_nodes(tmp_path: Path, monkeypatch:
     tried = []
     monkeypatch.setattr(trial, "_try", lambda *_: tried.append(1))
     for part in range(2):
-        node = _node(tmp_path, model="brought_net:Small", config={"partition-id": part, "num-partitions": 2})
+        node = replace(_node(tmp_path, model="brought_net:Small"), share=(part, 2))
         register(node, Context(1, 1, {}, RecordDict(), {}))
     assert tried == [1]
