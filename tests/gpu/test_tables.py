@@ -42,7 +42,7 @@ def test_a_second_call_on_another_machine_goes_on(tmp_path: Path) -> None:
         folder.mkdir()
         table = folder / "tiny.toml"
         table.write_text(TABLE, "utf-8")
-        call = ["sh", "tests/gpu/tables.sh", str(tmp_path / "kept"), "0.2", str(table)]
+        call = ["sh", "tests/gpu/tables.sh", str(tmp_path / "kept"), "0.4", str(table)]
         subprocess.run(call, check=True, env={**os.environ, "PYTHON": sys.executable})
         with tarfile.open(tmp_path / "kept" / "runs.tar") as tar:
             (member,) = (m for m in tar.getmembers() if m.name.endswith("/rounds.jsonl"))
