@@ -28,6 +28,7 @@ Work = Literal[
     "description",
     "clusters", "components",
     "survival", "hazards",
+    "boosting",
 ]  # fmt: skip
 
 
@@ -46,6 +47,7 @@ _TRAINING = (
     "components",
     "survival",
     "hazards",
+    "boosting",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
