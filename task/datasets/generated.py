@@ -25,7 +25,8 @@ def decode_digits(request: Request, source: Source) -> Decoded:
     The file is read without importing scikit-learn, which costs each process two seconds.
     """
     package = find_spec("sklearn")
-    assert package is not None and package.origin is not None
+    assert package is not None
+    assert package.origin is not None
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(file, np.uint8, delimiter=",")
     images, labels = table[:, :-1], table[:, -1]
