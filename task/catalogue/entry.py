@@ -159,6 +159,8 @@ class Algorithm:
     # no model is trained or measured, numbers are read as float64, and no rows are kept for a test.
     statistics: bool = False
     missing_values: bool = False  # whether the rows of its tables may lack values
+    # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
+    noised_rows: bool = False
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""
