@@ -13,6 +13,7 @@ import numpy as np
 
 from client_app.classical.questions import answers, sent
 from client_app.data.node import Node
+from client_app.data.noised import noise_of
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
 from task.catalogue.statistics import ASKED, CLOSED, CLOSED_CELLS
@@ -47,7 +48,7 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
         raise WireError(
             f"training message: expected cuts of columns' ranges; got {err.args[0]}", ASKED
         ) from None
-    if noise := node.noise:
+    if noise := noise_of(node):
         squared = cuts_sensitivity(cuts) if cuts else table_sensitivity(survey)
 
         def noised(client: str, table: NamedColumns) -> list[int]:

@@ -25,7 +25,6 @@ from task.models.kinds import one_of
 from task.models.units import smaller
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, form_of, forms_of, only, sha256, state_of
-from task.privacy.row_noise import RowNoise
 from task.resolve.contract import contract_of
 from task.resolve.run_model import Parts, family_of, initial_of, levels_of, model_of, parts_of
 from task.tasks import task_of
@@ -51,7 +50,6 @@ class Node:
     named: str = ""  # its one client's model, as the node config says; "" = as the run assigns it
     # SHA-256 of the model's frozen part, which this process holds; "" = all of the model is in the messages
     frozen: str = ""
-    noise: RowNoise | None = None  # on what an answer says of rows; None = answers are exact
 
     def data(self, client: str, part: str) -> Batch:
         """Return a client's ``train`` or ``test`` data on the device.

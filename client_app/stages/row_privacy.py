@@ -9,11 +9,11 @@ it costs each row is in the node's ledger (`task.privacy.noise_ledger`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flwr.app import RecordDict
 
 from client_app.data.node import Node
+from client_app.data.noised import NoisedNode
 from client_app.memory.example_ledger import SECRET
 from client_app.stages.masking import load_memory, rules_of, session_of
 from client_app.stages.node_stage import NodeStage
@@ -56,7 +56,7 @@ class RowPrivacyNode(NodeStage):
                 raise SecureAggregationError(f"expected a record {secure.SECAGG!r}; got none")
             names = secure.roster_in(order).names
             shares = rules_of(node.config).least(len(names)) - dp.colluding
-        return replace(node, noise=RowNoise(dp.noise, shares, self._pay))
+        return NoisedNode.of(node, RowNoise(dp.noise, shares, self._pay))
 
     def check(self, content: RecordDict, order: wire.TrainOrder) -> None:
         """Note the question, on which the noise depends."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -81,11 +82,11 @@ def cuts_sensitivity(cuts: Sequence[Cut]) -> int:
     ends: dict[int, list[tuple[int, int]]] = {}
     for cut in cuts:
         ends.setdefault(cut.part.variable, []).extend([(cut.part.ends[0], 1), (cut.at, -1)])
-    return sum(max(np.cumsum([step for _, step in sorted(own)])) for own in ends.values())
+    return sum(max(accumulate(step for _, step in sorted(own))) for own in ends.values())
 
 
 def _total(terms: Floats) -> int:
-    return int(np.trunc(np.ldexp(terms, GRID)).astype(np.int64).sum())
+    return sum(np.trunc(np.ldexp(terms, GRID)).astype(np.int64).tolist())
 
 
 def table_totals(site: SiteColumns) -> list[int]:
@@ -128,7 +129,7 @@ def noise_of(z: float, squared: int, variance: int) -> float:
 
 def persons(total: int, most: int) -> int:
     """Return a count with noise as one of 0 to `most` persons."""
-    return min(max(round(total / 2**GRID), 0), most)
+    return min(max((total + (1 << GRID - 1)) >> GRID, 0), most)
 
 
 def tables_in(survey: Survey, totals: Sequence[int]) -> tuple[list[int], list[Leaf]]:

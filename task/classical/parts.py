@@ -150,8 +150,7 @@ def quantiles_of(
         share = float(h - math.floor(h))
         if slack:
             first, second = (_with_rank(ordered, k).part for k in (h + 1 - slack, h + 1 + slack))
-            ends = _edges(v, first)[0], min(_edges(v, second)[1], v.high)
-            yield Quantile(q, *ends, None)
+            yield Quantile(q, _edges(v, first)[0], min(_edges(v, second)[1], v.high), None)
             continue
         first, second = (_with_rank(ordered, k).part for k in (math.floor(h) + 1, math.ceil(h) + 1))
         ends = zip(
