@@ -16,6 +16,7 @@ from server_app.results.multivariate import (
     write_components,
 )
 from server_app.results.svg import Plot
+from server_app.results.trees import TREES_HELD, tree_lines, write_trees
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -39,6 +40,7 @@ KINDS: Mapping[str, ResultTable] = {
     "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
+    "trees": ResultTable(TREES_HELD, write_trees, tree_lines),
     "hazards": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
 }
 

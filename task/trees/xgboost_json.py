@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,11 @@ _NUMBERS = {  # by array of ours, XGBoost's
 
 
 def to_xgboost(
-    trees: Ensemble, objective: str, names: Sequence[str], categorical: Sequence[bool] = ()
+    trees: Ensemble,
+    objective: str,
+    names: Sequence[str],
+    categorical: Sequence[bool] = (),
+    attributes: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """Return trees as a model file of XGBoost, for ``Booster.load_model``.
 
@@ -48,6 +53,7 @@ def to_xgboost(
         objective: A key of `OBJECTIVES`.
         names: Those of the columns.
         categorical: By column whether its numbers are places of categories; () = none is.
+        attributes: What else the model says of itself.
     """
     classes, d = trees.margins_per_row, str(len(names))
     several = classes if objective == "softmax" else 0
@@ -63,7 +69,7 @@ def to_xgboost(
     }
     scores = [_score(objective, float(b)) for b in trees.base]
     learner = {
-        "attributes": {},
+        "attributes": dict(attributes),
         "feature_names": list(names),
         "feature_types": ["c" if c else "float" for c in categorical or [False] * len(names)],
         "gradient_booster": {"model": model, "name": "gbtree"},
