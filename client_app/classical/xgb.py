@@ -89,7 +89,7 @@ def measure_trees(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
 def _received(asked: XGBoosting, order: wire.TrainOrder) -> Ensemble:
     """Return the model that came with an order; raises `DataError` of arrays that are not trees."""
     base = sent(order, BASE, 1, asked.objective.classes)[0]
-    return unpacked(order.arrays[TREES][ROWS], base, asked.columns)
+    return unpacked(order.arrays[TREES][ROWS], base, len(asked.variables))
 
 
 def _base(asked: XGBoosting, table: NamedColumns, least: int, client: str) -> list[int]:

@@ -1,45 +1,44 @@
-"""What trees use of each column, in a result folder: ``table.csv``, ``table.tex`` and result.json."""
+"""The table of boosted trees in a result folder: what each column did for the splits, and the losses."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.results.lines import Row
-from server_app.results.written import SHOWN, write_printed
-from task.classical.printed import Printed
+from server_app.results.svg import Plot, Point, Series
+from server_app.results.written import closed, write_printed
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
-from task.trees.ensemble import LEAF, Ensemble
-from task.trees.xgb import xgb_of
+from task.resolve.analyses import declared_of
+from task.trees.table import importance_table
 
-TREES_HELD = "the trees; bouquet export writes them for XGBoost and ONNX, bouquet predict uses them"
-_MEASURES = ("weight", "gain", "cover", "total_gain", "total_cover")
+HOLDS = "boosted trees; bouquet predict uses them, bouquet export writes them for XGBoost and ONNX"
 
 
 def write_trees(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
-    """Write the importance of the columns, the largest gain first; return what result.json says of it."""
-    names = xgb_of(config).names
-    trees = Ensemble.from_arrays(arrays, len(names))
-    found = trees.importance(len(names))
-    order = sorted(range(len(names)), key=lambda j: (-found["total_gain"][j], names[j]))
-    rows = [(names[j], *(float(found[m][j]) for m in _MEASURES)) for j in order]
-    leaves = int((trees.feature == LEAF).sum())
-    figures = {"trees": trees.trees, "leaves": leaves, "base": [float(b) for b in trees.base]}
-    table = write_printed(
-        folder, config, Printed("columns", ("column", *_MEASURES), tuple(rows), figures, "")
-    )
-    del table["sums_sha256"]  # no sums make up the result
-    return table
+    """Write the table; return what result.json says of it."""
+    return write_printed(folder, config, importance_table(declared_of(config), arrays))
 
 
 def tree_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines of the terminal, as (label, text)."""
-    table: Row = result["table"]
-    used = [row for row in table["columns"] if row["weight"]]
+    """Return the lines of a table of trees, as (label, text): the columns of the largest total gain first."""
+    table = result["table"]
+    rows = sorted(table["columns"], key=lambda row: -row["total_gain"])
     lines = [
-        (str(row["column"]), f"splits {row['weight']:.0f}, total gain {row['total_gain']:.6g}")
-        for row in used[:SHOWN]
+        (row["column"], f"{row['weight']} splits; total gain {row['total_gain']:.6g}, mean {row['gain']:.4g}")
+        for row in rows
+        if row["weight"]
     ]
-    more = len(used) - SHOWN
-    rest = [("...", f"{more} more in table.csv")] if more > 0 else []
-    return [*lines, *rest, ("trees", f"{table['trees']}, with {table['leaves']} leaves")]
+    figures = ("trees", "leaves", "rows", "loss", "held_out_rows", "held_out_loss", "held_out_error")
+    return closed(table, lines, [(n.replace("_", " "), f"{table[n]:.10g}") for n in figures if n in table])
+
+
+def tree_plots(result: Mapping[str, Any]) -> list[Plot]:
+    """Return the plot of the losses by round."""
+    table, which = result["table"], (("rows of the trees", "losses"), ("rows held out", "held_out_losses"))
+    series = [
+        Series(name, i, [Point(t, loss) for t, loss in enumerate(table[key], 1)])
+        for i, (name, key) in enumerate(which)
+        if key in table
+    ]
+    note = f"The model has the trees of the first {table['rounds']} rounds."
+    return [Plot("trees", "Loss of the trees", "loss", note, series, zero=True)]

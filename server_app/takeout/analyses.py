@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.model import find
-from server_app.takeout.trees import DECLARED, trees_of
+from server_app.takeout.trees import trees_of
 from task.catalogue.user_algorithm import algorithm_of
 from task.classical.clusters import clustering_of, nearest
 from task.classical.columns import NamedColumns, Variable
@@ -24,6 +24,7 @@ from task.datasets.csv_rows import rows_of
 from task.datasets.header import typed_columns
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import NamedArrays
+from task.resolve.analyses import grows_trees
 from task.resolve.model_card import ModelCard, read_model
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ def analysis_in(run: Path) -> tuple[ModelCard, NamedArrays] | None:
         raise ConfigError(
             f"{path}: expected a model; got a table of {entry.name}, which says nothing of rows"
         )
-    if entry.work not in DECLARED and not ended(arrays):
+    if not (grows_trees(card.config) or ended(arrays)):
         raise ConfigError(
             f"{path}: expected a run that has ended; the iteration of this one has not. Raise "
             "num-server-rounds, and continue the run with --resume"
@@ -129,10 +130,8 @@ def _scores(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
 def _outputs(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
     """Return what trees say of each row: a number, or a class and the probability of each."""
     taken = trees_of(card, arrays)
-    variables, names = taken.asked.variables, taken.outputs
-    table = read(variables)
-    x = np.stack([table.of(v, missing=True) for v in variables], axis=1).astype(np.float32)
-    found = taken.answer(x)
+    declared, names = taken.declared, taken.declared.outputs
+    found = taken.answer(declared.x(read(declared.variables)))
     if len(names) == 1:
         return [("predicted", found[:, 0].tolist())]
     predicted = [names[k] for k in found.argmax(axis=1)]
@@ -143,7 +142,7 @@ _SAYS: Mapping[str, Callable[[ModelCard, NamedArrays, Reader], Columns]] = {
     "regression": _means,
     "clusters": _nearest,
     "components": _scores,
-    **dict.fromkeys(DECLARED, _outputs),
+    **dict.fromkeys(("boosting", "trees"), _outputs),
 }
 
 

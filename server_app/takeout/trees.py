@@ -15,27 +15,26 @@ levels, NaN where there is no value.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.export import TOLERANCE, Exported, importable
 from server_app.takeout.model import find
-from task.catalogue.user_algorithm import algorithm_of
-from task.classical.columns import Variable
-from task.config.knobs import Config
 from task.errors import BouquetError, ConfigError
 from task.numerics.arrays import NamedArrays
+from task.resolve.analyses import declared_of, grows_trees
 from task.resolve.model_card import ModelCard, read_model
 from task.storage.files import replacing
+from task.trees.declared import Declared
 from task.trees.ensemble import LOWEST, Ensemble, Values
-from task.trees.objectives import LOGISTIC, SQUARED, Objective
+from task.trees.objectives import LOGISTIC
 from task.trees.onnx_graph import to_onnx
-from task.trees.xgb import library, xgb_of
+from task.trees.xgb import library
 from task.trees.xgboost_json import to_xgboost
 
 FORMATS = {"xgboost": ".json", "onnx": ".onnx"}
@@ -43,40 +42,18 @@ _SAMPLE = 256  # random rows on which an exported model is compared
 _GAPS = 0.1  # share of their values that are missing
 
 
-class Declared(Protocol):
-    """What trees were grown for."""
-
-    @property
-    def variables(self) -> tuple[Variable, ...]: ...  # noqa: D102
-    @property
-    def target(self) -> Variable: ...  # noqa: D102
-    @property
-    def objective(self) -> Objective: ...  # noqa: D102
-
-
-DECLARED: Mapping[str, Callable[[Config], Declared]] = {"trees": xgb_of}  # by the work of an entry
-
-
 @dataclass(frozen=True)
 class TakenTrees:
     """The trees of a run."""
 
     card: ModelCard
-    asked: Declared
+    declared: Declared
     trees: Ensemble
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the columns of `answer`."""
-        target = self.asked.target
-        if self.asked.objective.name == SQUARED:
-            return (target.name,)
-        return target.levels or ("0", "1")
 
     def answer(self, x: Values) -> npt.NDArray[np.float64]:
         """Return probabilities of the classes, or a number, of each row; float64 [rows, outputs]."""
-        found = self.asked.objective.probabilities(self.trees.margins(x))
-        if self.asked.objective.name == LOGISTIC:
+        found = self.declared.objective.probabilities(self.trees.margins(x))
+        if self.declared.objective.name == LOGISTIC:
             return np.concatenate([1.0 - found, found], axis=1)
         return found
 
@@ -87,8 +64,8 @@ def trees_of(card: ModelCard, arrays: NamedArrays) -> TakenTrees:
     Raises:
         DataError: The arrays are not trees over the declared columns.
     """
-    asked = DECLARED[algorithm_of(card.config.algorithm).work](card.config)
-    return TakenTrees(card, asked, Ensemble.from_arrays(arrays, len(asked.variables)))
+    declared = declared_of(card.config)
+    return TakenTrees(card, declared, Ensemble.from_arrays(arrays, len(declared.variables)))
 
 
 def trees_in(run: Path) -> TakenTrees | None:
@@ -98,7 +75,7 @@ def trees_in(run: Path) -> TakenTrees | None:
         ConfigError: There is no such run.
     """
     card, arrays = read_model(find(run))
-    return trees_of(card, arrays) if algorithm_of(card.config.algorithm).work in DECLARED else None
+    return trees_of(card, arrays) if grows_trees(card.config) else None
 
 
 def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
@@ -110,11 +87,11 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
     """
     if not taken.trees.trees:
         raise ConfigError("export: expected a run that has grown trees; got none")
-    x, variables = _random_rows(taken), taken.asked.variables
+    x, variables = _random_rows(taken), taken.declared.variables
     said = taken.card.metadata() | {
-        "inputs": json.dumps([v.name for v in variables]),
+        "inputs": json.dumps(taken.declared.names),
         "levels": json.dumps({v.name: v.levels for v in variables if v.levels}),
-        "outputs": json.dumps(taken.outputs),
+        "outputs": json.dumps(taken.declared.outputs),
     }
     with replacing(path) as temp:
         theirs = (_write_xgboost if form == "xgboost" else _write_onnx)(taken, temp, x, said)
@@ -132,7 +109,7 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
 
 def _random_rows(taken: TakenTrees) -> Values:
     """Return rows within the declared ranges, of which some values are missing and some equal to a cut."""
-    rng, variables = np.random.default_rng(0), taken.asked.variables
+    rng, variables = np.random.default_rng(0), taken.declared.variables
     x = np.empty((_SAMPLE, len(variables)), np.float32)
     for j, v in enumerate(variables):
         x[:, j] = rng.integers(0, len(v.levels), _SAMPLE) if v.levels else rng.uniform(v.low, v.high, _SAMPLE)
@@ -147,9 +124,9 @@ def _random_rows(taken: TakenTrees) -> Values:
 def _write_xgboost(
     taken: TakenTrees, path: Path, x: Values, said: Mapping[str, str]
 ) -> npt.NDArray[np.float64] | None:
-    asked = taken.asked
-    names, categorical = [v.name for v in asked.variables], [bool(v.levels) for v in asked.variables]
-    text = to_xgboost(taken.trees, asked.objective.name, names, categorical, said)
+    declared = taken.declared
+    names, categorical = declared.names, declared.categorical
+    text = to_xgboost(taken.trees, declared.objective.name, names, categorical, said)
     path.write_bytes(text)
     try:
         xgboost = library()
@@ -158,15 +135,15 @@ def _write_xgboost(
     booster = xgboost.Booster()
     booster.load_model(bytearray(text))
     types = ["c" if c else "float" for c in categorical]
-    rows = xgboost.DMatrix(x, feature_names=names, feature_types=types, enable_categorical=True)
+    rows = xgboost.DMatrix(x, feature_names=[*names], feature_types=types, enable_categorical=True)
     found = np.asarray(booster.predict(rows), np.float64).reshape(len(x), -1)
-    return np.concatenate([1.0 - found, found], axis=1) if asked.objective.name == LOGISTIC else found
+    return np.concatenate([1.0 - found, found], axis=1) if declared.objective.name == LOGISTIC else found
 
 
 def _write_onnx(taken: TakenTrees, path: Path, x: Values, said: Mapping[str, str]) -> npt.NDArray[np.float64]:
     onnx: Any = importable("onnx")
     runtime = importable("onnxruntime")
-    model = to_onnx(onnx, taken.trees, taken.asked.objective.name, x.shape[1])
+    model = to_onnx(onnx, taken.trees, taken.declared.objective.name, x.shape[1])
     onnx.helper.set_model_props(model, dict(said))
     onnx.save(model, str(path))
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

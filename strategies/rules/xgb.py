@@ -45,7 +45,7 @@ import numpy as np
 
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, ServerState, Updated
-from strategies.rules.exact_sums import ROWS, ExactSums, totals_in
+from strategies.rules.exact_sums import ROWS, SHA256, ExactSums, hashed, no_sums, totals_in
 from task.catalogue.entry import evaluation_of
 from task.catalogue.xgb import BASE, BASE_SUMS, NEW, TREES
 from task.config.knobs import Config
@@ -64,10 +64,10 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
         DataError: What a client sent are not trees over the declared columns.
     """
     asked = xgb_of(config)
-    trees = Ensemble.from_arrays(state.arrays, asked.columns)
+    trees = Ensemble.from_arrays(state.arrays, len(asked.variables))
     for nodes in reduced.arrays[NEW][ROWS]:
-        trees = trees.joined(unpacked(nodes, trees.base, asked.columns))
-    return replace(state, arrays=trees.to_arrays()), {"trees": trees.trees}
+        trees = trees.joined(unpacked(nodes, trees.base, len(asked.variables)))
+    return replace(state, arrays={**state.arrays, **trees.to_arrays()}), {"trees": trees.trees}
 
 
 class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
@@ -75,7 +75,8 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.base = np.zeros(0)  # as found before round 1
+        self.base = np.zeros(0)  # as found before round 1, like `sites`
+        self.opened: list[int] = []
 
     @cached_property
     def model(self) -> XGBoosting:
@@ -89,7 +90,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
         margins = self.model.objective.classes
-        return type(self).state(Ensemble.empty(np.zeros(margins)).to_arrays())
+        return type(self).state({**Ensemble.empty(np.zeros(margins)).to_arrays(), **no_sums()})
 
     def opening(self, context: RoundContext) -> Phases:
         """Find the margins before the first tree.
@@ -100,7 +101,8 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
         self.sites = tuple(context.names)
         asked = self.model
         replies = yield from self.ask("opening", context, 1 + asked.objective.classes)
-        rows, *totals = totals_in(replies, BASE_SUMS)
+        self.opened = totals_in(replies, BASE_SUMS)
+        rows, *totals = self.opened
         n, target = int(value(rows)), asked.target
         self.base = asked.objective.base(totals, n, target.scale, target.levels)
         context.remark(f"rows: {n} of {len(self.sites)} clients")
@@ -119,9 +121,10 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
     def _begun(self, state: Any) -> Any:
         """Return the state with the margins before the first tree, which a resumed run keeps."""
-        if state.arrays["tree-classes"].size:
+        if state.arrays[SHA256].any():
             return state
-        return replace(state, arrays=Ensemble.empty(self.base).to_arrays())
+        first = hashed(state.arrays, self.opened)
+        return replace(state, arrays={**first, "base": self.base})
 
     def _phase(self, state: Any, context: RoundContext, to: Sequence[str]) -> Phase:
         """Return the question for new trees."""
@@ -134,7 +137,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
 def _sent(state: Any, asked: XGBoosting) -> tuple[dict[str, Arrays], dict[str, tuple[int, int]]]:
     """Return the records that go down, and their sizes."""
-    trees = Ensemble.from_arrays(state.arrays, asked.columns)
+    trees = Ensemble.from_arrays(state.arrays, len(asked.variables))
     found: Arrays = {TREES: packed(trees, asked.width), BASE: trees.base[None]}
     return {name: {ROWS: a} for name, a in found.items()}, {n: (len(a), a.shape[1]) for n, a in found.items()}
 

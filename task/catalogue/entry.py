@@ -30,6 +30,7 @@ Work = Literal[
     "clusters", "components",
     "survival", "hazards",
     "trees", "tree-test",
+    "boosting",
 ]  # fmt: skip
 
 
@@ -49,6 +50,7 @@ _TRAINING = (
     "survival",
     "hazards",
     "trees",
+    "boosting",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -38,7 +38,7 @@ _PAPERS = """
     Distributed Deep Learning Networks among Institutions for Medical Imaging
 2012.13995 2021 Cao, Fang, Liu, Gong
     FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping
-1603.02754 2016 Chen, Guestrin
+10.1145/2939672.2939785 2016 Chen, Guestrin
     XGBoost: A Scalable Tree Boosting System
 2107.00778 2022 Chen, Chao
     On Bridging Generic and Personalized Federated Learning for Image Classification

@@ -8,7 +8,7 @@ from task.catalogue.papers import paper
 from task.catalogue.record import Layout, Record
 
 BASE_SUMS, TREES, BASE, NEW = "base-sums", "trees", "base", "new-trees"  # names of the records
-_CHEN = paper("1603.02754", "Section 2")
+_CHEN = paper("10.1145/2939672.2939785", "Section 2")
 _BAGGING = replace(_CHEN, where="Section 2; joined as by Flower's FedXgbBagging")
 _CYCLIC = replace(_CHEN, where="Section 2; in turns as in Flower's FedXgbCyclic")
 _NODES = Layout("rows", "int32")  # `task.trees.packed`
@@ -52,7 +52,7 @@ XGB = (
         "xgb-bagging",
         "XGBoost, bagging",
         "Each round every client grows trees with XGBoost on top of the model, and all of them join it.",
-        "Trees join in the order of client names, each with its class; the base margins are those of all rows.",
+        "Trees join in the order of client names, with their classes; the base margins are of all rows.",
         ("xgb.",),
     ),
     _entry(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from task.classical.columns import Floats, NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import Floats, variable_of, variables_of
 from task.config.algorithm_sections import XGBConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
+from task.trees.declared import Declared, objective_of
 from task.trees.ensemble import Ensemble, Values
-from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
+from task.trees.objectives import SOFTMAX
 from task.trees.packed import width_of
 from task.trees.xgboost_json import OBJECTIVES, from_xgboost, to_xgboost
 
-ROWS_DRAWN = "trees"  # role of the seed by which XGBoost draws rows and columns
 MOST_LEVELS = 1024
 _SEEDS = 2**31  # XGBoost's seeds are below
 # Keys of the section that are XGBoost's own, by its names where these are others.
@@ -31,30 +30,12 @@ _OWN = {
 
 
 @dataclass(frozen=True)
-class XGBoosting:
-    """Trees over declared columns; the margins are those of an `Objective`."""
+class XGBoosting(Declared):
+    """The columns and the target, and what XGBoost is told."""
 
-    variables: tuple[Variable, ...]
-    target: Variable
-    objective: Objective
     keys: XGBConfig
-    trees_a_round: int  # by client: the local epochs times the classes
+    local_epochs: int  # boosting rounds of a client in a round
     seed: int
-
-    @property
-    def columns(self) -> int:
-        """How many columns trees split."""
-        return len(self.variables)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns' names."""
-        return tuple(v.name for v in self.variables)
-
-    @cached_property
-    def categorical(self) -> tuple[bool, ...]:
-        """By column whether its numbers are places of levels."""
-        return tuple(bool(v.levels) for v in self.variables)
 
     @property
     def width(self) -> int:
@@ -64,16 +45,7 @@ class XGBoosting:
     def most_nodes(self, rows: int) -> int:
         """Return how many nodes the trees of one client have at most in a round; it has so many rows."""
         full: int = 2 ** (self.keys.max_depth + 1) - 1
-        return self.trees_a_round * min(full, max(2 * rows - 1, 1))
-
-    def x(self, table: NamedColumns) -> Values:
-        """Return the columns of a client's rows, float32 [rows, columns]; NaN = there is no value."""
-        found = [table.of(v, missing=True) for v in self.variables]
-        return np.stack(found, axis=1).astype(np.float32)
-
-    def y(self, table: NamedColumns) -> Floats:
-        """Return the target of a client's rows, float64 [rows]; of classes their places."""
-        return table.of(self.target)
+        return self.local_epochs * self.objective.classes * min(full, max(2 * rows - 1, 1))
 
 
 def xgb_of(config: Config) -> XGBoosting:
@@ -95,21 +67,8 @@ def xgb_of(config: Config) -> XGBoosting:
             f'run-config key "xgb.columns": expected at most {MOST_LEVELS} levels of a column; got more of '
             f"{wide[0]}"
         )
-    name, levels = keys.objective, len(target.levels)
-    if name == "auto":
-        name = SQUARED if not levels else LOGISTIC if levels == 2 else SOFTMAX
-    binary = levels == 2 or (not levels and (target.low, target.high) == (0.0, 1.0))
-    fits = {SQUARED: not levels, LOGISTIC: binary, SOFTMAX: levels > 1}
-    if not fits[name]:
-        wanted = {SQUARED: '"y(0..9)"', LOGISTIC: '"ill(0..1)" or "ill(no|yes)"', SOFTMAX: '"kind(a|b|c)"'}
-        raise ConfigError(
-            f'run-config key "xgb.target": expected {wanted[name]} with xgb.objective = "{name}"; got '
-            f"{keys.target!r}"
-        )
-    margins = levels if name == SOFTMAX else 1
-    objective = Objective(name, margins, 0.0 if levels else target.high - target.low)
-    many = config.train.local_epochs * margins
-    return XGBoosting(variables, target, objective, keys, many, config.seeds.train)
+    objective = objective_of("xgb", keys.objective, target)
+    return XGBoosting(variables, target, objective, keys, config.train.local_epochs, config.seeds.train)
 
 
 def library() -> Any:
@@ -151,9 +110,9 @@ def grown(
         "objective": OBJECTIVES[objective],
         "tree_method": "hist",
         "nthread": 1,
-        "seed": seeds.seed_for(asked.seed, ROWS_DRAWN, server_round, client) % _SEEDS,
+        "seed": seeds.seed_for(asked.seed, seeds.TREE_ROWS, server_round, client) % _SEEDS,
     }
     settings |= {"num_class": classes} if objective == SOFTMAX else {}
-    more = xgboost.train(settings, rows, asked.trees_a_round // classes, xgb_model=booster)
+    more = xgboost.train(settings, rows, asked.local_epochs, xgb_model=booster)
     text = bytes(more.save_raw("json"))
-    return from_xgboost(text, objective, asked.columns, classes, first=trees.trees)
+    return from_xgboost(text, objective, len(asked.variables), classes, first=trees.trees)
