@@ -54,7 +54,8 @@ def quantiles(x: np.ndarray, bins: int) -> np.ndarray:
 
 COLUMNS_OF_NUMBERS = {
     "normal": RNG.normal(0, 40, 500), "few values": RNG.integers(-3, 3, 400).astype(float),
-    "one": np.full(9, 2.5), "none": np.full(3, np.nan), "tiny": RNG.normal(0, 1e-30, 50), "zeros": np.array([0.0, -0.0, -1.0, 1.0]),
+    "one": np.full(9, 2.5), "none": np.full(3, np.nan),
+    "tiny": RNG.normal(0, 1e-30, 50), "zeros": np.array([0.0, -0.0, -1.0, 1.0]),
     "gaps": np.where(RNG.random(200) < 0.3, np.nan, RNG.normal(0, 9, 200)), "two": np.array([-99.5, 99.5]),
 }  # fmt: skip
 
