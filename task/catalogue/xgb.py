@@ -39,7 +39,7 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
         fixed_model=True,
         statistics=True,
         missing_values=True,
-        tested=True,
+        tested="always",
         group="trees",
         reads=reads,
         no_neutral="it grows trees, so that it is never FedAvg",

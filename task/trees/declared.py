@@ -10,6 +10,7 @@ from task.classical.columns import Floats, NamedColumns, Variable
 from task.errors import ConfigError, DataError
 from task.trees.ensemble import Values
 from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
+from task.trees.packed import width_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Declared:
         if self.objective.name == SQUARED:
             return (self.target.name,)
         return self.target.levels or ("0", "1")
+
+    @property
+    def width(self) -> int:
+        """The width of a table of nodes (`task.trees.packed`)."""
+        return width_of(max(len(v.levels) for v in self.variables))
 
     def x(self, table: NamedColumns) -> Values:
         """Return the columns of rows, float32 [rows, columns]; raises what `NamedColumns.of` does."""
