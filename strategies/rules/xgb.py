@@ -72,7 +72,7 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
     found = sent_trees(reduced, trees, asked)
     good = [new for new in found.values() if isinstance(new, Ensemble)]
     if not good:
-        raise next(iter(found.values()))
+        raise DataError(f"trees: expected those of {', '.join(found)}; {next(iter(found.values()))}")
     for new in good:
         trees = trees.joined(new)
     metrics: dict[str, Number] = {"trees": trees.trees}
