@@ -64,8 +64,8 @@ class Declared:
         return found
 
 
-def objective_of(section: str, name: str, target: Variable) -> Objective:
-    """Return the objective; "auto" goes by the target. The keys are those of a section.
+def objective_of(name: str, target: Variable) -> Objective:
+    """Return the objective, which a key beside the target's names; "auto" goes by the target.
 
     Raises:
         ConfigError: The target has not the values that the objective is of.
@@ -79,9 +79,10 @@ def objective_of(section: str, name: str, target: Variable) -> Objective:
     }
     if not good.get(name, levels >= 2):
         needs = {SQUARED: "a number with its range", LOGISTIC: 'two levels, or "name(0..1)"'}
+        beside = target.key.replace("target", "objective")
         raise ConfigError(
-            f'run-config key "{section}.target": expected {needs.get(name, "two levels or more")}, as '
-            f'{section}.objective is "{name}"; got {target.name}'
+            f'run-config key "{target.key}": expected {needs.get(name, "two levels or more")}, as '
+            f'{beside} is "{name}"; got {target.name}'
         )
     if name == SQUARED:
         return Objective(SQUARED, 1, target.high - target.low)

@@ -66,7 +66,7 @@ def xgb_of(config: Config) -> XGBoosting:
             f'run-config key "xgb.columns": expected at most {MOST_LEVELS} levels of a column; got more of '
             f"{wide[0]}"
         )
-    objective = objective_of("xgb", keys.objective, target)
+    objective = objective_of(keys.objective, target)
     return XGBoosting(variables, target, objective, keys, config.train.local_epochs, config.seeds.train)
 
 
