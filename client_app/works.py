@@ -7,7 +7,7 @@ from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
 from client_app.classical.statistics import count_rows
 from client_app.classical.survival import count_cases
-from client_app.classical.trees import sum_histograms
+from client_app.classical.trees import check_terms, sum_histograms
 from client_app.classical.xgb import grow_trees, measure_trees
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
@@ -44,3 +44,5 @@ WORK: dict[str, Work] = {
     "score": score_rows,
     **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
 }
+# What a node checks before it registers: reasons that a masked answer could not give.
+TERMS: dict[str, Callable[[Node], None]] = {"boosting": check_terms}
