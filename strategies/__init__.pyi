@@ -1390,3 +1390,79 @@ class VerticalLogistic(Strategy):
         key_bits: int = 2048,
         **server: Unpack[ServerArguments],
     ) -> None: ...
+
+class XGBBagging(Strategy):
+    """Trees of all clients in each round; see `strategies.rules.xgb`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
+        target: what is predicted, with its range or levels, 'ill(0..1)', 'stage(1|2|3)'
+        objective: loss: auto = logistic for two levels, softmax for more, squared-error for a range
+        eta: learning rate; in xgb-bagging a round adds the trees of all clients
+        max_depth: largest depth of a tree
+        min_child_weight: least sum of second derivatives in a leaf
+        reg_lambda: L2 penalty of leaves, XGBoost's lambda
+        reg_alpha: L1 penalty of leaves, XGBoost's alpha
+        gamma: least gain of a split
+        subsample: share of a client's rows for each tree
+        colsample_bytree: share of the columns for each tree
+        max_bin: most bins of a column
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        target: str = "",
+        objective: str = "auto",
+        eta: float = 0.3,
+        max_depth: int = 6,
+        min_child_weight: float = 1.0,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        subsample: float = 1.0,
+        colsample_bytree: float = 1.0,
+        max_bin: int = 256,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
+class XGBCyclic(Strategy):
+    """Trees of one client in each round; see `strategies.rules.xgb`.
+
+    Args:
+        columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
+        target: what is predicted, with its range or levels, 'ill(0..1)', 'stage(1|2|3)'
+        objective: loss: auto = logistic for two levels, softmax for more, squared-error for a range
+        eta: learning rate; in xgb-bagging a round adds the trees of all clients
+        max_depth: largest depth of a tree
+        min_child_weight: least sum of second derivatives in a leaf
+        reg_lambda: L2 penalty of leaves, XGBoost's lambda
+        reg_alpha: L1 penalty of leaves, XGBoost's alpha
+        gamma: least gain of a split
+        subsample: share of a client's rows for each tree
+        colsample_bytree: share of the columns for each tree
+        max_bin: most bins of a column
+        order: order in which clients take turns
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        target: str = "",
+        objective: str = "auto",
+        eta: float = 0.3,
+        max_depth: int = 6,
+        min_child_weight: float = 1.0,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        subsample: float = 1.0,
+        colsample_bytree: float = 1.0,
+        max_bin: int = 256,
+        order: str = "names",
+        **server: Unpack[ServerArguments],
+    ) -> None: ...

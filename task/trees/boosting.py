@@ -93,7 +93,7 @@ def boosting_of(config: Config) -> Boosting:
             'run-config key "gbdt.row-key": expected a column of numbers with its range, "id(0..1000000)"; '
             f"got {keys.row_key!r}"
         )
-    objective = objective_of("gbdt", keys.objective, target)
+    objective = objective_of(keys.objective, target)
     if not keys.reg_lambda and not keys.min_child_weight:
         raise ConfigError(
             'run-config key "gbdt.reg-lambda": expected a number above 0, or gbdt.min-child-weight above 0: '
