@@ -14,6 +14,7 @@ from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
 from client_app.vertical.logistic import run_logistic
+from client_app.vertical.split_search import run_trees
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import train_clients
 from task.catalogue.entry import Algorithm
@@ -38,4 +39,7 @@ WORK: dict[str, Work] = {
     "label": train_labels,
     "score": score_rows,
     **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
+    **dict.fromkeys(
+        ("bins", "gradients", "histograms", "search", "divide", "grow", "close", "weigh"), run_trees
+    ),
 }

@@ -52,6 +52,7 @@ from task.catalogue.robust import ROBUST
 from task.catalogue.statistics import STATISTICS
 from task.catalogue.survivals import SURVIVALS
 from task.catalogue.vertical import VERTICAL
+from task.catalogue.vertical_trees import VERTICAL_TREES
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -441,6 +442,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         *ROBUST,
         *PERSONAL,
         *VERTICAL,
+        *VERTICAL_TREES,
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,

@@ -127,7 +127,7 @@ def _exact(config: Config) -> Config:
     """Read float64 and set no rows aside where the result is a table of statistics; nothing measures it."""
     entry = algorithm_of(config.algorithm)
     if not entry.statistics:
-        return config
+        return replace(config, data=replace(config.data, keep_missing=entry.missing_values))
     data = replace(
         config.data,
         doubles=True,
