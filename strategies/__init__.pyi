@@ -778,6 +778,62 @@ class FSVRGSparse(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class GBDT(Strategy):
+    """Gradient-boosted trees by exact sums; see `strategies.rules.gbdt`.
+
+    Args:
+        columns: what trees split, with ranges or levels, 'age(0..120), sex(Female|Male)'
+        target: what is predicted, with its range or all levels, 'ill(no|yes)'
+        objective: auto = by the target: a number, two levels, more levels
+        learning_rate: eta, by which each tree's output is multiplied
+        growth: depth-wise = a question to all sites a level; leaf-wise = one a split
+        max_depth: most splits from the root to a leaf; 0 = any, if leaf-wise
+        max_leaves: most leaves of a tree
+        max_bins: most bins of a column
+        cuts: where numbers may be cut: at quantiles, rounded up to a grid of the range, or exactly
+            those (some row's own values); ranges = in equal steps
+        grid: steps of each range to which cuts are rounded up
+        reg_lambda: lambda, L2 penalty of leaves
+        reg_alpha: alpha, L1 penalty of leaves
+        gamma: least gain of a split
+        min_child_weight: least sum of second derivatives of a child
+        min_child_count: fewest rows of a child and of a bin, over all sites
+        subsample: share of rows that a tree is grown from, drawn by seed
+        colsample: share of columns that a tree may split, drawn by seed
+        row_key: column of numbers by which rows are drawn, 'id(0..1000000)'; '' = by client and place,
+            so that the draw depends on who has a row
+        held_out: share of rows that no tree is grown from, to measure the loss
+        patience: early stopping: trees without a lower loss of the rows held out; the best number of
+            trees stays; 0 = never
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        columns: str = "",
+        target: str = "",
+        objective: str = "auto",
+        learning_rate: float = 0.3,
+        growth: str = "depth-wise",
+        max_depth: int = 6,
+        max_leaves: int = 31,
+        max_bins: int = 64,
+        cuts: str = "grid",
+        grid: int = 1024,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        min_child_count: int = 1,
+        subsample: float = 1.0,
+        colsample: float = 1.0,
+        row_key: str = "",
+        held_out: float = 0.0,
+        patience: int = 0,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class GeometricMedian(Strategy):
     """Geometric median; see `strategies.rules.geometric_median`.
 

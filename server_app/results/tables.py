@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.results import curves, hazards, statistics
+from server_app.results import curves, hazards, statistics, trees
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
 from server_app.results.multivariate import (
     CENTRES_HELD,
@@ -40,6 +40,7 @@ KINDS: Mapping[str, ResultTable] = {
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
     "hazards": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
+    "boosting": ResultTable(trees.HOLDS, trees.write_trees, trees.tree_lines, trees.tree_plots),
 }
 
 

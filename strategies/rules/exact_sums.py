@@ -41,11 +41,12 @@ class ExactSums(Rule):
         size: int,
         sent: Mapping[str, npt.NDArray[np.float64]] | None = None,
         to: Sequence[str] = (),
+        width: int = DIGITS,
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield a question to all sites for `size` numbers; return the sums over all rows.
 
         `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record; `to`
-        are the sites, if not all.
+        are the sites, if not all. `width` is how many int64 a number takes.
 
         Raises:
             BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
@@ -53,7 +54,7 @@ class ExactSums(Rule):
         """
         contract = context.entry if name == TRAIN else context.entry.phases[name]
         (record,) = contract.up
-        rows = {record.name: (size, DIGITS)}
+        rows = {record.name: (size, width)}
         records: dict[str, Arrays] = {}
         for of, numbers in (sent or {}).items():
             records[of] = {ROWS: numbers}

@@ -29,6 +29,7 @@ Work = Literal[
     "description",
     "clusters", "components",
     "survival", "hazards",
+    "boosting",
 ]  # fmt: skip
 
 
@@ -53,6 +54,7 @@ _TRAINING = (
     "components",
     "survival",
     "hazards",
+    "boosting",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

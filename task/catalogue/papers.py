@@ -38,6 +38,8 @@ _PAPERS = """
     Distributed Deep Learning Networks among Institutions for Medical Imaging
 2012.13995 2021 Cao, Fang, Liu, Gong
     FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping
+10.1145/2939672.2939785 2016 Chen, Guestrin
+    XGBoost: A Scalable Tree Boosting System
 2107.00778 2022 Chen, Chao
     On Bridging Generic and Personalized Federated Learning for Image Classification
 2010.01243 2020 Cho, Wang, Joshi

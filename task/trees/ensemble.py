@@ -42,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float32]  # of columns, [rows, columns]; NaN = there is none, a category is its place
 LEAF = -1
 LOWEST, HIGHEST = np.finfo(np.float32).min, np.finfo(np.float32).max  # as cuts: see above
-_BY_NODE = {
+_BY_NODE: Mapping[str, type[np.generic]] = {
     "feature": np.int32,
     "cut": np.float32,
     "default-left": np.uint8,
@@ -142,6 +142,19 @@ class Ensemble:
         }
         return self._of(arrays)
 
+    def suffix(self, trees: int) -> Ensemble:
+        """Return the ensemble without the first trees."""
+        nodes = int(self.tree_starts[trees])
+        first = int(self.category_starts[nodes])
+        arrays = {name: a[nodes:] if name in _BY_NODE else a for name, a in self.to_arrays().items()}
+        arrays |= {
+            "tree-starts": self.tree_starts[trees:] - nodes,
+            "tree-classes": self.tree_classes[trees:],
+            "category-starts": self.category_starts[nodes:] - first,
+            "categories": self.categories[first:],
+        }
+        return self._of(arrays)
+
     def joined(self, other: Ensemble) -> Ensemble:
         """Return these trees with another ensemble's behind them; the base margins are these ones."""
         one, two = self.to_arrays(), other.to_arrays()
@@ -194,8 +207,8 @@ class Ensemble:
         split = self.feature != LEAF
         of = self.feature[split]
         weight = np.bincount(of, minlength=columns).astype(np.float64)
-        gain = np.bincount(of, self.gain[split].astype(np.float64), columns)
-        cover = np.bincount(of, self.hessian[split], columns)
+        gain: Floats = np.bincount(of, self.gain[split].astype(np.float64), columns).astype(np.float64)
+        cover: Floats = np.bincount(of, self.hessian[split], columns).astype(np.float64)
         each = np.maximum(weight, 1.0)
         return {
             "weight": weight,

@@ -9,6 +9,7 @@ from task.classical.fit import model_of
 from task.classical.survey import survey_of
 from task.classical.survival import survival_of
 from task.config.knobs import Config
+from task.trees.boosting import boosting_of
 
 # Each raises ConfigError where columns are not declared as they should be.
 ANALYSES: Mapping[str, Callable[[Config], object]] = {
@@ -18,4 +19,5 @@ ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "components": components_of,
     "survival": survival_of,
     "hazards": cox_of,
+    "boosting": boosting_of,
 }
