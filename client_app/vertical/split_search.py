@@ -21,11 +21,12 @@ from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import row_sums
 from task.tasks.evaluate import measure
+from task.trees.boosting import growth_of
 from task.trees.ensemble import Ensemble
-from task.trees.grow import GrowingTree, Shape
+from task.trees.grow import GrowingTree
 from task.trees.histograms import Layout
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
-from task.trees.splits import Penalties, Split, consistent
+from task.trees.splits import Split, consistent
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
 from task.wire import messages as wire
@@ -119,13 +120,8 @@ class SearchWork(GrowingWork):
         kept = self.kept(client)
         data = self.data(client, kept)
         objective, y = self._objective(data)
-        tests = len(data.tests)
-        if "part" not in kept:
-            trees = Ensemble.empty(_base(objective, y[tests:]))
-            kept["part"] = {**trees.to_arrays(), "numbers": np.zeros(0, np.int64)}
-            kept["margins"] = {"margins": np.full(len(y), trees.base[0])}
-            kept["step"] = {"round": np.array(0)}
-        margins = kept["margins"]["margins"][tests:, None]
+        tests, model = len(data.tests), self._model(data, kept)
+        margins = model["margins"]["margins"][tests:, None]
         g, h = (a[:, 0] for a in objective.derivatives(margins, y[tests:]))
         key, (count, _) = kept.get("key") or self.new_key(), self.order.rows["ciphers"]
         secret = secret_key(key)
@@ -139,23 +135,31 @@ class SearchWork(GrowingWork):
             "step": np.array(0), "place": np.zeros(len(y), np.int64), "g": g, "h": h,
             "counts": np.zeros(0, np.int64), "histograms": np.zeros((0, 0, 3), np.int64),
         }  # fmt: skip
-        keep = {**{name: kept[name] for name in ("part", "margins", "step", "aligned")}, "key": key, "open": opened}
+        keep = {**model, "aligned": kept["aligned"], "key": key, "open": opened}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: float(len(g))}), keep
+
+    def _model(self, data: AlignedParty, kept: Kept) -> Kept:
+        """Return the trees, and their sums for the common rows; before round 1 the base alone."""
+        if "part" in kept:
+            return {name: kept[name] for name in ("part", "margins", "step")}
+        objective, y = self._objective(data)
+        trees = Ensemble.empty(_base(objective, y[len(data.tests) :]))
+        return {
+            "part": {**trees.to_arrays(), "numbers": np.zeros(0, np.int64)},
+            "margins": {"margins": np.full(len(y), trees.base[0])},
+            "step": {"round": np.array(0)},
+        }
 
     def _search(self, client: str, kept: Kept) -> _Search:
         """Return the open tree as it was left."""
-        data, gbdt = self.data(client, kept), self.config.gbdt
+        data = self.data(client, kept)
         columns, held = self.columns(client, kept), self.opened(client, kept, self.step, self.step - 1)
         cuts = {client: columns.layout.cuts}
         for party, counts in self._counts(client).items():
             cuts[party] = tuple(map(open_tree.numbered, counts.tolist()))
         whose = tuple(party for party in sorted(cuts) for _ in cuts[party])
         layout = Layout(tuple(c for party in sorted(cuts) for c in cuts[party]), (0,) * len(whose))
-        penalties = Penalties(
-            gbdt.reg_lambda, gbdt.reg_alpha, gbdt.gamma, gbdt.min_child_weight, gbdt.min_child_count,
-            gbdt.learning_rate, self._objective(data)[0].unit,
-        )  # fmt: skip
-        shape = Shape(gbdt.growth, gbdt.max_depth, gbdt.max_leaves)
+        penalties, shape = growth_of(self.config.gbdt, self._objective(data)[0].unit)
         tree = GrowingTree(layout, range(len(whose)), penalties, shape)
         return _Search(client, columns, layout, whose, tree, held)
 
@@ -253,17 +257,17 @@ class SearchWork(GrowingWork):
     def grow(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Add the tree to the model, and its leaves to the rows' margins."""
         kept, t = self.kept(client), self.order.round
-        search = self._search(client, kept)
-        place, trees = self._placed(search), Ensemble.from_arrays(kept["part"], len(search.whose))
+        search, data = self._search(client, kept), self.data(client, kept)
+        model, place = self._model(data, kept), self._placed(search)
+        trees = Ensemble.from_arrays(model["part"], len(search.whose))
         search.take(len(search.held["counts"]))
         tree, order = search.tree.tree(), np.array(search.tree.order(), np.int64)
         number = np.argsort(order)  # of each node, by the one that it had while the tree grew
-        margins = kept["margins"]["margins"] + tree.value[number[place]].astype(np.float64)
-        part = {**trees.joined(tree).to_arrays(), "numbers": np.append(kept["part"]["numbers"], order)}
+        margins = model["margins"]["margins"] + tree.value[number[place]].astype(np.float64)
+        part = {**trees.joined(tree).to_arrays(), "numbers": np.append(model["part"]["numbers"], order)}
         keep = {"part": part, "margins": {"margins": margins}, "step": {"round": np.array(t)}}
-        data = search.columns
-        loss = self._measured(self.data(client, kept), margins, slice(data.tests, None))[0]["loss"]
-        numbers = {**self.examples(data), TRAIN_LOSS.name: loss}
+        loss = self._measured(data, margins, slice(len(data.tests), None))[0]["loss"]
+        numbers = {**self.examples(search.columns), TRAIN_LOSS.name: loss}
         return wire.ClientUpdate({"digest": digest_of(part)}, numbers), {**keep, "open": kept["open"]}
 
     def _measured(self, data: AlignedParty, margins: np.ndarray, rows: slice) -> tuple[dict, Arrays]:

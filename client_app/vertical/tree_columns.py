@@ -57,7 +57,7 @@ class Columns:
 
     def histograms(self, slots: Ints, nodes: int, g: Ints, h: Ints) -> Ints:
         """Return the sums of g, h and rows of nodes, int64 [nodes, cells, 3], as `histograms.summed`."""
-        return summed(self.bins, slots, nodes, g, h, self.layout)
+        return summed(self.bins, slots, nodes, [g, h], self.layout)
 
     def groups(self, slots: Ints, nodes: int) -> list[list[int]]:
         """Return the training rows of each cell of each node, in the order of `histograms`."""

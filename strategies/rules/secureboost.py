@@ -45,6 +45,7 @@ from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_di
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
+from task.trees.boosting import growth_of
 from task.vertical import psi
 from task.vertical.gradients import Packing
 from task.vertical.paillier import widths
@@ -63,6 +64,7 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        growth_of(config.gbdt, 1.0)  # which raises what is wrong
         self.bins: dict[str, np.ndarray] = {}  # by party without labels, the number of cuts of each column
 
     @property

@@ -21,6 +21,10 @@ _TREES = (
     numbers(ASKED, "nodes whose histograms are asked for"),
     numbers(COLUMNS, "columns that the round's trees may split"),
 )
+# Keys of the section that parties with other columns of the same rows do not read.
+_OF_SITES = (
+    "columns", "target", "cuts", "grid", "subsample", "colsample", "row-key", "held-out", "patience"
+)  # fmt: skip
 
 TREES = (
     analysis(
@@ -46,5 +50,6 @@ TREES = (
         differs="Cuts are exact quantiles or declared; derivatives are whole numbers of a declared grid; no "
         "row is left out for sparsity.",
         missing_values=True,
+        reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
     ),
 )  # fmt: skip
