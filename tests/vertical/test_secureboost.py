@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from client_app.vertical.tree_columns import quantiles
 from task.resolve.read import read_config
-from task.trees.boosting import growth_of
-from task.trees.cuts import bins_of
 from task.trees.ensemble import Ensemble
-from task.trees.grow import GrowingTree
-from task.trees.histograms import Layout, summed
-from task.trees.objectives import LOGISTIC, Objective
 from task.vertical import open_tree
 from task.vertical.rows import in_common_order, num_tests
+from tests.classical.trees import PlayedTrees, config_of
 from tests.support import parties
 from tests.support.federation import Played
 
@@ -70,28 +66,21 @@ def owners(folder: Path, names: tuple[str, ...] = tuple(SLICES), rows: int = 120
     }
 
 
-def pooled(keys: Mapping[str, Any], names: tuple[str, ...] = tuple(SLICES), rows: int = 120) -> Ensemble:
-    """Return the trees of all columns in one table, in the order of the parties' names."""
+def pooled(keys: Mapping[str, Any], names: Sequence[str] = tuple(SLICES), rows: int = 120) -> Ensemble:
+    """Return the trees of gbdt over two sites, of all columns in the order of the parties' names."""
     settings, (ids, x, y) = read_config(keys), table(rows)
     train = in_common_order(ids, settings.seeds.data)[num_tests(len(ids), settings) :]
-    x = np.concatenate([x[train][:, SLICES[name]] for name in names], axis=1)
-    y = y[train].astype(np.float64)
-    objective = Objective(LOGISTIC)
-    trees = Ensemble.empty(objective.base([int(y.sum()) << 51], len(y), 1.0))
-    cuts = tuple(quantiles(column, settings.gbdt.max_bins) for column in x.T)
-    layout, bins = Layout(cuts, (0,) * len(cuts)), [bins_of(c, of) for c, of in zip(x.T, cuts, strict=True)]
-    penalties, shape = growth_of(settings.gbdt, objective.unit)
-    for _ in range(settings.server.num_server_rounds):
-        g, h = (a[:, 0] for a in objective.derivatives(trees.margins(x), y))
-        tree = GrowingTree(layout, range(len(cuts)), penalties, shape)
-        while tree.asked:
-            place = tree.tree()
-            of = np.array(tree.order())[place.leaves(x, 0)]
-            slots = open_tree.slots(of, tree.asked)
-            sums = summed(bins, slots, len(tree.asked), [g, h], layout)
-            tree.take(dict(zip(tree.asked, sums, strict=True)))
-        trees = trees.joined(tree.tree())
-    return trees
+    columns = np.concatenate([x[train][:, SLICES[name]] for name in sorted(names)], axis=1)
+    frame = pd.DataFrame(columns.astype(np.float64), columns=[f"c{j}" for j in range(columns.shape[1])])
+    frame["y"] = y[train]
+    shared = ("growth", "max_depth", "max_leaves", "max_bins", "reg_alpha", "gamma", "learning_rate")
+    more = {key: getattr(settings.gbdt, key) for key in shared} | {"cuts": "quantiles"}
+    if more["growth"] == "depth-wise":
+        del more["max_leaves"]
+    ranged = ", ".join(f"c{j}(-9..9)" for j in range(columns.shape[1]))
+    rounds = settings.server.num_server_rounds
+    one = config_of(ranged, "y(0..1)", rounds, objective="logistic", **more)
+    return PlayedTrees(one, [frame[::2], frame[1::2]]).trees
 
 
 def found(keys: Mapping[str, Any], played: Played, files: Mapping[str, Path]) -> Ensemble:
@@ -126,3 +115,69 @@ def test_the_trees_are_those_of_one_table_to_the_bit(
     assert len(want.feature) > 20
     split_by = {int(f) // 2 for f in want.feature if f >= 0}
     assert split_by == set(range(len(names)))  # each party's columns split nodes
+
+
+def rows_of(played: Any) -> list[dict[str, Any]]:
+    clock = {"seconds", "bytes_up", "bytes_down"}
+    return [{k: v for k, v in row.items() if k not in clock} for row in played.rows]
+
+
+def test_an_encrypted_run_grows_the_very_trees_of_the_one_in_clear(tmp_path: Path) -> None:
+    files = owners(tmp_path, ("bob", "cyd"), rows=24)
+    keys = config(num_server_rounds=2, gbdt__max_bins=4, gbdt__min_child_weight=0.1)
+    clear, sealed = (
+        parties.play_own(files, {**keys, "vertical.key-bits": bits, "state-dir": str(tmp_path / str(bits))})
+        for bits in (0, 2048)
+    )
+    assert rows_of(sealed) == rows_of(clear)
+    assert len({row["model_sha256"] for row in clear.rows}) == 3
+
+
+def test_the_model_is_measured_on_the_common_test_rows(tmp_path: Path) -> None:
+    keys, files = config(), owners(tmp_path)
+    played = parties.play_own(files, keys)
+    trees, (ids, x, y) = found(keys, played, files), table()
+    settings = read_config(keys)
+    tests = in_common_order(ids, settings.seeds.data)[: num_tests(len(ids), settings)]
+    joined = np.concatenate([x[tests][:, SLICES[name]] for name in sorted(SLICES)], axis=1)
+    f, t = trees.margins(joined)[:, 0], y[tests]
+    assert played.rows[3]["client_accuracy"] == pytest.approx(np.mean((f > 0) == t))
+    assert played.rows[3]["client_loss"] == pytest.approx(np.mean(np.log1p(np.exp(f)) - t * f), abs=1e-6)
+    assert [row["metrics"]["leaves"] for row in played.rows[1:]] == [
+        int((trees.feature[trees.span(i)] < 0).sum()) for i in range(3)
+    ]
+
+
+def test_neither_nodes_nor_repeats_nor_restarts_change_a_tree(tmp_path: Path) -> None:
+    ids, x, y = table()
+    path = write(tmp_path / "all.csv", ids, np.concatenate([x[:, SLICES[n]] for n in SLICES], axis=1), y)
+    keys = config(data_path=str(path), num_clients=3, columns="2,2,2")
+    want = rows_of(play(keys, nodes=1))
+    assert len({row["model_sha256"] for row in want}) == 4
+    assert rows_of(play(keys, nodes=3, seed=2)) == want
+
+    class Twice(LocalGrid):
+        def _deliver(self, message: Message) -> Message | None:
+            super()._deliver(message)
+            return super()._deliver(message)
+
+    assert rows_of(play(keys, nodes=2, grid_type=Twice)) == want
+    for lost in ("histograms", "search", "divide", ""):  # within the second round
+        kind, seen = f"train.{lost}" if lost else "train", [0]
+
+        def tamper(node: int, reply: Message, kind: str = kind, seen: list[int] = seen) -> Message:
+            seen[0] += reply.metadata.message_type == kind
+            if seen[0] == (2 if kind == "train" else 5):
+                reply.content.clear()
+                seen[0] += 1
+            return reply
+
+        keep = Keep()
+        keep.run_id = f"one-{lost}"
+        own = keys | {"state-dir": str(tmp_path / f"state-{lost}")}
+        with pytest.raises(BouquetError, match=f"every party is needed, and the phase '{lost or 'train'}'"):
+            play(own, nodes=3, journal=keep, tamper=tamper)
+        again = Keep(keep.snapshots[-1])
+        again.run_id = f"one-{lost}"
+        assert len(keep.snapshots) == 2
+        assert rows_of(play(own, nodes=2, journal=again))[-1] == want[-1]
