@@ -14,8 +14,8 @@ from client_app.stages.columns import sum_columns
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
+from client_app.vertical.boosting import run_trees
 from client_app.vertical.logistic import run_logistic
-from client_app.vertical.split_search import run_trees
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import train_clients
 from task.catalogue.entry import Algorithm

@@ -66,8 +66,8 @@ class GrowingWork(EncryptedWork):
         if not found or int(found["step"]) not in steps:
             got = f"{int(found['step'])}" if found else "no tree"
             raise StateError(
-                f"client {client}: expected the open tree of round {self.order.round} after {steps[0]} steps; "
-                f"got {got}. Resume the run: it repeats the round"
+                f"client {client}: expected the open tree of round {self.order.round} after {steps[0]} "
+                f"steps; got {got}. Resume the run: it repeats the round"
             )
         return found
 

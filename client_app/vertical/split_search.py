@@ -3,19 +3,16 @@
 It keeps the sums of the steps so far, from which the tree grows again with every message.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from client_app.data.node import Node
-from client_app.stages.stage import Outcome, each
 from client_app.vertical.encrypted import from_rows, secret_key, to_rows
-from client_app.vertical.growing import GrowingWork, TableWork, digest_of
+from client_app.vertical.growing import GrowingWork, digest_of
 from client_app.vertical.party import AlignedParty, Kept
 from client_app.vertical.tree_columns import Columns
-from task.catalogue.entry import SUMS, TRAIN_LOSS, Algorithm
+from task.catalogue.entry import SUMS, TRAIN_LOSS
 from task.classical.columns import scale_of
 from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays
@@ -23,12 +20,10 @@ from task.numerics.row_sums import row_sums
 from task.tasks.evaluate import measure
 from task.trees.boosting import growth_of
 from task.trees.ensemble import Ensemble
-from task.trees.grow import GrowingTree
-from task.trees.histograms import Layout
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
-from task.trees.splits import Split, consistent
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
+from task.vertical.shared_tree import SharedTree
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
@@ -39,55 +34,25 @@ _NEITHER = "no parties, which grow trees by logistic or squared-error"
 
 @dataclass
 class _Search:
-    """The open tree as the party with the labels has it."""
+    """What the party with the labels has of the open tree."""
 
-    client: str
     columns: Columns  # its own
-    layout: Layout  # the cells of all parties' columns, in the order of their names
-    whose: tuple[str, ...]  # by column
-    tree: GrowingTree
+    tree: SharedTree
     held: Arrays
-    steps: list[list[int]] = field(default_factory=list)  # the nodes that each step has split
 
     def take(self, steps: int) -> None:
         """Let the tree take the sums of its first steps."""
-        counts, done = self.held["counts"].tolist(), len(self.steps)
-        sums = self.held["histograms"][sum(counts[:done]) :]
-        self.steps += open_tree.grow(self.tree, sums, counts[done:steps])
+        counts, done = self.held["counts"].tolist(), len(self.tree.steps)
+        self.tree.take(self.held["histograms"][sum(counts[:done]) : sum(counts[:steps])], counts[done:steps])
 
-    def split(self, node: int) -> Split:
-        """Return the split of a node."""
-        found = self.tree.nodes[node].split
-        assert found is not None
-        return found
-
-    def owner(self, node: int) -> str:
-        """Return whose column splits a node."""
-        return self.whose[self.split(node).column]
-
-    def local(self, node: int) -> int:
-        """Return the number of the column that splits a node among its owner's."""
-        return self.split(node).column - self.whose.index(self.owner(node))
-
-    def own_sides(self, place: Ints) -> open_tree.Sides:
+    def sides(self, place: Ints) -> open_tree.Sides:
         """Return the directions of rows in the nodes of the last step that own columns split, [1, M]."""
         found = np.zeros((1, len(place)), np.uint8)
-        for node in self.steps[-1]:
-            if self.owner(node) == self.client:
-                split, rows = self.split(node), place == node
-                x = self.columns.x[rows, self.local(node)]
+        for node in self.tree.steps[-1]:
+            if self.tree.owner(node) == self.tree.label:
+                split, rows = self.tree.split(node), place == node
+                x = self.columns.x[rows, self.tree.column(node)]
                 found[0, rows] = open_tree.sides_of(x, split.cut, split.default_left)
-        return found
-
-    def told(self, party: str, size: int) -> np.ndarray:
-        """Return what a party is told of the last step's splits, [size, 4]: only of its own which."""
-        found = np.full((size, 4), open_tree.FOREIGN, np.int32)
-        for i, node in enumerate(self.steps[-1]):
-            found[i, 0] = node
-            if self.owner(node) == party:
-                split = self.split(node)
-                number = open_tree.number_of(split.cut, len(self.layout.cuts[split.column]))
-                found[i, 1:] = self.local(node), number, split.default_left
         return found
 
 
@@ -152,16 +117,11 @@ class SearchWork(GrowingWork):
 
     def _search(self, client: str, kept: Kept) -> _Search:
         """Return the open tree as it was left."""
-        data = self.data(client, kept)
         columns, held = self.columns(client, kept), self.opened(client, kept, self.step, self.step - 1)
-        cuts = {client: columns.layout.cuts}
-        for party, counts in self._counts(client).items():
-            cuts[party] = tuple(map(open_tree.numbered, counts.tolist()))
-        whose = tuple(party for party in sorted(cuts) for _ in cuts[party])
-        layout = Layout(tuple(c for party in sorted(cuts) for c in cuts[party]), (0,) * len(whose))
-        penalties, shape = growth_of(self.config.gbdt, self._objective(data)[0].unit)
-        tree = GrowingTree(layout, range(len(whose)), penalties, shape)
-        return _Search(client, columns, layout, whose, tree, held)
+        keys, (objective, _) = self.config.gbdt, self._objective(self.data(client, kept))
+        growth = growth_of(keys, objective.unit)
+        tree = SharedTree.of(client, columns.layout.cuts, self._counts(client), *growth)
+        return _Search(columns, tree, held)
 
     def _by_other(self, client: str, record: str) -> list[np.ndarray]:
         """Return what came of a record, by other party."""
@@ -179,89 +139,83 @@ class SearchWork(GrowingWork):
             raise FieldError("bins", f"at most {most} cuts a column (gbdt.max-bins)", "another number")
         return {p: n[n[:, 0] >= 0, 0] for p, n in zip(self.others(client), given, strict=True)}
 
-    def _placed(self, search: _Search, first: int = 0) -> Ints:
-        """Return where the rows are after the steps before, the last one by the sides that came.
+    def _placed(self, client: str, search: _Search, first: int = 0) -> Ints:
+        """Return where the rows are after the steps before, the last one by the directions that came.
 
         `first` is the place of the first proof of these.
         """
-        client, place = search.client, search.held["place"]
+        place, tree = search.held["place"], search.tree
         search.take(self.step)
         if int(search.held["step"]) == self.step:
             return place
         others, given = self.others(client), self.given(client, "directions")
         said = [[sides[None]] for sides in given]
         self.check("sides", client, others, ("",) * len(others), said, self.step - 1, first)
-        sides, nodes = np.concatenate([search.own_sides(place), given]), search.steps[-1]
-        parties = [client, *others]
-        if [parties[k] for k in open_tree.owners(place, nodes, sides)] != [search.owner(n) for n in nodes]:
+        sides = np.concatenate([search.sides(place), given])
+        nodes, parties = tree.steps[-1], [client, *others]
+        if [parties[k] for k in open_tree.owners(place, nodes, sides)] != [tree.owner(n) for n in nodes]:
             raise FieldError("sides", "directions from the party whose split a node was given", "another's")
-        return open_tree.moved(place, nodes, len(search.tree.nodes) - 2 * len(nodes), sides)
+        return open_tree.moved(place, nodes, len(tree.tree.nodes) - 2 * len(nodes), sides)
 
     def search(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Split nodes by the sums of all parties' columns, and tell each party which of its own do."""
         kept, others, (size, _) = self.kept(client), self.others(client), self.order.rows["asked"]
         search = self._search(client, kept)
-        place = self._placed(search, len(others))
-        taken = self._taken(search, place, kept)
-        counts = search.held["counts"][: self.step]
-        before = search.held["histograms"][: int(counts.sum())].reshape(-1, *taken.shape[1:])
+        place = self._placed(client, search, len(others))
+        taken = self._taken(client, search, place, kept)
+        counts, before = search.held["counts"][: self.step], search.held["histograms"]
+        before = before[: int(counts.sum())].reshape(-1, *taken.shape[1:])
         search.held = {
             **search.held, "step": np.array(self.step), "place": place,
             "counts": np.append(counts, len(taken)), "histograms": np.concatenate([before, taken]),
         }  # fmt: skip
         search.take(self.step + 1)
+        tree = search.tree
         asked = np.full((size, 1), open_tree.FOREIGN, np.int32)
-        asked[: len(search.tree.asked), 0] = search.tree.asked
-        told, own = [search.told(party, size) for party in others], search.own_sides(place)
+        asked[: len(tree.tree.asked), 0] = tree.tree.asked
+        told, sides = [tree.told(party, size) for party in others], search.sides(place)
+        to = [(("splits", party), [t, asked]) for party, t in zip(others, told, strict=True)]
+        to.append((("sides", ""), [sides]))
+        proofs = [self.proofs(what, client, (party,), [arrays])[ROWS] for (what, party), arrays in to]
         up = {
             "splits": {ROWS: np.concatenate([np.zeros((0, 4), np.int32), *told])},
             "asked": {ROWS: asked},
-            "sides": {ROWS: own},
+            "sides": {ROWS: sides},
+            "proof": {ROWS: np.concatenate(proofs)},
         }
-        proofs = [
-            self.proofs("splits", client, (party,), [[t, asked]])[ROWS]
-            for party, t in zip(others, told, strict=True)
-        ]
-        up["proof"] = {ROWS: np.concatenate([*proofs, self.proofs("sides", client, ("",), [[own]])[ROWS]])}
-        found = {"splits": float(len(search.steps[-1])), "asked": float(len(search.tree.asked))}
+        found = {"splits": float(len(tree.steps[-1])), "asked": float(len(tree.tree.asked))}
         return wire.ClientUpdate(up, self.examples(search.columns) | found), {"open": search.held}
 
-    def _taken(self, search: _Search, place: Ints, kept: Kept) -> Ints:
+    def _taken(self, client: str, search: _Search, place: Ints, kept: Kept) -> Ints:
         """Return the histograms of the nodes that the tree asks for, of all columns, [nodes, cells, 3].
 
         Raises:
             FieldError: A party's do not add up to what the nodes' rows have.
         """
-        client, nodes = search.client, search.tree.asked
-        columns, g, h = search.columns, search.held["g"], search.held["h"]
+        tree, columns, others = search.tree, search.columns, self.others(client)
+        nodes, g, h = tree.tree.asked, search.held["g"], search.held["h"]
         slots = open_tree.slots(place[columns.tests :], nodes)
         parts = {client: columns.histograms(slots, len(nodes), g, h)}
-        others, secret = self.others(client), secret_key(kept["key"])
-        packing = Packing(columns.train)
-        given, cuts = self._by_other(client, "histograms"), self._counts(client)
-        said = [[cuts[p], part] for p, part in zip(others, given, strict=True)]
+        packing, secret = Packing(columns.train), secret_key(kept["key"])
+        given, counts = self._by_other(client, "histograms"), self._counts(client)
+        said = [[counts[party], part] for party, part in zip(others, given, strict=True)]
         self.check("histograms", client, others, ("",) * len(others), said, self.step)
-        inside = [slots == i for i in range(len(nodes))]
-        sums = [np.array([g[rows].sum(), h[rows].sum(), rows.sum()]) for rows in inside]
         for party, part in zip(others, given, strict=True):
-            layout = Layout(tuple(map(open_tree.numbered, cuts[party].tolist())), (0,) * len(cuts[party]))
-            plain = secret.decrypt(from_rows(part))
-            found = packing.sums(packing.opened(plain, len(nodes) * layout.cells, self.key_bits))
-            parts[party] = found.reshape(len(nodes), layout.cells, 3)
-            if not all(consistent(a, s, layout) for a, s in zip(parts[party], sums, strict=True)):
-                raise FieldError(
-                    "histograms", f"those of party {party} to add up to the sums of the nodes' rows", "others"
-                )
-        return np.concatenate([parts[party] for party in sorted(parts)], axis=1)
+            cells = tree.cells(party)
+            plain = packing.opened(secret.decrypt(from_rows(part)), len(nodes) * cells, self.key_bits)
+            parts[party] = packing.sums(plain).reshape(len(nodes), cells, 3)
+        inside = [slots == i for i in range(len(nodes))]
+        return tree.joint(parts, [np.array([g[i].sum(), h[i].sum(), i.sum()]) for i in inside])
 
     def grow(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Add the tree to the model, and its leaves to the rows' margins."""
         kept, t = self.kept(client), self.order.round
         search, data = self._search(client, kept), self.data(client, kept)
-        model, place = self._model(data, kept), self._placed(search)
-        trees = Ensemble.from_arrays(model["part"], len(search.whose))
+        model, place = self._model(data, kept), self._placed(client, search)
+        trees = Ensemble.from_arrays(model["part"], len(search.tree.whose))
         search.take(len(search.held["counts"]))
-        tree, order = search.tree.tree(), np.array(search.tree.order(), np.int64)
+        grown = search.tree.tree
+        tree, order = grown.tree(), np.array(grown.order(), np.int64)
         number = np.argsort(order)  # of each node, by the one that it had while the tree grew
         margins = model["margins"]["margins"] + tree.value[number[place]].astype(np.float64)
         part = {**trees.joined(tree).to_arrays(), "numbers": np.append(model["part"]["numbers"], order)}
@@ -270,7 +224,9 @@ class SearchWork(GrowingWork):
         numbers = {**self.examples(search.columns), TRAIN_LOSS.name: loss}
         return wire.ClientUpdate({"digest": digest_of(part)}, numbers), {**keep, "open": kept["open"]}
 
-    def _measured(self, data: AlignedParty, margins: np.ndarray, rows: slice) -> tuple[dict, Arrays]:
+    def _measured(
+        self, data: AlignedParty, margins: np.ndarray, rows: slice
+    ) -> tuple[dict[str, float], Arrays]:
         f, y = torch.from_numpy(margins[rows]), data.y(data.rows[rows])
         classes = self.node.task.name == "classification"
         outputs = (torch.stack([torch.zeros_like(f), f], dim=1) if classes else f[:, None]).float()
@@ -288,15 +244,3 @@ def _base(objective: Objective, y: np.ndarray) -> np.ndarray:
     """Return the margin before the first tree, float64 [1], of the targets that trees are grown from."""
     scale = scale_of(float(np.abs(y).max(initial=1.0)))
     return objective.base(row_sums(objective.base_terms(y, scale), "targets"), len(y), scale)
-
-
-def run_trees(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
-    """Do one phase of growing trees over parties, for those of an order."""
-    search, table = SearchWork(node, entry, order), TableWork(node, entry, order)
-    if entry.work == "weigh":
-        return each(order.clients, search.score)
-    steps = {
-        "bins": table.bins, "gradients": search.gradients, "histograms": table.histograms,
-        "search": search.search, "divide": table.divide, "grow": search.grow, "close": table.close,
-    }  # fmt: skip
-    return search.run(steps[entry.work])

@@ -1,20 +1,20 @@
 """SecureBoost: boosted trees over parties with other columns of the same people, server half.
 
-Cheng et al. 2019, arXiv 1901.08755. The party L with the labels has the derivatives g and h of each row's loss
-and searches the splits. The others sum these numbers up by their columns' bins, encrypted under L's Paillier
-key, and never see one; L never sees another party's values or cuts. All numbers are integers of one grid
-(`task.trees.objectives`), so that each split is that of the columns in one table (`task.trees.splits`).
+Cheng et al. 2019, arXiv 1901.08755. The party L with the labels has the derivatives g and h of each row's
+loss and searches the splits. The others sum these numbers up by their columns' bins, encrypted under L's
+Paillier key, and never see one; L never sees another party's values or cuts. All numbers are integers of one
+grid (`task.trees.objectives`), so that each split is that of the columns in one table (`task.trees.splits`).
 
 A round is a tree. It grows in steps, a level each or, leaf-wise, a split:
 
-1  party L                E(g, h) of each row, in the first step only                    up, then down to all k
-2  every party k but L    E(sums of g, h, 1) by column and bin, of the nodes asked for   up, then down to L
-3  party L                the nodes that are split, and to k which of its columns and
-                          cuts split which; the nodes to ask for next                    up, then down to each k
-4  every party            which rows go left in the nodes that its columns split         up, then down to others
+1  party L                E(g, h) of each row, in the first step only                   up, then down to k
+2  every party k but L    E(sums of g, h, 1) by column and bin of the nodes asked for   up, then down to L
+3  party L                the nodes that are split, and to each k which of its columns
+                          and cuts split which; the nodes to ask for next               up, then down to k
+4  every party            which rows go left in nodes that its columns split            up, then down to all
 
-and step 4 goes down with step 2 and 3 of the next step; L sends its own directions with step 3. Of two children
-the smaller one is asked for; L subtracts it from their parent. Common rows of the test are sent along.
+and step 4 goes down with steps 2 and 3 of the next step; L sends its own directions with step 3. Of two
+children the smaller one is asked for, which L subtracts from their parent. Test rows are sent along.
 
 =========  =====================  =======================================================  =============
 symbol     variable               meaning                                                  where
@@ -45,12 +45,14 @@ from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_di
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
+from task.errors import NodesError
 from task.trees.boosting import growth_of
 from task.vertical import psi
 from task.vertical.gradients import Packing
 from task.vertical.paillier import widths
 from task.vertical.proofs import PROOF_BYTES
 
+Sizes = dict[str, tuple[int, ...]]  # rows and width, by record
 SPLIT = 4  # numbers of a split: node, column, cut, default
 
 
@@ -92,7 +94,7 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update):
         """Grow a tree."""
         ask = Questions(context, {"label": float(self.parties.index(self.label))}, self.parties)
         cipher, plain = widths(self.config.vertical.key_bits)
-        sizes = {"ciphers": (self.train if self.others else 0, cipher), "moduli": (1, plain)}
+        sizes: Sizes = {"ciphers": (self.train if self.others else 0, cipher), "moduli": (1, plain)}
         begun = yield from ask("gradients", (self.label,), rows={**sizes, "proof": (1, PROOF_BYTES)}, step=0)
         numbers = {name: begun.arrays[name][ROWS][0] for name in ("moduli", "ciphers", "proof")}
         sides: Numbers = {}  # directions of the last step, by party, and their proofs
@@ -107,6 +109,12 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update):
                 "search", (self.label,), self._for_label(given), rows=rows | _sizes(given), step=step
             )
             split, asked = (int(found.scalars[name][0]) for name in ("splits", "asked"))
+            if not asked <= split <= leaves:
+                raise NodesError(
+                    f"round {context.round}: client {self.label}: expected at most {leaves} nodes to be "
+                    f"split, and no more to be asked for; got {split} and {asked}. Correct the cause and "
+                    "resume the run."
+                )
             if not split:
                 break
             sides, proofs = yield from self._divided(ask, step, leaves, found)
@@ -199,5 +207,5 @@ def _by_record(given: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[
     return {name: {party: records[name] for party, records in given.items()} for name in names}
 
 
-def _sizes(given: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+def _sizes(given: Mapping[str, np.ndarray]) -> Sizes:
     return {name: a.shape for name, a in given.items()}

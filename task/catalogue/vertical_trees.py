@@ -1,4 +1,4 @@
-"""The catalogue's part of trees over parties that hold other columns of the same people, one of them the labels.
+"""The catalogue's part of trees over parties with other columns of the same people, one of them the labels.
 
 What every record is and where it goes stands in `strategies.rules.secureboost`.
 """
@@ -63,7 +63,10 @@ def _step(title: str, work: str, **fields: object) -> Algorithm:
 
 _PHASES = {
     **alignment_of(_NAME, _TITLE, _CHENG),
-    "bins": _step("bins of the columns", "bins", down=(), up=(BINS,), down_scalars=(_STEP,), keeps=(ALIGNED,)),
+    "bins": _step(
+        "bins of the columns", "bins", down=(), up=(BINS,),
+        down_scalars=(_STEP,), keeps=(ALIGNED,),
+    ),
     "gradients": _step(
         "encrypted gradients of a new tree", "gradients", down=(), up=(CIPHERS, MODULI, PROOF),
         down_scalars=(_STEP, _LABEL), keeps=_OF_LABEL,
@@ -91,8 +94,8 @@ VERTICAL_TREES = (
     Algorithm(
         _NAME, _TITLE, _CHENG,
         about="Parties with different columns of the same people grow boosted trees on ciphertexts.",
-        differs="Bins have the columns' own order, in which ties are broken, as encrypted sums by bin would show "
-        "it in any other; sums and splits are those of one table to the bit; g and h share a ciphertext.",
+        differs="Bins have the columns' own order, by which ties are broken, as their sums would show it in "
+        "any other; sums and splits are those of one table to the bit; g and h share a ciphertext.",
         reads=("vertical.", "vertical.key-bits", "gbdt."),
         fixed_model=True,
         group="vertical",

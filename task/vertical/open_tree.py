@@ -2,7 +2,7 @@
 
 Nodes are numbered as they are made (`task.trees.grow`): the children of a step's split nodes follow one
 another, each left one before its right one. Each party sends one number for each common row: 0 = none of its
-columns splits the row's node, 1 = the row goes left, 2 = right. All parties work out alike where the rows are.
+columns splits the row's node, 1 = the row goes left, 2 = right. All parties work out alike where rows are.
 
 >>> moved(np.zeros(3, np.int64), [0], 1, np.array([[1, 2, 1], [0, 0, 0]], np.uint8)).tolist()
 [1, 2, 1]
@@ -20,7 +20,6 @@ from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.trees.cuts import Cuts
 from task.trees.ensemble import HIGHEST, LOWEST, Ensemble
-from task.trees.grow import GrowingTree
 
 Ints = npt.NDArray[np.int64]
 Sides = npt.NDArray[np.uint8]
@@ -115,21 +114,6 @@ def cut_of(number: int, cuts: Cuts) -> np.float32:
 
 
 # The tree -------------------------------------------------------------------------------------------
-
-
-def grow(tree: GrowingTree, histograms: Ints, counts: Sequence[int]) -> list[list[int]]:
-    """Let a tree take the histograms [nodes, cells, 3] of so many nodes a step; return whom each step split.
-
-    These nodes are in the order of their children.
-    """
-    found, at = [], 0
-    for count in counts:
-        size = len(tree.nodes)
-        tree.take(dict(zip(tree.asked, histograms[at : at + count], strict=True)))
-        at += count
-        split = [i for i, node in enumerate(tree.nodes) if node.children[0] >= size]
-        found.append(sorted(split, key=lambda i: tree.nodes[i].children[0]))
-    return found
 
 
 def joined(
