@@ -8,6 +8,7 @@ from client_app.classical.regression import sum_rows
 from client_app.classical.statistics import count_rows
 from client_app.classical.survival import count_cases
 from client_app.classical.trees import sum_histograms
+from client_app.classical.xgb import grow_trees, measure_trees
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
 from client_app.stages.columns import sum_columns
@@ -35,6 +36,8 @@ WORK: dict[str, Work] = {
     "components": sum_products,
     "survival": count_cases,
     "hazards": sum_cells,
+    "trees": grow_trees,
+    "tree-test": measure_trees,
     "boosting": sum_histograms,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,

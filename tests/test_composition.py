@@ -89,7 +89,6 @@ REASONS: dict[str, dict[str, str]] = {
         "codec.down = fp16": "least-squares",
         "structured.kind = low-rank": "glm",
         "dp.noise > 0": "least-squares",
-        "dp.unit = example": "glm",
         "secagg-bits = 64": "least-squares",
         "he = true": "glm",
         "lora.average = product": "least-squares",
@@ -240,6 +239,9 @@ REASONS: dict[str, dict[str, str]] = {
         "dp.noise > 0": "fedproto"
     },
     "its clients send nothing that noise could protect": {"dp.noise > 0": "local-only"},
+    "its sums over rows have no bound on what a row adds, by which noise would be chosen": {
+        "dp.unit = example": "glm"
+    },
     "its clients use their examples for more than steps along the gradients of batches": {
         "dp.unit = example": "fedlc"
     },

@@ -55,6 +55,7 @@ from task.catalogue.survivals import SURVIVALS
 from task.catalogue.trees import TREES
 from task.catalogue.vertical import VERTICAL
 from task.catalogue.vertical_trees import VERTICAL_TREES
+from task.catalogue.xgb import XGB
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -449,6 +450,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         *MULTIVARIATE,
         *STATISTICS,
         *SURVIVALS,
+        *XGB,
         *TREES,
     )
 }

@@ -20,6 +20,7 @@ GROUPS = {
     "vertical": "One model over columns that different parties hold",
     "own": "A model for each client",
     "classical": "A table equal to that of the pooled rows",
+    "trees": "Boosted trees",
     "baseline": "Baselines to compare with",
 }
 Work = Literal[
@@ -29,6 +30,7 @@ Work = Literal[
     "description",
     "clusters", "components",
     "survival", "hazards",
+    "trees", "tree-test",
     "boosting",
 ]  # fmt: skip
 
@@ -54,6 +56,7 @@ _TRAINING = (
     "components",
     "survival",
     "hazards",
+    "trees",
     "boosting",
 )  # training, or a part of it
 
@@ -163,9 +166,13 @@ class Algorithm:
     # Whether the clients are parties, which hold other columns of the same people, one of them the labels.
     vertical: bool = False
     # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
-    # no model is trained or measured, numbers are read as float64, and no rows are kept for a test.
+    # no model is trained, numbers are read as float64, and unless it is `tested` no rows are kept for a test.
     statistics: bool = False
     missing_values: bool = False  # whether the rows of its tables may lack values
+    # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
+    noised_rows: bool = False
+    # Of such an analysis, whether clients keep rows for a test and measure its result on them (`measuring`).
+    tested: bool = False
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""

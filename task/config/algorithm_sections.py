@@ -476,6 +476,30 @@ class SurvivalConfig(Section):
     ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
 
 
+class XGBConfig(Section):
+    """Boosted trees that clients grow with XGBoost; the names are XGBoost's."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    target: str = knob("", 'what is predicted, with its range or levels, "ill(0..1)", "stage(1|2|3)"')
+    objective: str = knob(
+        "auto",
+        "loss: auto = logistic for two levels, softmax for more, squared-error for a range",
+        choices=("auto", "squared-error", "logistic", "softmax"),
+    )
+    eta: float = knob(
+        0.3, "learning rate; in xgb-bagging a round adds the trees of all clients", above=0, high=1
+    )
+    max_depth: int = knob(6, "largest depth of a tree", low=1, high=12)
+    min_child_weight: float = knob(1.0, "least sum of second derivatives in a leaf", low=0)
+    reg_lambda: float = knob(1.0, "L2 penalty of leaves, XGBoost's lambda", low=0)
+    reg_alpha: float = knob(0.0, "L1 penalty of leaves, XGBoost's alpha", low=0)
+    gamma: float = knob(0.0, "least gain of a split", low=0)
+    subsample: float = knob(1.0, "share of a client's rows for each tree", above=0, high=1)
+    colsample_bytree: float = knob(1.0, "share of the columns for each tree", above=0, high=1)
+    max_bin: int = knob(256, "most bins of a column", low=2, high=65535)
+    order: str = knob("names", "order in which clients take turns", choices=("names", "seed"))
+
+
 class GBDTConfig(Section):
     """Gradient-boosted trees over sites."""
 
@@ -572,4 +596,5 @@ class AlgorithmKeys:
     k_means: KMeansConfig = field(default_factory=KMeansConfig)
     pca: PCAConfig = field(default_factory=PCAConfig)
     survival: SurvivalConfig = field(default_factory=SurvivalConfig)
+    xgb: XGBConfig = field(default_factory=XGBConfig)
     gbdt: GBDTConfig = field(default_factory=GBDTConfig)

@@ -6,28 +6,24 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from task.classical.columns import NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import Variable, variable_of, variables_of
 from task.config.algorithm_sections import GBDTConfig
 from task.config.knobs import Config
-from task.errors import ConfigError, DataError
+from task.errors import ConfigError
 from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
+from task.trees.declared import Declared, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
 from task.trees.histograms import Layout
-from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
 from task.trees.splits import Penalties
 
 MOST_COLUMNS = 4096
 
 
 @dataclass(frozen=True)
-class Boosting:
+class Boosting(Declared):
     """The columns and the target, and how trees grow."""
 
-    variables: tuple[Variable, ...]
-    target: Variable
-    objective: Objective
     penalties: Penalties
     shape: Shape
     bins: int
@@ -72,29 +68,6 @@ class Boosting:
         found = tuple(by_column.get(j, none) for j in range(len(self.variables)))
         return Layout(found, tuple(len(v.levels) for v in self.variables))
 
-    def x(self, table: NamedColumns) -> npt.NDArray[np.float32]:
-        """Return the columns of rows, float32 [rows, columns]; raises what `NamedColumns.of` does."""
-        columns = [table.of(v, missing=True) for v in self.variables]
-        return np.stack(columns, axis=1).astype(np.float32)
-
-    def y(self, table: NamedColumns) -> npt.NDArray[np.float64]:
-        """Return the target: a number, or the place of a level.
-
-        Raises:
-            DataError: As `NamedColumns.of`, or a row's is not of the objective's values.
-        """
-        found = table.of(self.target)
-        if (
-            self.objective.name != SQUARED
-            and not self.target.levels
-            and not ((found == 0) | (found == 1)).all()
-        ):
-            raise DataError(
-                "column of the target: expected 0 or 1 in each row, as gbdt.objective is "
-                f'"{self.objective.name}"; got other numbers'
-            )
-        return found
-
 
 def boosting_of(config: Config) -> Boosting:
     """Return what a run asks for.
@@ -121,7 +94,7 @@ def boosting_of(config: Config) -> Boosting:
             'run-config key "gbdt.row-key": expected a column of numbers with its range, "id(0..1000000)"; '
             f"got {keys.row_key!r}"
         )
-    objective = _objective(keys.objective, target)
+    objective = objective_of("gbdt", keys.objective, target)
     penalties, shape = growth_of(keys, objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(
@@ -171,23 +144,3 @@ def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:
         unit,
     )
     return penalties, Shape(keys.growth, keys.max_depth, keys.max_leaves)
-
-
-def _objective(name: str, target: Variable) -> Objective:
-    """Return the objective; "auto" goes by the target."""
-    levels = len(target.levels)
-    auto = SQUARED if not levels else LOGISTIC if levels == 2 else SOFTMAX
-    name = auto if name == "auto" else name
-    good = {
-        SQUARED: not levels,
-        LOGISTIC: levels == 2 or (not levels and (target.low, target.high) == (0, 1)),
-    }
-    if not good.get(name, levels >= 2):
-        needs = {SQUARED: "a number with its range", LOGISTIC: 'two levels, or "name(0..1)"'}
-        raise ConfigError(
-            f'run-config key "gbdt.target": expected {needs.get(name, "two levels or more")}, as '
-            f'gbdt.objective is "{name}"; got {target.name}'
-        )
-    if name == SQUARED:
-        return Objective(SQUARED, 1, target.high - target.low)
-    return Objective(name, levels if name == SOFTMAX else 1)
