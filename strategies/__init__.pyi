@@ -1264,6 +1264,45 @@ class Scaffold(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class SecureBoost(Strategy):
+    """Boosted trees over parties; see `strategies.rules.secureboost`.
+
+    Args:
+        parties: names of the parties, 'bank,shop'; '' = all clients that are online
+        key_bits: size of a key in bits, n_k; 0 = no encryption, to compare
+        objective: auto = by the target: a number, two levels, more levels
+        learning_rate: eta, by which each tree's output is multiplied
+        growth: depth-wise = a question to all sites a level; leaf-wise = one a split
+        max_depth: most splits from the root to a leaf; 0 = any, if leaf-wise
+        max_leaves: most leaves of a tree
+        max_bins: most bins of a column
+        reg_lambda: lambda, L2 penalty of leaves
+        reg_alpha: alpha, L1 penalty of leaves
+        gamma: least gain of a split
+        min_child_weight: least sum of second derivatives of a child
+        min_child_count: fewest rows of a child and of a bin, over all sites
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        parties: str = "",
+        key_bits: int = 2048,
+        objective: str = "auto",
+        learning_rate: float = 0.3,
+        growth: str = "depth-wise",
+        max_depth: int = 6,
+        max_leaves: int = 31,
+        max_bins: int = 64,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        min_child_count: int = 1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class SignSGD(Strategy):
     """signSGD with majority vote; see `strategies.rules.signsgd`."""
 
@@ -1378,7 +1417,7 @@ class VerticalLogistic(Strategy):
     Args:
         standardise: each party standardises its columns by their mean and deviation
         parties: names of the parties, 'bank,shop'; '' = all clients that are online
-        key_bits: vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare
+        key_bits: size of a key in bits, n_k; 0 = no encryption, to compare
     """
 
     def __init__(

@@ -25,7 +25,8 @@ GROUPS = {
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
-    "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
+    "residuals", "products", "open", "finish", "scores", "tally", "bins", "gradients",
+    "histograms", "search", "divide", "grow", "close", "weigh", "own", "regression",
     "description",
     "clusters", "components",
     "survival", "hazards",
@@ -42,6 +43,12 @@ _TRAINING = (
     "products",
     "open",
     "finish",
+    "gradients",
+    "histograms",
+    "search",
+    "divide",
+    "grow",
+    "close",
     "own",
     "regression",
     "description",
@@ -91,7 +98,7 @@ class Algorithm:
     # tables' columns or rows, measure on test data the result of a round of training, which is neither sent
     # nor kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
     # where the labels are, train on embeddings or measure them; or they train by sums of products that others
-    # decrypt.
+    # decrypt, or grow trees by sums that the one with the labels decrypts.
     work: Work = "train"
     measuring: Work = "evaluate"  # what those do that are asked to measure the model
     weight: Literal["examples", "uniform"] = "examples"

@@ -74,6 +74,8 @@ _PAPERS = """
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
     Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
+1901.08755 2019 Cheng, Fan, Jin, Liu, Chen, Papadopoulos, Yang
+    SecureBoost: A Lossless Federated Learning Framework
 2006.04088 2020 Ghosh, Chung, Yin, Ramchandran
     An Efficient Framework for Clustered Federated Learning
 1909.06335 2019 Hsu, Qi, Brown

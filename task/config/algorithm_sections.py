@@ -378,7 +378,7 @@ class VerticalConfig(Section):
         when=When("vertical.defence", ("gaussian",)),
     )
     key_bits: int = knob(
-        2048, "vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare",
+        2048, "size of a key in bits, n_k; 0 = no encryption, to compare",
         choices=(0, 2048, 3072),
     )  # fmt: skip
     nopeek: float = knob(
