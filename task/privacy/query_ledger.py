@@ -2,14 +2,15 @@
 
 Two answers of which one has a person more than the other give away that person, however many are in each. So
 the ledger keeps the rows of each answer, by digests of their contents, and refuses a question whose rows are
-almost those of an earlier one, or almost those that an earlier one left out. It also keeps the cuts at which
-a column's values have been counted, and the owner's limit of questions (``max-questions``).
+almost those of an earlier one, or almost those that an earlier one left out, and one whose answer would tell
+of few persons together with all earlier ones (`task.privacy.row_sets`). It also keeps the cuts at which a
+column's values have been counted, and the owner's limit of questions (``max-questions``).
 
     queries.ledger.jsonl   a line for each question, refused ones too
     queries/SHA.u64        sorted digests of rows, little-endian uint64
 
-Rows are compared by what is in them: a corrected cell makes another row. What this does not see are three
-answers and more that only together give a person away.
+Rows are compared by what is in them: a corrected cell makes another row. Answers are compared with those of
+the same column, or of all columns.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from task import timing
 from task.errors import ConfigError, RefusedError, StateError, local
 from task.privacy.releases import Releases
+from task.privacy.row_sets import single_out
 from task.storage.files import make_folder, write_bytes
 from task.storage.locks import HeldError, locked
 
@@ -138,12 +140,14 @@ class QueryLedger:
         """Return why a question must not be answered; "" = it may."""
         if least <= 1:
             return ""
-        seen = set[tuple[str, str]]()
+        seen: dict[str, dict[str, Digests]] = {what: {} for what in used}
         for line, what, sha in self._earlier(lines, client):
-            if what not in used or sha == names[what] or (what, sha) in seen:
+            if what not in used or sha in seen[what]:
                 continue
-            seen.add((what, sha))
-            before = self._load(sha)
+            if sha == names[what]:
+                seen[what][sha] = used[what]
+                continue
+            before = seen[what][sha] = self._load(sha)
             others = [before]
             if np.isin(before, everybody).all():
                 others.append(np.setdiff1d(everybody, before))
@@ -155,6 +159,16 @@ class QueryLedger:
                     f"policy: min-examples = {least}; the rows of client {client} ({what}) differ by fewer "
                     f"persons from those of an earlier question, {asked}, or from those that it left out. "
                     "Ask with the same rows as then, or when more have changed"
+                )
+        for what, earlier in seen.items():
+            sets = list(earlier.values())
+            if names[what] in earlier or len(sets) < 2 or single_out(sets, least):
+                continue  # nothing is new; or a smaller bound of before allowed it, and all would be refused
+            if single_out([*sets, used[what]], least):
+                return (
+                    f"policy: min-examples = {least}; the answer of client {client} ({what}) would tell of "
+                    f"fewer persons together with those to {len(sets)} other sets of rows, though with "
+                    "none of them alone. Ask with the same rows as in one of these"
                 )
         return ""
 

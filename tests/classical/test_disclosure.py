@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from task.classical.survey import (
 from task.errors import BouquetError, ConfigError, RefusedError, StateError
 from task.numerics.row_sums import from_wire
 from task.privacy.query_ledger import QueryLedger, apart, digests
+from task.privacy.row_sets import single_out
 from task.resolve.read import read_config
 from task.storage.files import read_safetensors
 from tests.classical import support
@@ -305,6 +307,42 @@ def test_a_changed_row_is_one_person() -> None:
     assert apart(rows(1, 2), rows(2, 1)) == 0
 
 
+def test_three_answers_that_only_together_tell_of_a_person_are_refused(tmp_path: Path) -> None:
+    """A - B - C is row 99; each two of them differ by many, and so does each from what another left out."""
+    ledger = QueryLedger(tmp_path)
+    a, b, c = EVERYBODY[20:91], EVERYBODY[20:50], EVERYBODY[50:90]
+    ledger.ask("ward", {"age": a}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"age": b}, EVERYBODY, M, ABOUT)
+    with pytest.raises(
+        RefusedError, match=r"client ward \(age\) .*together with those to 2 other sets of rows"
+    ):
+        ledger.ask("ward", {"age": c}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"bmi": c}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"age": c[:-4]}, EVERYBODY, M, ABOUT)  # five persons are enough
+    ledger.ask("ward", {"age": b}, EVERYBODY, M, ABOUT)  # the same again tells nothing
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_combinations_on_few_rows_are_found_as_brute_force_finds_them(seed: int) -> None:
+    """Rational ranks: the span has a vector on some rows alone if leaving these out lowers the rank."""
+    rng = np.random.default_rng(seed)
+    n, least = 8, int(rng.integers(2, 5))
+    sets = np.unique(rng.integers(0, 2, (int(rng.integers(2, 6)), n)), axis=0)
+    sets = np.repeat(sets[sets.any(axis=1)], rng.integers(1, 4, n), axis=1)
+    rank = np.linalg.matrix_rank(sets)
+    every = range(sets.shape[1])
+    few = (some for k in range(1, least) for some in combinations(every, k))
+    found = any(np.linalg.matrix_rank(np.delete(sets, some, axis=1)) < rank for some in few)
+    row_sets = [np.flatnonzero(one).astype(np.uint64) for one in sets]
+    assert single_out(row_sets, least) == found
+
+
+def test_sets_that_grow_by_enough_persons_stay_allowed() -> None:
+    grown = [rows(*range(40 + 5 * k)) for k in range(40)]
+    assert not single_out(grown, M)
+    assert single_out([*grown, rows(*range(43))], M)
+
+
 def test_the_owner_s_limit_of_questions_counts_refused_ones(tmp_path: Path) -> None:
     ledger = QueryLedger.of(tmp_path, {"max-questions": 3})
     ledger.ask("ward", {"age": EVERYBODY}, EVERYBODY, M, {})
@@ -394,10 +432,7 @@ def test_a_quantile_is_an_interval_where_persons_are_few(tmp_path: Path) -> None
 def test_quantiles_of_a_site_are_asked_of_it_alone_and_keep_its_rule(least: int, tmp_path: Path) -> None:
     """Without a bound they are those of the site's own rows; with one, no part has few persons."""
     keys = KEYS | {"statistics.by-site": True, "statistics.columns": "age(0..120)", "statistics.bins": 2}
-    pooled = table_of(at_sites(tmp_path, wards(2), keys, least=least))
     found = table_of(at_sites(tmp_path, wards(2), keys | {"statistics.site-quantiles": True}, least=least))
-    assert "quantiles" not in pooled["by_site"][0]["columns"][0]
-    assert found["sums_sha256"] == pooled["sums_sha256"]
     for site, frame in zip(found["by_site"], wards(2), strict=True):
         (age,) = site["columns"]
         lowest, median = age["quantiles"]
