@@ -8,7 +8,7 @@ which each such vector has one value, so that the matrix is small: sets x atoms.
 Checked is every combination, with any coefficients: is one other than zero on 1 to m - 1 rows alone? It is on
 no atom of m rows or more, so that these are eliminated first. Of what is left the combinations on fewest rows
 vanish on as many other atoms as they can, and are found by letting each choice of atoms vanish. Where there
-are more than `MOST` choices, the answer is yes.
+are more than `MOST` choices, it is not known.
 
 Arithmetic is modulo a random prime of 31 bits: exact, and nobody can choose sets that only look independent.
 """
@@ -28,8 +28,10 @@ Matrix = npt.NDArray[np.int64]
 MOST = 2000  # choices that are tried
 
 
-def single_out(sets: Sequence[Rows], least: int) -> bool:
+def single_out(sets: Sequence[Rows], least: int, *, unsure: bool = True) -> bool:
     """Return whether a combination of sums over these sets is one over 1 to `least` - 1 rows.
+
+    `unsure` is what it returns where that is not known.
 
     >>> b, c = np.arange(100, 120, dtype=np.uint64), np.arange(200, 220, dtype=np.uint64)
     >>> a = np.concatenate([b, c, np.array([7], np.uint64)])
@@ -44,16 +46,16 @@ def single_out(sets: Sequence[Rows], least: int) -> bool:
     rest = _reduced(atoms[:, order].astype(np.int64), prime)
     rest = rest[~rest[:, :large].any(axis=1), large:]
     used = rest.any(axis=0)
-    return _fewest(rest[:, used], sizes[order][large:][used], prime, least)
+    return _fewest(rest[:, used], sizes[order][large:][used], prime, least, unsure)
 
 
-def _fewest(rest: Matrix, sizes: npt.NDArray[np.int64], prime: int, least: int) -> bool:
+def _fewest(rest: Matrix, sizes: npt.NDArray[np.int64], prime: int, least: int, unsure: bool) -> bool:
     """Return whether a combination of independent lines is on fewer than `least` rows."""
     rank, atoms = rest.shape
     if rank == 0:
         return False
     if comb(atoms, rank - 1) > MOST:
-        return True
+        return unsure
     for gone in combinations(range(atoms), rank - 1):
         order = [*gone, *(i for i in range(atoms) if i not in gone)]
         found = _reduced(rest[:, order], prime)
