@@ -36,8 +36,11 @@ def patients(name: str) -> pd.DataFrame:
     return pd.read_csv(str(distribution("lifelines").locate_file(f"lifelines/datasets/{name}.csv")))
 
 
-def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int]]]) -> Any:
-    """Play a rule's phases to their end; `sums` are the sites' integers for a question. Return the result."""
+def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int] | np.ndarray]]) -> Any:
+    """Play a rule's phases to their end; `sums` are the sites' integers for a question. Return the result.
+
+    They are integers, or as they travel.
+    """
     replies = None
     while True:
         try:
@@ -45,7 +48,7 @@ def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int]]])
         except StopIteration as done:
             return done.value
         (record,) = phase.contract.up
-        sent = [to_wire(of) for of in sums(record.name, phase)]
+        sent = [of if isinstance(of, np.ndarray) else to_wire(of) for of in sums(record.name, phase)]
         assert all(a.shape == phase.rows[record.name] for a in sent)
         arrays = {record.name: {ROWS: np.sum(sent, axis=0)}}
         replies = AggregatedReplies(arrays, phase.to, np.ones(len(sent), np.int64))
