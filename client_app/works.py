@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.concordance import rank_cases
 from client_app.classical.cox import sum_cells
 from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
@@ -33,6 +34,7 @@ WORK: dict[str, Work] = {
     "components": sum_products,
     "survival": count_cases,
     "hazards": sum_cells,
+    "ranks": rank_cases,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

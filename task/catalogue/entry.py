@@ -27,7 +27,7 @@ Work = Literal[
     "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
     "description",
     "clusters", "components",
-    "survival", "hazards",
+    "survival", "hazards", "ranks",
 ]  # fmt: skip
 
 
@@ -46,6 +46,7 @@ _TRAINING = (
     "components",
     "survival",
     "hazards",
+    "ranks",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
