@@ -106,7 +106,7 @@ def test_too_many_bins_are_refused_before_round_1() -> None:
 
 def test_a_run_has_the_same_c_masked_or_not(tmp_path: Path) -> None:
     keys = written(tmp_path, 3) | {"survival.concordance": 50}
-    config = config_with(RUN["survival.columns"], strata="race(0..1)", concordance=50)
+    config = config_with(str(RUN["survival.columns"]), strata="race(0..1)", concordance=50)
     want = PlayedCox(config, [FRAME])
     for more in ({}, {"secagg": True}):
         played = play(keys | more, nodes=3)
