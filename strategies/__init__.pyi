@@ -250,6 +250,7 @@ class CoxRegression(Strategy):
         columns: what the hazard depends on, 'age(0..120), sex(Female|Male)'; first level = baseline
         strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
         ties: how events at one time count
+        concordance: Harrell's c from so many bins of the risk score; 0 = none
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class CoxRegression(Strategy):
         columns: str = "",
         strata: str = "",
         ties: str = "efron",
+        concordance: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

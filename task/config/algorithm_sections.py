@@ -485,6 +485,7 @@ class SurvivalConfig(Section):
     )
     strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
     ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
+    concordance: int = knob(0, "Harrell's c from so many bins of the risk score; 0 = none", low=0, high=4096)
 
 
 class XGBConfig(Section):
