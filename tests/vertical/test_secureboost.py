@@ -130,10 +130,17 @@ def test_the_trees_are_those_of_one_table_to_the_bit(
 
 
 def test_trees_of_numbers_are_those_of_one_table_too(tmp_path: Path) -> None:
-    keys = config(task="regression", num_classes=0, gbdt__gamma=3.0, gbdt__reg_alpha=0.5)
-    files = owners(tmp_path, ("bob", "cyd"), numbers=True)
-    played = parties.play_own(files, keys)
-    assert same(found(keys, played, files), pooled(keys, ("bob", "cyd")))
+    ids, x, y = table(numbers=True)
+    columns = np.concatenate([x[:, SLICES["bob"]], x[:, SLICES["cyd"]]], axis=1)
+    path = write(tmp_path / "all.csv", ids, columns, y)
+    keys = config(
+        task="regression", num_classes=0, data_path=str(path), num_clients=2, columns="2,2",
+        gbdt__gamma=3.0, gbdt__reg_alpha=0.5,
+    )  # fmt: skip
+    played = play(keys, nodes=1)
+    one, two = (parties.part_of(keys, played, f"client-{k}") for k in range(2))
+    whose = [f"client-{k // 2}" for k in range(4)]
+    assert same(open_tree.joined(one, whose, {"client-1": two}, "client-0"), pooled(keys, ("bob", "cyd")))
     assert played.rows[3]["client_loss"] < played.rows[1]["client_loss"]
 
 
