@@ -98,7 +98,8 @@ def test_neutral_and_active_values_are_run_config_keys(name: str) -> None:
 @pytest.mark.parametrize("name", [*NAMES, *VERTICAL])
 def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     entry = evaluation_of(ALGORITHMS[name])
-    alone = {"apple", "fedamp", "fedfomo", "fedmd", "local-only"}  # clients measure what they kept
+    # Clients measure what they kept.
+    alone = {"apple", "fedamp", "fedfomo", "fedmd", "local-only", "secureboost"}
     own = {"ensemble": ["models"], "d-psgd": ["model"], "fedproto": ["prototypes"]}
     own |= {"fedem": ["model-0", "model-1", "model-2"], "ifca": ["model-0", "model-1"], "cfl": ["model"]}
     own |= {n: ["embeddings"] for n in VERTICAL}
