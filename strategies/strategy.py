@@ -325,6 +325,8 @@ class Strategy(FlowerStrategy):
             log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
+        for stage in self.engine.stages:
+            stage.timed(log, self.cohorts.busy)
         log.clock.lap("train")
         return metrics
 
