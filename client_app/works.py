@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.concordance import rank_cases
 from client_app.classical.cox import sum_cells
 from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
@@ -39,6 +40,7 @@ WORK: dict[str, Work] = {
     "trees": grow_trees,
     "tree-test": measure_trees,
     "boosting": sum_histograms,
+    "ranks": rank_cases,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,

@@ -29,9 +29,8 @@ Work = Literal[
     "histograms", "search", "divide", "grow", "close", "weigh", "own", "regression",
     "description",
     "clusters", "components",
-    "survival", "hazards",
-    "trees", "tree-test",
-    "boosting",
+    "survival", "hazards", "ranks",
+    "trees", "tree-test", "boosting",
 ]  # fmt: skip
 
 
@@ -58,6 +57,7 @@ _TRAINING = (
     "hazards",
     "trees",
     "boosting",
+    "ranks",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
