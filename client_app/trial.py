@@ -7,11 +7,15 @@ back, no ledger is charged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
@@ -28,6 +32,7 @@ from task.numerics.tensors import copied, load_into
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
+from task.storage.locks import locked
 from task.tasks.evaluate import measure
 from task.wire import checks
 from task.wire import messages as wire
@@ -51,10 +56,19 @@ def try_out(node: Node) -> None:
     number = next((i for i, n in enumerate(node.clients.num_train()) if n), None)
     if not own or entry.work != "train" or entry.vertical or number is None:
         return
-    for phase in (entry, *(p for p in entry.phases.values() if p.work == "train")):
-        with generators.kept():
-            _try(node, phase, number, own)
-    pages.trim(always=True)
+    with _turn(node):
+        for phase in (entry, *(p for p in entry.phases.values() if p.work == "train")):
+            with generators.kept():
+                _try(node, phase, number, own)
+        pages.trim(always=True)
+
+
+def _turn(node: Node) -> AbstractContextManager[None]:
+    """Let the processes of a simulation try a large model one after another, as each needs copies of it."""
+    large = sum(a.nbytes for a in node.forms().shared.values()) >= pages.LARGE
+    if not (large and pages.used()):
+        return nullcontext()
+    return locked(Path(__file__).parent, wait_s=math.inf, optional=True)
 
 
 def _try(node: Node, entry: Algorithm, number: int, own: Mapping[str, str]) -> None:
@@ -92,18 +106,20 @@ def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
         task.steps = PrivateSteps(config.dp.clip, config.dp.noise, len(rows), stream)
     solver.begin(task)
     stats = solver.run(task) if solver.trains else []
-    ((upload, _),) = solver.finish(task, stats)
+    ((upload, kept),) = solver.finish(task, stats)
     if is_reference(entry.solver) and not config.parted:
         _check_upload(node, entry, client, upload)
-    _evaluate(node, number, rows, solver, task)
+    del upload, kept  # they may lie in the model's memory, which is loaded next
+    _evaluate(node, number, rows, solver, task, model)
 
 
-def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: LocalTask) -> None:
+def _evaluate(
+    node: Node, number: int, rows: np.ndarray, solver: Solver, task: LocalTask, model: torch.nn.Module
+) -> None:
     """Measure the client's own model on a few of its test examples, or on `rows` where it has none."""
     tests = node.clients.test(number)[:ROWS]
     rows = tests if len(tests) else rows
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
-    model = copied(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
     load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)

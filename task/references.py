@@ -279,13 +279,14 @@ def _sha256(package: str) -> str:
         if spec is None or name in (sys.builtin_module_names if root else ()):
             continue
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
-        found = [p for folder in folders for p in sorted(folder.rglob("*.py"))]
-        if not folders and spec.origin and Path(spec.origin).is_file():
-            found = [Path(spec.origin)]
-        base = (folders or found or [Path()])[0].parent
+        file = Path(spec.origin or "")
+        base = (folders[0] if folders else file).parent
         if root is not None and base != root:
-            continue  # not the user's
+            continue  # not the user's; a library may have thousands of files, which are not listed
         root = base
+        found = [p for folder in folders for p in sorted(folder.rglob("*.py"))]
+        if not folders and file.is_file():
+            found = [file]
         fresh = [p for p in found if p.relative_to(base).as_posix() not in files]
         files |= {p.relative_to(base).as_posix(): p for p in fresh}
         if str(base) not in _INSTALLED:

@@ -89,7 +89,6 @@ REASONS: dict[str, dict[str, str]] = {
         "codec.down = fp16": "least-squares",
         "structured.kind = low-rank": "glm",
         "dp.noise > 0": "least-squares",
-        "dp.unit = example": "glm",
         "secagg-bits = 64": "least-squares",
         "he = true": "glm",
         "lora.average = product": "least-squares",
@@ -99,6 +98,39 @@ REASONS: dict[str, dict[str, str]] = {
         "selection = oort": "glm",
         "selection = power-of-choice": "least-squares",
         "selection = proportional": "glm",
+    },
+    "its clients send trees: there is no model whose changes could be coded, clipped or added up": {
+        "ala = true": "xgb-bagging",
+        "optimizer = adam": "xgb-cyclic",
+        "clip-norm > 0": "xgb-bagging",
+        "sam.rho > 0": "xgb-cyclic",
+        "dropout-width < 1": "xgb-bagging",
+        "width.levels = 1,0.5": "xgb-cyclic",
+        "models.levels = logistic,mlp": "xgb-bagging",
+        "initial-model = FILE": "xgb-cyclic",
+        "heldout-clients > 0": "xgb-bagging",
+        "cross-evaluation = true": "xgb-cyclic",
+        "attack.kind = sign-flip": "xgb-bagging",
+        "attack.kind = label-flip": "xgb-cyclic",
+        "attack.kind = little-is-enough": "xgb-bagging",
+        "codec.up = fp16": "xgb-cyclic",
+        "codec.up = top-k": "xgb-bagging",
+        "codec.down = fp16": "xgb-cyclic",
+        "structured.kind = low-rank": "xgb-bagging",
+        "dp.noise > 0": "xgb-cyclic",
+        "dp.unit = example": "xgb-bagging",
+        "secagg-bits = 64": "xgb-cyclic",
+        "he = true": "xgb-bagging",
+        "lora.average = product": "xgb-cyclic",
+        "transcript = sums": "xgb-cyclic",
+        "selection = cycle": "xgb-bagging",
+        "selection = fedcs": "xgb-cyclic",
+        "selection = oort": "xgb-bagging",
+        "selection = power-of-choice": "xgb-cyclic",
+        "selection = proportional": "xgb-bagging",
+    },
+    "the rule needs each client's 'new-trees', and the server learns sums only": {
+        "secagg = true": "xgb-bagging",
     },
     "its bound on the worth of a step holds for gradient steps": {
         "optimizer = adam": "adaptive-tau",
@@ -240,6 +272,9 @@ REASONS: dict[str, dict[str, str]] = {
         "dp.noise > 0": "fedproto"
     },
     "its clients send nothing that noise could protect": {"dp.noise > 0": "local-only"},
+    "its sums over rows have no bound on what a row adds, by which noise would be chosen": {
+        "dp.unit = example": "glm"
+    },
     "its clients use their examples for more than steps along the gradients of batches": {
         "dp.unit = example": "fedlc"
     },

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from client_app.classical.audit import audit
 from client_app.data.node import Node
+from client_app.data.noised import noise_of
 from client_app.stages.stage import Outcome, each
 from task.catalogue.entry import Algorithm
 from task.classical.columns import Floats, NamedColumns
@@ -32,7 +33,22 @@ def answers(
     names: Sequence[str] = (),
     cuts: Mapping[str, list[float]] | None = None,
 ) -> Iterator[Outcome]:
-    """Answer a question for each client by `sums`, of its name and rows: `size` integers, units of 2^-51.
+    """Answer a question for each client by `sums`, of its name and rows: `size` integers, units of 2^-51."""
+    return answer_rows(
+        node, entry, order, (size, DIGITS), lambda client, table: to_wire(sums(client, table)), names, cuts
+    )
+
+
+def answer_rows(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    wanted: tuple[int, int],
+    rows: Callable[[str, NamedColumns], npt.NDArray[np.int64]],
+    names: Sequence[str] = (),
+    cuts: Mapping[str, list[float]] | None = None,
+) -> Iterator[Outcome]:
+    """Answer a question for each client by `rows`, of its name and rows: int64 of the shape `wanted`.
 
     The node's ledger has each question before it is answered (`client_app.classical.audit`): `names` are
     columns of which rows may lack a value, and `cuts` those at which a column's values are counted.
@@ -41,10 +57,9 @@ def answers(
         WireError: The server asks for another number of them.
     """
     (record,) = entry.up
-    wanted = (size, DIGITS)
     if order.rows.get(record.name) != wanted:
         raise WireError(
-            f"training message: expected {size} numbers of {record.name!r}, as many as this run's "
+            f"training message: expected {wanted[0]} numbers of {record.name!r}, as many as this run's "
             f"columns have; got {order.rows.get(record.name)}",
             record.name,
         )
@@ -52,9 +67,9 @@ def answers(
     def of(client: str) -> wire.ClientUpdate:
         chosen = node.clients.train(node.clients.index(client))
         table = table_of(node.dataset, chosen)
-        audit(node, entry, order, client, table, names, cuts or {})
-        totals = to_wire(sums(client, table))
-        return wire.ClientUpdate({record.name: {ROWS: totals}}, {wire.NUM_EXAMPLES: len(chosen)})
+        if noise_of(node) is None:  # else what it costs is in the ledger of noise
+            audit(node, entry, order, client, table, names, cuts or {})
+        return wire.ClientUpdate({record.name: {ROWS: rows(client, table)}}, {wire.NUM_EXAMPLES: len(chosen)})
 
     return each(order.clients, of)
 

@@ -243,13 +243,13 @@ def check_spending(owner: Owner, config: Config, entry: Algorithm) -> None:
     if not (config.dp.distributed or config.dp.local):
         raise RefusedError(
             f'{limit}; expected a run in which nodes add noise ("dp.noise-by" = "nodes"), or clients to each '
-            'step ("dp.unit" = "example"); got one without'
+            'step or answer ("dp.unit" = "example"); got one without'
         )
     if config.dp.distributed:
         if not entry.noised:
             raise RefusedError(f"{limit}; the sums of {entry.name!r} ({entry.work}) have no noise")
         ledger.check(multiplier(config.dp, contract_of(config)))  # before a useless training
-    elif entry.work != "train":
+    elif entry.work != "train" and not entry.noised_rows:
         raise RefusedError(f"{limit}; the answers to {entry.name!r} ({entry.work}) have no noise")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.results import curves, hazards, statistics
+from server_app.results import curves, hazards, statistics, trees
 from server_app.results.coefficients import HOLDS, coefficient_lines, write_coefficients
 from server_app.results.multivariate import (
     CENTRES_HELD,
@@ -39,7 +39,9 @@ KINDS: Mapping[str, ResultTable] = {
     "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
+    "trees": ResultTable(trees.HOLDS, trees.write_trees, trees.tree_lines),
     "hazards": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
+    "boosting": ResultTable(trees.HOLDS, trees.write_trees, trees.tree_lines, trees.tree_plots),
 }
 
 

@@ -41,11 +41,12 @@ class ExactSums(Rule):
         size: int,
         sent: Mapping[str, npt.NDArray[np.float64]] | None = None,
         to: Sequence[str] = (),
+        width: int = DIGITS,
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:
         """Yield a question to all sites for `size` numbers; return the sums over all rows.
 
         `name` is that of a phase of the entry, or "train"; `sent` are arrays [rows, width] by record; `to`
-        are the sites, if not all.
+        are the sites, if not all. `width` is how many int64 a number takes.
 
         Raises:
             BouquetError: A site has not answered; a `NodesError` if another try may help. A round that is
@@ -53,7 +54,7 @@ class ExactSums(Rule):
         """
         contract = context.entry if name == TRAIN else context.entry.phases[name]
         (record,) = contract.up
-        rows = {record.name: (size, DIGITS)}
+        rows = {record.name: (size, width)}
         records: dict[str, Arrays] = {}
         for of, numbers in (sent or {}).items():
             records[of] = {ROWS: numbers}
@@ -79,8 +80,13 @@ def no_sums() -> Arrays:
 
 def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
     """Return a result whose digest has the integers of one more question."""
-    text = arrays[SHA256].tobytes() + ",".join(map(str, totals)).encode()
-    return {**arrays, SHA256: np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
+    return hashed_bytes(arrays, ",".join(map(str, totals)).encode())
+
+
+def hashed_bytes(arrays: Arrays, totals: bytes) -> Arrays:
+    """Return a result whose digest has one more question's integers, in a form that is always the same."""
+    digest = hashlib.sha256(arrays[SHA256].tobytes() + totals).digest()
+    return {**arrays, SHA256: np.frombuffer(digest, np.uint8)}
 
 
 def as_rows(beta: Sequence[float]) -> Arrays:

@@ -16,9 +16,15 @@ symbol     variable             meaning                                         
            ``site-sums``
 =========  ===================  ==============================================================  ===========
 
+Where noise protects each row (``dp.noise``, ``dp.unit = "example"``), nobody is asked what is closed. The
+numbers have noise on a grid of their own (`task.classical.noised`), ``sums`` is what follows from them, and
+
+``noise``  standard deviation of the noise on a count of the tables, of the lower pieces, of a site's own
+
 With ``statistics.by-site`` each site is asked by itself in the first round, else all of them together; the
 sums are the same integers. A part is cut while it is wider than a bar of the histogram, or has a rank that a
-quantile needs, until it is one step wide or sites close all of its cuts.
+quantile needs, until it is one step wide or sites close all of its cuts; with noise, until it holds no more
+persons than that could make up.
 """
 
 from collections.abc import Generator, Sequence
@@ -32,7 +38,16 @@ from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
-from task.classical.parts import after, next_cuts, parts_of, rows_of, whole_range
+from task.classical.noised import (
+    ENDS,
+    cuts_left,
+    noise_of,
+    persons,
+    table_sensitivity,
+    table_size,
+    tables_in,
+)
+from task.classical.parts import Leaf, after, parts_of, rows_of, whole_range
 from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
 from task.errors import NodesError
@@ -109,7 +124,7 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
                     f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
                 )
             state = yield from self._cut(state, context)
-        cuts = next_cuts(self.survey, parts_of(state.arrays["parts"]))
+        cuts = cuts_left(self.survey, state.arrays)
         return replace(state, begun=True, ended=not cuts), {"cuts": len(cuts)}
 
     def finished(self, state: Any) -> bool:
@@ -120,6 +135,8 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         self, state: StatisticsState, context: RoundContext
     ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
         survey, found = self.survey, dict(state.arrays)
+        if self.config.dp.local:
+            return (yield from self._noised_tables(state, context))
         of_sums = survey.cell_of_sum()
         if not survey.by_site:
             cells, sums = yield from self._open(context, [], survey.cells, survey.size, self.sites)
@@ -145,8 +162,9 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
     def _cut(
         self, state: StatisticsState, context: RoundContext
     ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
-        leaves = parts_of(state.arrays["parts"])
-        cuts = next_cuts(self.survey, leaves)
+        leaves, cuts = parts_of(state.arrays["parts"]), cuts_left(self.survey, state.arrays)
+        if self.config.dp.local:
+            return (yield from self._noised_cut(state, context, leaves, cuts))
         shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
         arrays = hashed(hashed(state.arrays, shut), lower)
         return replace(
@@ -163,3 +181,44 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         closed = np.array(shut, np.float64)[:, None]
         replies = yield from self.ask(TRAIN, context, size, {ASKED: asked, CLOSED: closed}, to)
         return shut, totals_in(replies, CELL_SUMS)
+
+    def _noised_tables(
+        self, state: StatisticsState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        survey, found, squared = self.survey, dict(state.arrays), table_sensitivity(self.survey)
+        z, size = self.config.dp.noise, table_size(survey)
+        if not survey.by_site:
+            totals = yield from self._noised(context, [], size, self.sites)
+        else:
+            each = []
+            for site in self.sites:
+                each.append((yield from self._noised(context, [], size, (site,))))
+            found["site-cells"] = np.zeros((len(each), survey.cells), np.int64)
+            found["site-sums"] = np.stack([to_wire(tables_in(survey, own)[0]) for own in each])
+            totals = [sum(column) for column in zip(*each, strict=True)]
+        sums, leaves = tables_in(survey, totals)
+        of_all = (noise_of(z, of, totals[-1]) for of in (squared, len(survey.numbers)))
+        deviations = (*of_all, z * squared**0.5)
+        found |= {"noise": np.array(deviations), "sums": to_wire(sums), "parts": rows_of(leaves)}
+        context.remark(
+            f"rows: {sums[0]} of {len(self.sites)} clients; each count has noise of standard deviation "
+            f"{deviations[0]:.4g}"
+        )
+        return replace(state, arrays=hashed(found, totals))
+
+    def _noised_cut(
+        self, state: StatisticsState, context: RoundContext, leaves: Sequence[Leaf], cuts: Sequence[Cut]
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        totals = yield from self._noised(context, cuts, len(cuts), self.sites)
+        held = {leaf.cut: leaf.count for leaf in leaves if leaf.cut}
+        lower = [persons(total, held[cut]) for cut, total in zip(cuts, totals, strict=False)]
+        parts = rows_of(after(self.survey, leaves, cuts, [0] * len(cuts), lower))
+        return replace(state, arrays=hashed({**state.arrays, "parts": parts}, totals))
+
+    def _noised(
+        self, context: RoundContext, cuts: Sequence[Cut], size: int, to: Sequence[str]
+    ) -> Generator[Phase, AggregatedReplies, list[int]]:
+        """Ask for numbers with noise."""
+        sent = {ASKED: rows_of_cuts(cuts), CLOSED: np.zeros((0, 1))}
+        replies = yield from self.ask(TRAIN, context, size + ENDS, sent, to)
+        return totals_in(replies, CELL_SUMS)

@@ -11,7 +11,8 @@ Algorithms that train one global model stand here and, where only the clients' s
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
 `task.catalogue.regressions`, `task.catalogue.multivariate`, `task.catalogue.statistics` and
-`task.catalogue.survivals`. `task.catalogue.entry` says what an entry consists of; its defaults are FedAvg's.
+`task.catalogue.survivals`, and boosted trees in `task.catalogue.trees`. `task.catalogue.entry` says what an
+entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -51,7 +52,10 @@ from task.catalogue.regressions import REGRESSIONS
 from task.catalogue.robust import ROBUST
 from task.catalogue.statistics import STATISTICS
 from task.catalogue.survivals import SURVIVALS
+from task.catalogue.trees import TREES
 from task.catalogue.vertical import VERTICAL
+from task.catalogue.vertical_trees import VERTICAL_TREES
+from task.catalogue.xgb import XGB
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -441,9 +445,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         *ROBUST,
         *PERSONAL,
         *VERTICAL,
+        *VERTICAL_TREES,
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,
         *SURVIVALS,
+        *XGB,
+        *TREES,
     )
 }

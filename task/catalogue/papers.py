@@ -38,6 +38,8 @@ _PAPERS = """
     Distributed Deep Learning Networks among Institutions for Medical Imaging
 2012.13995 2021 Cao, Fang, Liu, Gong
     FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping
+10.1145/2939672.2939785 2016 Chen, Guestrin
+    XGBoost: A Scalable Tree Boosting System
 2107.00778 2022 Chen, Chao
     On Bridging Generic and Personalized Federated Learning for Image Classification
 2010.01243 2020 Cho, Wang, Joshi
@@ -74,6 +76,8 @@ _PAPERS = """
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
     Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
+1901.08755 2019 Cheng, Fan, Jin, Liu, Chen, Papadopoulos, Yang
+    SecureBoost: A Lossless Federated Learning Framework
 2006.04088 2020 Ghosh, Chung, Yin, Ramchandran
     An Efficient Framework for Clustered Federated Learning
 1909.06335 2019 Hsu, Qi, Brown

@@ -172,9 +172,9 @@ class SiteColumns:
     columns: tuple[Floats, ...]
 
     @classmethod
-    def of(cls, survey: Survey, table: NamedColumns) -> SiteColumns:
-        """Return those of a table; raises what `NamedColumns.of` does."""
-        return cls(survey, tuple(table.of(v, missing=True) for v in survey.variables))
+    def of(cls, survey: Survey, table: NamedColumns, *, clipped: bool = False) -> SiteColumns:
+        """Return those of a table; arguments and errors are as of `NamedColumns.of`."""
+        return cls(survey, tuple(table.of(v, missing=True, clipped=clipped) for v in survey.variables))
 
     @property
     def rows(self) -> int:

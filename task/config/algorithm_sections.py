@@ -378,7 +378,7 @@ class VerticalConfig(Section):
         when=When("vertical.defence", ("gaussian",)),
     )
     key_bits: int = knob(
-        2048, "vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare",
+        2048, "size of a key in bits, n_k; 0 = no encryption, to compare",
         choices=(0, 2048, 3072),
     )  # fmt: skip
     nopeek: float = knob(
@@ -477,6 +477,85 @@ class SurvivalConfig(Section):
     concordance: int = knob(0, "Harrell's c from so many bins of the risk score; 0 = none", low=0, high=4096)
 
 
+class XGBConfig(Section):
+    """Boosted trees that clients grow with XGBoost; the names are XGBoost's."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    target: str = knob("", 'what is predicted, with its range or levels, "ill(0..1)", "stage(1|2|3)"')
+    objective: str = knob(
+        "auto",
+        "loss: auto = logistic for two levels, softmax for more, squared-error for a range",
+        choices=("auto", "squared-error", "logistic", "softmax"),
+    )
+    eta: float = knob(
+        0.3, "learning rate; in xgb-bagging a round adds the trees of all clients", above=0, high=1
+    )
+    max_depth: int = knob(6, "largest depth of a tree", low=1, high=12)
+    min_child_weight: float = knob(1.0, "least sum of second derivatives in a leaf", low=0)
+    reg_lambda: float = knob(1.0, "L2 penalty of leaves, XGBoost's lambda", low=0)
+    reg_alpha: float = knob(0.0, "L1 penalty of leaves, XGBoost's alpha", low=0)
+    gamma: float = knob(0.0, "least gain of a split", low=0)
+    subsample: float = knob(1.0, "share of a client's rows for each tree", above=0, high=1)
+    colsample_bytree: float = knob(1.0, "share of the columns for each tree", above=0, high=1)
+    max_bin: int = knob(256, "most bins of a column", low=2, high=65535)
+    order: str = knob("names", "order in which clients take turns", choices=("names", "seed"))
+
+
+class GBDTConfig(Section):
+    """Gradient-boosted trees over sites."""
+
+    columns: str = knob("", 'what trees split, with ranges or levels, "age(0..120), sex(Female|Male)"')
+    target: str = knob("", 'what is predicted, with its range or all levels, "ill(no|yes)"')
+    objective: str = knob(
+        "auto",
+        "auto = by the target: a number, two levels, more levels",
+        choices=("auto", "squared-error", "logistic", "softmax"),
+    )
+    learning_rate: float = knob(0.3, "eta, by which each tree's output is multiplied", above=0, high=1)
+    growth: str = knob(
+        "depth-wise",
+        "depth-wise = a question to all sites a level; leaf-wise = one a split",
+        choices=("depth-wise", "leaf-wise"),
+    )
+    max_depth: int = knob(6, "most splits from the root to a leaf; 0 = any, if leaf-wise", low=0, high=32)
+    max_leaves: int = knob(
+        31, "most leaves of a tree", low=2, high=4096, when=When("gbdt.growth", ("leaf-wise",))
+    )
+    max_bins: int = knob(64, "most bins of a column", low=2, high=1024)
+    cuts: str = knob(
+        "grid",
+        "where numbers may be cut: at quantiles, rounded up to a grid of the range, or exactly those (some "
+        "row's own values); ranges = in equal steps",
+        choices=("grid", "quantiles", "ranges"),
+    )
+    grid: int = knob(
+        1024, "steps of each range to which cuts are rounded up", low=2, when=When("gbdt.cuts", ("grid",))
+    )
+    reg_lambda: float = knob(1.0, "lambda, L2 penalty of leaves", low=0)
+    reg_alpha: float = knob(0.0, "alpha, L1 penalty of leaves", low=0)
+    gamma: float = knob(0.0, "least gain of a split", low=0)
+    min_child_weight: float = knob(1.0, "least sum of second derivatives of a child", low=0)
+    min_child_count: int = knob(1, "fewest rows of a child and of a bin, over all sites", low=1)
+    subsample: float = knob(1.0, "share of rows that a tree is grown from, drawn by seed", above=0, high=1)
+    colsample: float = knob(1.0, "share of columns that a tree may split, drawn by seed", above=0, high=1)
+    row_key: str = knob(
+        "",
+        'column of numbers by which rows are drawn, "id(0..1000000)"; "" = by client and place, so that '
+        "the draw depends on who has a row",
+        when=(When("gbdt.subsample", (1.0,), but=True, other=When("gbdt.held-out"))),
+    )
+    held_out: float = knob(
+        0.0, "share of rows that no tree is grown from, to measure the loss", low=0, high=0.9
+    )
+    patience: int = knob(
+        0,
+        "early stopping: trees without a lower loss of the rows held out; the best number of trees stays; "
+        "0 = never",
+        low=0,
+        when=When("gbdt.held-out"),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmKeys:
     """The sections of algorithms with one global model, and of what several algorithms share."""
@@ -518,3 +597,5 @@ class AlgorithmKeys:
     k_means: KMeansConfig = field(default_factory=KMeansConfig)
     pca: PCAConfig = field(default_factory=PCAConfig)
     survival: SurvivalConfig = field(default_factory=SurvivalConfig)
+    xgb: XGBConfig = field(default_factory=XGBConfig)
+    gbdt: GBDTConfig = field(default_factory=GBDTConfig)

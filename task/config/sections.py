@@ -527,7 +527,10 @@ class DPConfig(Section, switch="noise"):
         0.0, "z, standard deviation of the noise on a sum of updates, in units of dp.clip; 0 = none", low=0
     )
     clip: float = knob(
-        0.1, "C, clipping bound: largest L2 norm of a client's update or of an example's gradient", above=0
+        0.1,
+        "C, clipping bound: largest L2 norm of a client's update or of an example's gradient",
+        above=0,
+        when=TRAINS,
     )
     clip_quantile: float = knob(
         0.0,
@@ -553,7 +556,7 @@ class DPConfig(Section, switch="noise"):
         1,
         "c, nodes that may reveal their noise: the noise of the others suffices",
         low=0,
-        when=(When("dp.noise"), When("dp.noise-by", ("nodes",))),
+        when=(When("dp.noise"), When("dp.noise-by", ("nodes",), other=algorithms(lambda e: e.noised_rows))),
     )
 
     @property

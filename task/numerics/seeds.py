@@ -49,6 +49,9 @@ SYNTHETIC: Final = "synthetic"  # the generated data set
 BUCKETS: Final = "buckets"  # which clients are averaged before a robust rule
 COORDINATES: Final = "coordinates"  # the coordinates of updates that a robust rule samples
 HELDOUT: Final = "heldout"  # which clients take no part in training
+TREE_ROWS: Final = "tree-rows"  # the rows that a round's trees are grown from
+TREE_COLUMNS: Final = "tree-columns"  # the columns that they may split
+UNGROWN: Final = "ungrown"  # the rows that no tree is grown from
 
 
 def seed_for(seed: int, role: str, server_round: int = 0, client: str = "") -> int:

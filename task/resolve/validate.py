@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
 from task.catalogue.user_algorithm import algorithm_of
-from task.classical.analyses import ANALYSES
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
@@ -19,6 +18,7 @@ from task.features.refusals import OWN
 from task.models import MODELS
 from task.numerics.graphs import why_not
 from task.references import check_reference, is_reference
+from task.resolve.analyses import ANALYSES
 from task.resolve.cohorts import asked_of, candidates_of
 from task.resolve.contract import contract_of, entry_of
 from task.tasks import check_goal, check_goal_names

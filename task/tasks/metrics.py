@@ -44,12 +44,12 @@ from task.errors import ConfigError
 from task.models.elbo import Posterior, neg_elbo, neg_iwae
 from task.numerics.arrays import Arrays
 from task.numerics.limbs import LIMBS, Ints, exact, number_of
+from task.numerics.metrics import TENTHS
 from task.references import is_reference
 from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None
 BINS = 1024
-TENTHS = 10  # of the probability, for its calibration; an even number, so that 1/2 is between two
 COUNT = "count"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from client_app.app import make_app
+from server_app.app import run as run_server
 from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
@@ -19,9 +22,11 @@ from task.classical.printed import Printed
 from task.classical.sums import sums_of
 from task.classical.table import fitted
 from task.config.knobs import Config
+from task.config.read import as_run_config
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
+from tests.support.grid import LocalGrid
 
 ROWS = "rows"
 
@@ -31,8 +36,11 @@ def patients(name: str) -> pd.DataFrame:
     return pd.read_csv(str(distribution("lifelines").locate_file(f"lifelines/datasets/{name}.csv")))
 
 
-def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int]]]) -> Any:
-    """Play a rule's phases to their end; `sums` are the sites' integers for a question. Return the result."""
+def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int] | np.ndarray]]) -> Any:
+    """Play a rule's phases to their end; `sums` are the sites' integers for a question. Return the result.
+
+    They are integers, or as they travel.
+    """
     replies = None
     while True:
         try:
@@ -40,7 +48,7 @@ def answered(phases: Any, sums: Callable[[str, Phase], Sequence[Sequence[int]]])
         except StopIteration as done:
             return done.value
         (record,) = phase.contract.up
-        sent = [to_wire(of) for of in sums(record.name, phase)]
+        sent = [of if isinstance(of, np.ndarray) else to_wire(of) for of in sums(record.name, phase)]
         assert all(a.shape == phase.rows[record.name] for a in sent)
         arrays = {record.name: {ROWS: np.sum(sent, axis=0)}}
         replies = AggregatedReplies(arrays, phase.to, np.ones(len(sent), np.int64))
@@ -112,3 +120,25 @@ def splits(frame: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
     at = {k: np.array_split(np.arange(len(frame)), k) for k in (1, 3, 10)}
     found = {str(k): [frame.iloc[rows] for rows in parts] for k, parts in at.items()}
     return found | {"every tenth": [frame.iloc[i::10] for i in range(10)]}
+
+
+def at_sites(
+    folder: Path,
+    frames: Sequence[pd.DataFrame],
+    keys: Mapping[str, Any],
+    least: int = 5,
+    grid_type: type[LocalGrid] = LocalGrid,
+    **policy: Any,
+) -> Path:
+    """Run on nodes with files of their own, whose owners set a bound; their state stays for the next run.
+
+    The columns of the frames are the header of the files. Returns the result folder.
+    """
+    nodes = []
+    for i, frame in enumerate(frames):
+        frame.to_csv(folder / f"ward-{i}.csv", index=False)
+        where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
+        where |= {"cache-dir": str(folder / "cache"), "state-dir": str(folder / f"state-{i}")}
+        nodes.append(where | {"min-examples": least} | policy)
+    config = read_config({**keys, "runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
+    return run_server(grid_type(make_app(), nodes, as_run_config(config)), config)

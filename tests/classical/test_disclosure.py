@@ -13,8 +13,6 @@ import pandas as pd
 import pytest
 from flwr.app import Message
 
-from client_app.app import make_app
-from server_app.app import run as run_server
 from task.classical.columns import NamedColumns
 from task.classical.disclosure import closed_cells, closed_cuts, complemented, dominated
 from task.classical.survey import (
@@ -28,12 +26,12 @@ from task.classical.survey import (
     rows_of_cuts,
     survey_of,
 )
-from task.config.read import as_run_config
 from task.errors import BouquetError, ConfigError, RefusedError, StateError
 from task.numerics.row_sums import from_wire
 from task.privacy.query_ledger import QueryLedger, apart, digests
 from task.resolve.read import read_config
 from task.storage.files import read_safetensors
+from tests.classical import support
 from tests.support.grid import LocalGrid
 
 M = 5
@@ -297,18 +295,9 @@ GLM = {
 }  # fmt: skip
 
 
-def at_sites(
-    folder: Path, frames: Sequence[pd.DataFrame], keys: dict[str, Any], least: int = M, **policy: Any
-) -> Path:
-    """Run on nodes with files of their own, whose owners set a bound; their state stays for the next run."""
-    nodes = []
-    for i, frame in enumerate(frames):
-        frame.to_csv(folder / f"ward-{i}.csv", index=False, header=HEADER)
-        where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
-        where |= {"cache-dir": str(folder / "cache"), "state-dir": str(folder / f"state-{i}")}
-        nodes.append(where | {"min-examples": least} | policy)
-    config = read_config(keys | {"runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
-    return run_server(LocalGrid(make_app(), nodes, as_run_config(config)), config)
+def at_sites(folder: Path, frames: Sequence[pd.DataFrame], *args: Any, **more: Any) -> Path:
+    typed = [frame.set_axis(HEADER, axis=1) for frame in frames]
+    return support.at_sites(folder, typed, *args, **more)
 
 
 def wards(count: int = 3) -> list[pd.DataFrame]:
@@ -445,16 +434,8 @@ def test_a_server_that_opens_closed_cells_is_refused(tmp_path: Path) -> None:
                 for key, array in record.items():
                     record[key] = type(array)(np.zeros_like(array.numpy()))
 
-    nodes = []
-    for i, frame in enumerate(parts):
-        frame.to_csv(tmp_path / f"ward-{i}.csv", index=False, header=HEADER)
-        where = {"data-path": str(tmp_path / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
-        nodes.append(
-            where | {"min-examples": M, "cache-dir": str(tmp_path), "state-dir": str(tmp_path / str(i))}
-        )
-    config = read_config(KEYS | {"runs-dir": str(tmp_path / "runs"), "min-nodes": 3})
     with pytest.raises(BouquetError, match="the server asks for a cell of fewer persons"):
-        run_server(Hostile(make_app(), nodes, as_run_config(config)), config)
+        at_sites(tmp_path, parts, KEYS, grid_type=Hostile)
 
 
 def test_levels_listed_in_another_order_are_the_same_levels() -> None:

@@ -39,7 +39,9 @@ from tests.support.transcripts import found, texts
 
 pytestmark = pytest.mark.system
 NODES = ("a", "b", "c", "d")
-DEMO: dict[str, Any] = {**read_recipe("demo"), "num-server-rounds": 5, "progress": "none"}
+DEMO: dict[str, Any] = {
+    **read_recipe("demo"), "partition": "iid", "num-server-rounds": 5, "progress": "none",
+}  # fmt: skip
 DIGITS: dict[str, Any] = {
     "dataset": "digits", "num-server-rounds": 2, "device": "cpu", "progress": "none",
     "fraction-evaluate": 0.0,

@@ -1,0 +1,301 @@
+"""Gradient-boosted trees over sites by exact sums: every split is the one of the pooled rows.
+
+Chen and Guestrin 2016, with histograms. A round is a tree, or one a class. The server asks all sites for sums
+of g and h by node, column and bin, whole numbers of a declared grid, and finds the pooled rows' best splits.
+
+base      n, sum of y or n by class      before round 1; the margins before the first tree
+counts    values up to candidates        in round 1, by bisection: the cuts (`task.trees.cuts`)
+train     histograms of nodes            a level of the trees, or a split (`task.trees.grow`)
+losses    sums of losses                 after the tree, of the rows that trees grow from and of others
+
+=========  ========================  ========================================================  ===========
+symbol     variable                  meaning                                                   where
+=========  ========================  ========================================================  ===========
+-          state.grown               all trees (`task.trees.ensemble`)                         state
+-          the arrays of `Ensemble`  those up to the best one, with ``gbdt.patience``          result
+-          ``losses``                by round: loss, loss and errors of the rows held out      result
+-          ``sums-sha256``           of the integers of all questions, one after the other     state
+G, H, n    histograms                sums of derivatives and rows, by node, column and bin     wire
+=========  ========================  ========================================================  ===========
+
+Every site must answer each question (`strategies.rules.exact_sums`), and the sites must stay the same from
+the first round to the last: a tree of other rows would not continue these ones.
+
+With a patience of 2, the third round without a lower loss of rows held out ends the run:
+
+>>> keys = {"gbdt.columns": "x(0..1)", "gbdt.target": "y(0..1)", "gbdt.held-out": 0.5, "gbdt.patience": 2}
+>>> config = read_config({"algorithm": "gbdt", "dataset": "csv", **keys})
+>>> improved([0.5, 0.4, 0.45, 0.41]), waits([0.5, 0.4, 0.45, 0.41], config.gbdt.patience)
+(2, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
+from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
+from strategies.rules.exact_sums import ROWS, ExactSums, hashed, hashed_bytes, no_sums, totals_in
+from strategies.rules.xgb import asked_to_test
+from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, LOSSES, PIVOTS
+from task.config.knobs import Config
+from task.errors import DataError, NodesError
+from task.numerics.arrays import Arrays
+from task.numerics.row_sums import DIGITS, value
+from task.trees.boosting import Boosting, boosting_of
+from task.trees.cuts import RANGES, Cuts, Search, below, merged
+from task.trees.ensemble import Ensemble
+from task.trees.grow import GrowingTree
+from task.trees.histograms import Layout
+from task.trees.objectives import SQUARED
+from task.trees.orders import TreeOrder, chained, start_digest
+from task.trees.rows import BoostedRows
+from task.trees.sampling import columns_drawn
+from task.trees.splits import expanded
+
+Asking = Generator[Phase, AggregatedReplies, AggregatedReplies]
+
+
+@dataclass(frozen=True)
+class BoostingState(ServerState):
+    """The result so far, and what trees grow from."""
+
+    grown: Arrays = field(default_factory=dict)  # all trees
+    cuts: Arrays = field(default_factory=dict)  # of the numbers' columns, and where each column's begin
+    cohort: Arrays = field(default_factory=dict)  # names of the sites
+    ended: bool = False
+
+
+def nothing(boosting: Boosting) -> Arrays:
+    """Return the arrays of a result without trees."""
+    empty = Ensemble.empty(np.zeros(boosting.objective.classes))
+    return {**empty.to_arrays(), "losses": np.zeros((0, 3)), "figures": np.zeros(2), **no_sums()}
+
+
+def improved(losses: Sequence[float]) -> int:
+    """Return after how many rounds the loss was least, the first of several."""
+    return int(np.argmin(losses)) + 1 if len(losses) else 0
+
+
+def waits(losses: Sequence[float], patience: int) -> bool:
+    """Return whether fewer rounds than `patience` have gone by since the loss was least."""
+    return len(losses) - improved(losses) < patience
+
+
+def server_update(state: BoostingState, reduced: AggregatedReplies, config: Config) -> Updated[BoostingState]:
+    """Take the losses after a round's trees in, and choose how many of all trees are the result."""
+    boosting, totals = boosting_of(config), totals_in(reduced, LOSSES)
+    objective = boosting.objective
+    _, rows, loss, _, held, held_loss, wrong = totals
+    counts = [int(value(n)) for n in (rows, held)]
+    found = [
+        objective.mean_loss(value(total), n) if n else 0.0
+        for total, n in zip((loss, held_loss), counts, strict=True)
+    ]
+    errors = float(value(wrong) / counts[1]) if counts[1] else 0.0
+    losses = np.concatenate([state.arrays["losses"], [[*found, errors]]])
+    trees = Ensemble.from_arrays(state.grown, len(boosting.variables))
+    rounds, patience = len(losses), boosting.patience if counts[1] else 0
+    best = improved(losses[:, 1].tolist()) if patience else rounds
+    state = replace(
+        state,
+        arrays={
+            **hashed(state.arrays, totals),
+            **trees.prefix(best * objective.classes).to_arrays(),
+            "losses": losses,
+            "figures": np.array([counts[0], counts[1]], np.float64),
+        },
+        ended=bool(patience) and not waits(losses[:, 1].tolist(), patience),
+    )
+    metrics: dict[str, Number] = {"pooled-loss": found[0]}
+    if counts[1]:
+        metrics["held-out-loss"] = found[1]
+        if objective.name != SQUARED:
+            metrics["held-out-error"] = errors
+    return state, metrics
+
+
+class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingState):
+    """Gradient-boosted trees by exact sums; see `strategies.rules.gbdt`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.opened: list[int] = []  # as found before round 1, like `sites`
+        self.informed = False  # whether the sites have had all trees from this process
+
+    @cached_property
+    def boosting(self) -> Boosting:
+        """What is asked for; a strategy may be made before its columns are declared."""
+        return boosting_of(self.config)
+
+    def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
+        """Return the state before round 1; no model of the run's is used."""
+        return BoostingState(nothing(self.boosting))
+
+    def evaluation(self, state: Any, context: RoundContext) -> Phases:
+        """Have clients measure the trees on rows that they have set aside, by ``fraction-evaluate``."""
+        yield asked_to_test(state, self.boosting, context)
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the sites, and what the base margins follow from.
+
+        Raises:
+            DataError: There are no rows, or all are of one class.
+        """
+        self.sites = tuple(context.names)
+        replies = yield from self.ask("base", context, BoostedRows.base_size(self.boosting))
+        self.opened = totals_in(replies, BASE)
+        self._base()
+        rows, held = (int(value(self.opened[i])) for i in (0, -1))
+        apart = f", {held} more held out" if held else ""
+        context.remark(f"rows: {rows} of {len(self.sites)} clients{apart}")
+
+    def _base(self) -> npt.NDArray[np.float64]:
+        b = self.boosting
+        rows, *sums = self.opened[: 1 + b.objective.classes]
+        return b.objective.base(sums, int(value(rows)), b.target.scale, b.target.levels)
+
+    def round(self, state: Any, context: RoundContext) -> Round:
+        """Grow the round's trees, and ask for the losses.
+
+        Raises:
+            NodesError: The sites are not those of the first round.
+            DataError: Sums do not add up.
+        """
+        names = np.frombuffer("\n".join(self.sites).encode(), np.uint8)
+        if not state.grown:
+            state = yield from self._begun(replace(state, cohort={"names": names}), context)
+        elif state.cohort["names"].tobytes() != names.tobytes():
+            began = state.cohort["names"].tobytes().decode().replace("\n", ", ")
+            raise NodesError(
+                f"round {context.round}: expected the sites of round 1, {began}; got "
+                f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
+            )
+        questions = Questions(self, state, context)
+        state = yield from questions.grow()
+        replies = yield from questions.losses()
+        return type(self).update(state, replies, self.config)
+
+    def finished(self, state: Any) -> bool:
+        """Return whether further trees no longer help."""
+        return bool(state.ended)
+
+    def _begun(
+        self, state: BoostingState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, BoostingState]:
+        """Find the cuts."""
+        b, arrays = self.boosting, hashed(state.arrays, self.opened)
+        first = 1 + b.objective.classes
+        present = [int(value(n)) for n in self.opened[first : first + len(b.numbers)]]
+        cuts = b.declared_cuts()
+        if b.cuts != RANGES:
+            search = Search.begin(b.candidates, present, b.bins)
+            while not search.ended:
+                counts = yield from self._counts(context, search.asked())
+                arrays, search = hashed(arrays, counts.tolist()), search.after(counts)
+            cuts = search.found()
+        if b.least > 1:
+            counts = yield from self._counts(context, below(cuts))
+            arrays, at = hashed(arrays, counts.tolist()), np.cumsum([0, *map(len, cuts)])
+            parts = [counts[i:k] for i, k in pairwise(at)]
+            cuts = [merged(*part, b.least) for part in zip(cuts, parts, present, strict=True)]
+        starts = np.cumsum([0, *map(len, cuts)])
+        found = {"cuts": np.concatenate([np.zeros(0, np.float32), *cuts]), "starts": starts.astype(np.int64)}
+        empty = Ensemble.empty(self._base()).to_arrays()
+        return replace(state, arrays={**arrays, **empty}, grown=empty, cuts=found)
+
+    def _counts(
+        self, context: RoundContext, pivots: npt.NDArray[np.float64]
+    ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
+        if not len(pivots):
+            return np.zeros(0, np.int64)
+        replies = yield from self.ask("counts", context, len(pivots), {PIVOTS: pivots}, width=1)
+        return replies.arrays[COUNTS][ROWS][:, 0]
+
+
+class Questions:
+    """The questions of one round."""
+
+    def __init__(self, rule: GBDT, state: BoostingState, context: RoundContext) -> None:
+        self.rule, self.state, self.context, b = rule, state, context, rule.boosting
+        self.trees = Ensemble.from_arrays(state.grown, len(b.variables))
+        starts = state.cuts["starts"]
+        self.cuts: list[Cuts] = [state.cuts["cuts"][i:k] for i, k in pairwise(starts)]
+        self.round = self.trees.trees // b.objective.classes + 1
+        self.columns = columns_drawn(len(b.variables), b.colsample, b.seed, self.round)
+        self.layout: Layout = b.layout(self.cuts).chosen(self.columns)
+
+    def grow(self) -> Generator[Phase, AggregatedReplies, BoostingState]:
+        """Grow the round's trees; return the state with them."""
+        b = self.rule.boosting
+        classes = range(b.objective.classes)
+        trees = [GrowingTree(self.layout, self.columns, b.penalties, b.shape) for _ in classes]
+        h, arrays = (1 << b.objective.unit_bits if b.objective.name == SQUARED else 0), self.state.arrays
+        while any(tree.asked for tree in trees):
+            asked = [(k, tree.order().index(number)) for k, tree in enumerate(trees) for number in tree.asked]
+            size = len(asked) * self.layout.cells * (2 if h else 3)
+            growing = _joined([tree.tree(k) for k, tree in enumerate(trees)])
+            replies = yield from self._ask(TRAIN, HISTOGRAMS, growing, size, 1, asked)
+            totals = replies.arrays[HISTOGRAMS][ROWS][:, 0]
+            arrays = hashed_bytes(arrays, totals.astype("<i8").tobytes())
+            found = iter(expanded(totals[1:], self.layout.cells, h))
+            for tree in trees:
+                histograms = {number: next(found) for number in tree.asked}
+                try:
+                    tree.take(histograms)
+                except ValueError:
+                    raise DataError(
+                        f"round {self.context.round}: expected each column's sums to add up to those of its "
+                        "node; those of the sites do not. Do all run the same app on unchanged data?"
+                    ) from None
+        grown = _joined([self.trees, *(tree.tree(k) for k, tree in enumerate(trees))])
+        self.trees = grown
+        return replace(self.state, arrays=arrays, grown=grown.to_arrays())
+
+    def losses(self) -> Asking:
+        """Ask for the losses after the round's trees."""
+        nothing_grows = Ensemble.empty(self.trees.base)
+        self.round += 1  # as many trees are there now
+        return self._ask("losses", LOSSES, nothing_grows, BoostedRows.losses_size(), DIGITS)
+
+    def _ask(
+        self,
+        phase: str,
+        record: str,
+        growing: Ensemble,
+        size: int,
+        width: int,
+        asked: Sequence[tuple[int, int]] = (),
+    ) -> Asking:
+        """Ask with the last round's trees, and again with all of them if a site lacks those before."""
+        classes = self.rule.boosting.objective.classes
+        numbers = size if phase != TRAIN else size + 1
+        wholes = [False, True] if self.rule.informed else [True]
+        for whole in wholes:
+            known = 0 if whole else max(self.trees.trees - classes, 0)
+            before = chained(start_digest(self.trees.base, self.cuts), self.trees.prefix(known))
+            order = TreeOrder(
+                self.round, before, self.trees.suffix(known), growing, asked, self.columns, self.cuts, whole
+            )
+            replies = yield from self.rule.ask(phase, self.context, numbers, order.rows(), width=width)
+            if not replies.arrays[record][ROWS][0].any():
+                self.rule.informed = True
+                return replies
+        raise DataError(
+            f"round {self.context.round}: expected all sites to know the trees that came with the question; "
+            "some do not. Do all run the same app on unchanged data?"
+        )
+
+
+def _joined(parts: Sequence[Ensemble]) -> Ensemble:
+    found, *rest = parts
+    for part in rest:
+        found = found.joined(part)
+    return found
