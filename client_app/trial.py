@@ -7,12 +7,9 @@ back, no ledger is charged.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,7 +29,6 @@ from task.numerics.tensors import copied, load_into
 from task.privacy.noise import Stream, derived
 from task.references import blamed, is_reference, place
 from task.resolve.contract import contract_of, entry_of
-from task.storage.locks import locked
 from task.tasks.evaluate import measure
 from task.wire import checks
 from task.wire import messages as wire
@@ -56,19 +52,10 @@ def try_out(node: Node) -> None:
     number = next((i for i, n in enumerate(node.clients.num_train()) if n), None)
     if not own or entry.work != "train" or entry.vertical or number is None:
         return
-    with _turn(node):
-        for phase in (entry, *(p for p in entry.phases.values() if p.work == "train")):
-            with generators.kept():
-                _try(node, phase, number, own)
-        pages.trim(always=True)
-
-
-def _turn(node: Node) -> AbstractContextManager[None]:
-    """Let the processes of a simulation try a large model one after another, as each needs copies of it."""
-    large = sum(a.nbytes for a in node.forms().shared.values()) >= pages.LARGE
-    if not (large and pages.used()):
-        return nullcontext()
-    return locked(Path(__file__).parent, wait_s=math.inf, optional=True)
+    for phase in (entry, *(p for p in entry.phases.values() if p.work == "train")):
+        with generators.kept():
+            _try(node, phase, number, own)
+    pages.trim(always=True)
 
 
 def _try(node: Node, entry: Algorithm, number: int, own: Mapping[str, str]) -> None:

@@ -1355,6 +1355,10 @@ class Statistics(Strategy):
         cross: tables of two categories each, 'sex*job, sex*ward'
         correlation: correlations of the numbers, over rows that lack none of them
         by_site: counts, means and levels of each site besides the pooled ones
+        site_quantiles: quantiles and histograms of each site, too, as far as its owner lets its range
+            be cut
+        pooled_least: with secagg, persons of all sites together that let a cell be shown though a site
+            has few in it, where owners allow it; 0 = never
     """
 
     def __init__(
@@ -1367,6 +1371,8 @@ class Statistics(Strategy):
         cross: str = "",
         correlation: bool = False,
         by_site: bool = False,
+        site_quantiles: bool = False,
+        pooled_least: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

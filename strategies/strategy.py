@@ -182,7 +182,7 @@ class Strategy(FlowerStrategy):
         if self._round.result is not None:
             assert came is not None
             state, self.last_metrics = self._round.result
-            self.last_good.updated()
+            self.last_good.updated(self.engine.journal.stored)
             self._take(state)
             return self.record(), MetricRecord({**came.example_means(), **self.last_metrics})
         self.why_kept = self._round.why

@@ -30,8 +30,7 @@ Work = Literal[
     "description",
     "clusters", "components",
     "survival", "hazards", "ranks",
-    "trees", "tree-test",
-    "boosting",
+    "trees", "tree-test", "boosting",
 ]  # fmt: skip
 
 
@@ -56,9 +55,9 @@ _TRAINING = (
     "components",
     "survival",
     "hazards",
-    "ranks",
     "trees",
     "boosting",
+    "ranks",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")

@@ -99,6 +99,7 @@ class DataConfig(Section):
             "reconstruction",
             "regression",
             "segmentation",
+            "survival",
             "tagging",
         ),
     )
