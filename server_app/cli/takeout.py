@@ -67,7 +67,7 @@ def predict(
 
     Writes csv: id, predicted class, probability of each class; of a vae, the reconstructed pixels. With
     labels, loss and accuracy are printed. Of an analysis: id, and the mean of a regression with its 95 %
-    interval, the cluster, or the scores of components.
+    interval, the cluster, the scores of components, or what trees predict; cells may be empty there.
     """
     allow(code)
     with importing():
@@ -173,7 +173,8 @@ def _kept(kit: Path, run: Path | None) -> Path:
     epilog="Examples: [bold]bouquet export runs/demo --format onnx[/bold]  ·  "
     "[bold]bouquet export runs/ditto --client client-3 --format torchscript --int8[/bold]  ·  "
     "[bold]bouquet export --kit kits/ward-1 --format onnx --data new.csv[/bold]  ·  "
-    "[bold]bouquet export runs/glm --format summary[/bold]"
+    "[bold]bouquet export runs/glm --format summary[/bold]  ·  "
+    "[bold]bouquet export runs/trees --format xgboost[/bold]"
 )
 def export(
     run: Kept = None,
@@ -184,9 +185,10 @@ def export(
             "--format",
             "-f",
             click_type=click.Choice(
-                ["torchscript", "onnx", "safetensors", "state-dict", "csv", "latex", "summary"]
+                ["torchscript", "onnx", "safetensors", "state-dict", "xgboost", "csv", "latex", "summary"]
             ),
-            help="What to write; onnx needs the extra bouquet\\[onnx]. Of an analysis: csv, latex, summary.",
+            help="What to write; onnx needs the extra bouquet\\[onnx]. Of trees: xgboost, onnx. Of an "
+            "analysis: csv, latex, summary.",
         ),
     ],
     kit: NodeKit = None,
@@ -210,7 +212,7 @@ def export(
     ] = None,
     code: Code = None,
 ) -> None:
-    """Export a run's model and check that it gives the same outputs, or the table of an analysis.
+    """Export a run's model or trees and check that they give the same outputs, or the table of an analysis.
 
     ONNX and TorchScript models read examples as they are in files, pixels or columns as float32: the scaling
     used in training is built in. The outputs are compared on --data, on the run's test set or on random
@@ -218,6 +220,10 @@ def export(
     """
     if form in ("csv", "latex", "summary"):
         _export_table(run, form, out, others=bool(kit or client or data or int8))
+        return
+    if form in ("xgboost", "onnx") and _export_trees(
+        run, form, out, others=bool(kit or client or data or int8)
+    ):
         return
     allow(code)
     with importing():
@@ -235,6 +241,26 @@ def export(
     path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
     for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
         typer.echo(plain(line), err=True)
+
+
+def _export_trees(run: Path | None, form: str, out: Path | None, *, others: bool) -> bool:
+    """Write the trees of a run; return whether it has some.
+
+    Raises:
+        ConfigError: It has none, and the format is theirs.
+    """
+    with importing():
+        from server_app.takeout.model import find
+        from server_app.takeout.trees import FORMATS, export_trees, trees_in
+
+    taken = trees_in(run) if run is not None and not (others and form == "onnx") else None
+    if taken is None and form == "onnx":
+        return False
+    if taken is None or run is None or others:
+        raise ConfigError(f"--format {form}: expected a run that grows trees, and no option but --out")
+    for line in export_trees(taken, form, out or Path(f"{find(run).parent.name}{FORMATS[form]}")):
+        typer.echo(plain(line), err=True)
+    return True
 
 
 def _export_table(run: Path | None, form: str, out: Path | None, *, others: bool) -> None:

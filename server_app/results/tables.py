@@ -39,6 +39,7 @@ KINDS: Mapping[str, ResultTable] = {
     "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
     "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
     "survival": ResultTable(curves.HOLDS, curves.write_curves, curves.curve_lines, curves.curve_plots),
+    "trees": ResultTable(trees.HOLDS, trees.write_trees, trees.tree_lines),
     "hazards": ResultTable(hazards.HOLDS, hazards.write_hazards, hazards.hazard_lines, hazards.hazard_plots),
     "boosting": ResultTable(trees.HOLDS, trees.write_trees, trees.tree_lines, trees.tree_plots),
 }

@@ -8,15 +8,15 @@ from server_app.results.svg import Plot, Point, Series
 from server_app.results.written import closed, write_printed
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
-from task.trees.boosting import boosting_of
+from task.resolve.analyses import declared_of
 from task.trees.table import importance_table
 
-HOLDS = "boosted trees, as the arrays of task.trees.ensemble"
+HOLDS = "boosted trees; bouquet predict uses them, bouquet export writes them for XGBoost and ONNX"
 
 
 def write_trees(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
     """Write the table; return what result.json says of it."""
-    return write_printed(folder, config, importance_table(boosting_of(config), arrays))
+    return write_printed(folder, config, importance_table(declared_of(config), arrays))
 
 
 def tree_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""What a run of an analysis says of new rows: means of a regression, clusters, scores of components.
+"""What a run of an analysis says of new rows: means of a regression, clusters, scores, outputs of trees.
 
 The rows are those of a csv file with the columns that the run declares, in any order and among others; no
-target is needed. A value beyond its declared range is refused, as in the run.
+target is needed. A value beyond its declared range is refused, as in the run. Of trees, cells may be empty.
 """
 
 import csv
@@ -13,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.model import find
+from server_app.takeout.trees import trees_of
 from task.catalogue.user_algorithm import algorithm_of
 from task.classical.clusters import clustering_of, nearest
 from task.classical.columns import NamedColumns, Variable
 from task.classical.components import components_of
 from task.classical.fit import model_of, offset_of
 from task.classical.table import covariance, ended, quantile
-from task.config.knobs import Config
 from task.datasets.csv_rows import rows_of
 from task.datasets.header import typed_columns
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import NamedArrays
+from task.resolve.analyses import grows_trees
 from task.resolve.model_card import ModelCard, read_model
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +53,7 @@ def analysis_in(run: Path) -> tuple[ModelCard, NamedArrays] | None:
         raise ConfigError(
             f"{path}: expected a model; got a table of {entry.name}, which says nothing of rows"
         )
-    if not ended(arrays):
+    if not (grows_trees(card.config) or ended(arrays)):
         raise ConfigError(
             f"{path}: expected a run that has ended; the iteration of this one has not. Raise "
             "num-server-rounds, and continue the run with --resume"
@@ -69,14 +70,14 @@ def said_of_rows(card: ModelCard, arrays: NamedArrays, data: Path) -> str:
     """
     if data.suffix.lower() != ".csv" or not data.is_file():
         raise ConfigError(f"--data: expected a csv file with the columns of the analysis; got {data}")
-    ids = list[str]()
+    ids, entry = list[str](), algorithm_of(card.config.algorithm)
 
     def read(variables: Sequence[Variable]) -> NamedColumns:
-        table, found = _read(data, variables)
+        table, found = _read(data, variables, missing=entry.missing_values)
         ids[:] = found
         return table
 
-    columns = _SAYS[algorithm_of(card.config.algorithm).work](card.config, arrays, read)
+    columns = _SAYS[entry.work](card, arrays, read)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", *(name for name, _ in columns)])
@@ -84,9 +85,9 @@ def said_of_rows(card: ModelCard, arrays: NamedArrays, data: Path) -> str:
     return text.getvalue()
 
 
-def _means(config: Config, arrays: NamedArrays, read: Reader) -> Columns:
+def _means(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
     """Return the mean of each row, and its 95 % interval by the model's errors: that of the link's scale."""
-    model = model_of(config)
+    model = model_of(card.config)
     design = model.design
     shifts = [v for name, v in design.others.items() if name in ("offset", "exposure")]
     table = read([*design.variables, *shifts])
@@ -108,33 +109,50 @@ def _reciprocal(eta: Floats) -> Floats:
     return np.divide(1.0, eta, out=np.full_like(eta, np.inf), where=eta > 0)
 
 
-def _nearest(config: Config, arrays: NamedArrays, read: Reader) -> Columns:
+def _nearest(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
     """Return the cluster of each row, and the distance to its centre."""
-    asked = clustering_of(config)
+    asked = clustering_of(card.config)
     table = read(asked.variables)
     columns = [table.of(v) for v in asked.variables]
     which, square = nearest(columns, arrays["centres"], arrays["weights"].tolist())
     return [("cluster", which.tolist()), ("distance", np.sqrt(square).tolist())]
 
 
-def _scores(config: Config, arrays: NamedArrays, read: Reader) -> Columns:
+def _scores(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
     """Return the scores of each row."""
-    asked = components_of(config)
+    asked = components_of(card.config)
     table = read(asked.variables)
     x = np.stack([table.of(v) for v in asked.variables], axis=1)
     scores = (x - arrays["mean"]) / arrays["scale"] @ arrays["components"].T
     return [(f"component_{k}", column.tolist()) for k, column in enumerate(scores.T, 1)]
 
 
-_SAYS: Mapping[str, Callable[[Config, NamedArrays, Reader], Columns]] = {
+def _outputs(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
+    """Return what trees say of each row: a number, or a class and the probability of each."""
+    taken = trees_of(card, arrays)
+    declared, names = taken.declared, taken.declared.outputs
+    found = taken.answer(declared.x(read(declared.variables)))
+    if len(names) == 1:
+        return [("predicted", found[:, 0].tolist())]
+    predicted = [names[k] for k in found.argmax(axis=1)]
+    return [("predicted", predicted), *((f"p_{n}", found[:, k].tolist()) for k, n in enumerate(names))]
+
+
+_SAYS: Mapping[str, Callable[[ModelCard, NamedArrays, Reader], Columns]] = {
     "regression": _means,
     "clusters": _nearest,
     "components": _scores,
+    **dict.fromkeys(("boosting", "trees"), _outputs),
 }
 
 
-def _read(path: Path, variables: Sequence[Variable]) -> tuple[NamedColumns, list[str]]:
-    """Return declared columns of a csv file and the rows' ids, which are their numbers if there are none."""
+def _read(
+    path: Path, variables: Sequence[Variable], *, missing: bool = False
+) -> tuple[NamedColumns, list[str]]:
+    """Return declared columns of a csv file and the rows' ids, which are their numbers if there are none.
+
+    With `missing` a cell may be empty.
+    """
     rows = rows_of(path)
     header = typed_columns(path, next(rows, (1, []))[1])
     at = {column.name: i for i, column in enumerate(header)}
@@ -151,16 +169,19 @@ def _read(path: Path, variables: Sequence[Variable]) -> tuple[NamedColumns, list
     for v in variables:
         column = [(line, row[at[v.name]]) for line, row in cells]
         if v.levels:
-            places[v.name] = np.array(list(_places(path, v, column)), np.int64), v.levels
+            places[v.name] = np.array(list(_places(path, v, column, missing)), np.int64), v.levels
         else:
-            numbers[v.name] = np.array(list(_numbers(path, v, column)), np.float64)
+            numbers[v.name] = np.array(list(_numbers(path, v, column, missing)), np.float64)
     of_ids = next((i for i, column in enumerate(header) if column.type == "id"), None)
     ids = [str(n) if of_ids is None else row[of_ids] for n, (_, row) in enumerate(cells)]
     return NamedColumns(numbers, places), ids
 
 
-def _numbers(path: Path, v: Variable, column: Sequence[tuple[int, str]]) -> Iterator[float]:
+def _numbers(path: Path, v: Variable, column: Sequence[tuple[int, str]], missing: bool) -> Iterator[float]:
     for line, cell in column:
+        if missing and not cell.strip():
+            yield np.nan
+            continue
         try:
             number = float(cell)
         except ValueError:
@@ -173,8 +194,11 @@ def _numbers(path: Path, v: Variable, column: Sequence[tuple[int, str]]) -> Iter
         yield number
 
 
-def _places(path: Path, v: Variable, column: Sequence[tuple[int, str]]) -> Iterator[int]:
+def _places(path: Path, v: Variable, column: Sequence[tuple[int, str]], missing: bool) -> Iterator[int]:
     for line, cell in column:
+        if missing and not cell.strip():
+            yield -1
+            continue
         if cell not in v.levels:
             raise DataError(
                 f"{path}, line {line}, column {v.name!r}: expected one of {', '.join(v.levels)}; got {cell!r}"

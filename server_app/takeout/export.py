@@ -272,7 +272,7 @@ def _write_script(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str
 
 
 def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str, str]) -> Answer:
-    _needs("onnxruntime", "onnx")
+    importable("onnxruntime", "onnx")
     axes = {"x": {0: "examples"}, "probabilities": {0: "examples"}}
     # The newer exporter would need a further package, onnxscript.
     torch.onnx.export(
@@ -283,11 +283,11 @@ def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str, 
 
 
 def _of_onnx(path: Path, said: dict[str, str]) -> Answer:
-    onnx = _needs("onnx")
+    onnx = importable("onnx")
     graph = onnx.load(str(path))
     onnx.helper.set_model_props(graph, said)
     onnx.save(graph, str(path))
-    runtime = _needs("onnxruntime")
+    runtime = importable("onnxruntime")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda x: np.asarray(session.run(None, {"x": x})[0])
 
@@ -301,7 +301,7 @@ def _quantise(
         quantisation: Any = torch.ao.quantization
         small = quantisation.quantize_dynamic(deployed, {nn.Linear, nn.LSTM}, dtype=torch.qint8)
         return _write_script(small, path, x, said)
-    quantization = _needs("onnxruntime.quantization")
+    quantization = importable("onnxruntime.quantization")
     source = path.with_name("float32.onnx")
     path.rename(source)
     quantization.quantize_dynamic(
@@ -310,8 +310,8 @@ def _quantise(
     return _of_onnx(path, said)
 
 
-def _needs(*modules: str) -> Any:
-    """Return the last of some modules of the extra ``onnx``."""
+def importable(*modules: str) -> Any:
+    """Return the last of some modules of the extra ``onnx``; raises ConfigError if one is not installed."""
     try:
         for name in modules:
             module = import_module(name)

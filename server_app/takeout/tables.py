@@ -93,7 +93,8 @@ def _summary(keys: Mapping[str, Any], table: Mapping[str, Any], text: str) -> st
     head, *rows = list(csv.reader(text.splitlines()))
     lines += [double, *_blocks(head, rows), double]
     lines += [f"{k}: {v}" for k, v in rest if v]
-    lines.append(f"{_NAMES['sums_sha256']}: {table.get('sums_sha256', '')}")
+    if digest := table.get("sums_sha256"):
+        lines.append(f"{_NAMES['sums_sha256']}: {digest}")
     return "\n".join(plain(line) for line in lines) + "\n"
 
 

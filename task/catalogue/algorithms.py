@@ -54,6 +54,8 @@ from task.catalogue.statistics import STATISTICS
 from task.catalogue.survivals import SURVIVALS
 from task.catalogue.trees import TREES
 from task.catalogue.vertical import VERTICAL
+from task.catalogue.vertical_trees import VERTICAL_TREES
+from task.catalogue.xgb import XGB
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -443,10 +445,12 @@ ALGORITHMS: dict[str, Algorithm] = {
         *ROBUST,
         *PERSONAL,
         *VERTICAL,
+        *VERTICAL_TREES,
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,
         *SURVIVALS,
+        *XGB,
         *TREES,
     )
 }

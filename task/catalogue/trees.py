@@ -6,6 +6,7 @@ What the rows of each record are stands in `task.trees.orders`, and what follows
 
 from task.catalogue.exact_sums import analysis, numbers, question, sums
 from task.catalogue.papers import paper
+from task.catalogue.xgb import MEASURED_TREES
 
 BASE, COUNTS, HISTOGRAMS, LOSSES = "base-sums", "value-counts", "histograms", "loss-sums"  # names of records
 PIVOTS, KNOWN, CUTS, SIZES, NODES = "pivots", "known", "cuts", "tree-sizes", "tree-nodes"
@@ -21,6 +22,10 @@ _TREES = (
     numbers(ASKED, "nodes whose histograms are asked for"),
     numbers(COLUMNS, "columns that the round's trees may split"),
 )
+# Keys of the section that parties with other columns of the same rows do not read.
+_OF_SITES = (
+    "columns", "target", "cuts", "grid", "subsample", "colsample", "row-key", "held-out", "patience"
+)  # fmt: skip
 
 TREES = (
     analysis(
@@ -46,5 +51,9 @@ TREES = (
         differs="Cuts are exact quantiles or declared; derivatives are whole numbers of a declared grid; no "
         "row is left out for sparsity.",
         missing_values=True,
+        tested="asked",
+        measuring="tree-test",
+        evaluation=MEASURED_TREES,
+        reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
     ),
 )  # fmt: skip

@@ -378,7 +378,7 @@ class VerticalConfig(Section):
         when=When("vertical.defence", ("gaussian",)),
     )
     key_bits: int = knob(
-        2048, "vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare",
+        2048, "size of a key in bits, n_k; 0 = no encryption, to compare",
         choices=(0, 2048, 3072),
     )  # fmt: skip
     nopeek: float = knob(
@@ -436,6 +436,17 @@ class StatisticsConfig(Section):
     cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
     correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
     by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
+    site_quantiles: bool = knob(
+        False,
+        "quantiles and histograms of each site, too, as far as its owner lets its range be cut",
+        when=When("statistics.by-site"),
+    )
+    pooled_least: int = knob(
+        0,
+        "with secagg, persons of all sites together that let a cell be shown though a site has few in it, "
+        "where owners allow it; 0 = never",
+        low=0,
+    )
 
 
 _NUMBERS = 'columns of numbers with their ranges, "age(0..120), bmi(10..80)"'
@@ -474,6 +485,31 @@ class SurvivalConfig(Section):
     )
     strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
     ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
+    concordance: int = knob(0, "Harrell's c from so many bins of the risk score; 0 = none", low=0, high=4096)
+
+
+class XGBConfig(Section):
+    """Boosted trees that clients grow with XGBoost; the names are XGBoost's."""
+
+    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    target: str = knob("", 'what is predicted, with its range or levels, "ill(0..1)", "stage(1|2|3)"')
+    objective: str = knob(
+        "auto",
+        "loss: auto = logistic for two levels, softmax for more, squared-error for a range",
+        choices=("auto", "squared-error", "logistic", "softmax"),
+    )
+    eta: float = knob(
+        0.3, "learning rate; in xgb-bagging a round adds the trees of all clients", above=0, high=1
+    )
+    max_depth: int = knob(6, "largest depth of a tree", low=1, high=12)
+    min_child_weight: float = knob(1.0, "least sum of second derivatives in a leaf", low=0)
+    reg_lambda: float = knob(1.0, "L2 penalty of leaves, XGBoost's lambda", low=0)
+    reg_alpha: float = knob(0.0, "L1 penalty of leaves, XGBoost's alpha", low=0)
+    gamma: float = knob(0.0, "least gain of a split", low=0)
+    subsample: float = knob(1.0, "share of a client's rows for each tree", above=0, high=1)
+    colsample_bytree: float = knob(1.0, "share of the columns for each tree", above=0, high=1)
+    max_bin: int = knob(256, "most bins of a column", low=2, high=65535)
+    order: str = knob("names", "order in which clients take turns", choices=("names", "seed"))
 
 
 class GBDTConfig(Section):
@@ -572,4 +608,5 @@ class AlgorithmKeys:
     k_means: KMeansConfig = field(default_factory=KMeansConfig)
     pca: PCAConfig = field(default_factory=PCAConfig)
     survival: SurvivalConfig = field(default_factory=SurvivalConfig)
+    xgb: XGBConfig = field(default_factory=XGBConfig)
     gbdt: GBDTConfig = field(default_factory=GBDTConfig)

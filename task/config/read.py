@@ -124,18 +124,15 @@ def _parted(config: Config) -> Config:
 
 
 def _exact(config: Config) -> Config:
-    """Read float64 and set no rows aside where the result is a table of statistics; nothing measures it."""
+    """Read float64 where no model is trained; set rows aside only if clients measure the result on them."""
     entry = algorithm_of(config.algorithm)
     if not entry.statistics:
-        return config
-    data = replace(
-        config.data,
-        doubles=True,
-        keep_missing=entry.missing_values,
-        task="regression",
-        local_test_fraction=0.0,
-    )
-    server = replace(config.server, evaluate_every=0, fraction_evaluate=0.0)
+        return replace(config, data=replace(config.data, keep_missing=entry.missing_values))
+    data = replace(config.data, doubles=True, keep_missing=entry.missing_values, task="regression")
+    server = replace(config.server, evaluate_every=0)
+    if not entry.tested or (entry.tested == "asked" and server.fraction_evaluate <= 0):
+        data = replace(data, local_test_fraction=0.0)
+        server = replace(server, fraction_evaluate=0.0)
     return replace(config, data=data, server=server)
 
 

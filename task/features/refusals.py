@@ -38,6 +38,7 @@ class Setting:
 _PARTIES = "its clients train parts of one model on each other's embeddings; this is not defined for them"
 
 _SUMS = "its clients send exact sums over all their rows, and no model is trained"
+_TREES = "its clients send trees: there is no model whose changes could be coded, clipped or added up"
 
 # What stands for a value in the tables and errors.
 OWN = "package.module:name"  # anything that a user brings
@@ -65,7 +66,9 @@ class Choice:
         def why_not(entry: Algorithm) -> str:
             if entry.vertical:
                 return _PARTIES
-            return _SUMS if entry.statistics and not self.of_sums else check(entry)
+            if entry.statistics and not self.of_sums:
+                return _TREES if any(r.reduce == "collect" for r in entry.up) else _SUMS
+            return check(entry)
 
         object.__setattr__(self, "why_not", why_not)
 

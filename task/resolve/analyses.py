@@ -10,6 +10,8 @@ from task.classical.survey import survey_of
 from task.classical.survival import survival_of
 from task.config.knobs import Config
 from task.trees.boosting import boosting_of
+from task.trees.declared import Declared
+from task.trees.xgb import xgb_of
 
 # Each raises ConfigError where columns are not declared as they should be.
 ANALYSES: Mapping[str, Callable[[Config], object]] = {
@@ -19,5 +21,20 @@ ANALYSES: Mapping[str, Callable[[Config], object]] = {
     "components": components_of,
     "survival": survival_of,
     "hazards": cox_of,
+    "trees": xgb_of,
     "boosting": boosting_of,
 }
+
+
+def declared_of(config: Config) -> Declared:
+    """Return what a run that grows trees is told; raises TypeError of another run."""
+    found = ANALYSES[config.entry.work](config)
+    if not isinstance(found, Declared):
+        raise TypeError(f"{config.algorithm} grows no trees")
+    return found
+
+
+def grows_trees(config: Config) -> bool:
+    """Return whether a run's result is trees."""
+    work = config.entry.work
+    return work in ANALYSES and isinstance(ANALYSES[work](config), Declared)

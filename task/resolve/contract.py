@@ -25,7 +25,8 @@ def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its features."""
     entry = with_selection(entry_of(config), config.server.selection)
     entry = with_features(config, entry)
-    return replace(entry, metrics=True) if metrics_of(config, config.data.task) else entry
+    measures = not entry.statistics and metrics_of(config, config.data.task)  # of a trained model
+    return replace(entry, metrics=True) if measures else entry
 
 
 def with_data(config: Config, data: Dataset) -> Config:

@@ -6,27 +6,24 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from task.classical.columns import NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import Variable, variable_of, variables_of
+from task.config.algorithm_sections import GBDTConfig
 from task.config.knobs import Config
-from task.errors import ConfigError, DataError
+from task.errors import ConfigError
 from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
+from task.trees.declared import Declared, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
 from task.trees.histograms import Layout
-from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
 from task.trees.splits import Penalties
 
 MOST_COLUMNS = 4096
 
 
 @dataclass(frozen=True)
-class Boosting:
+class Boosting(Declared):
     """The columns and the target, and how trees grow."""
 
-    variables: tuple[Variable, ...]
-    target: Variable
-    objective: Objective
     penalties: Penalties
     shape: Shape
     bins: int
@@ -71,29 +68,6 @@ class Boosting:
         found = tuple(by_column.get(j, none) for j in range(len(self.variables)))
         return Layout(found, tuple(len(v.levels) for v in self.variables))
 
-    def x(self, table: NamedColumns) -> npt.NDArray[np.float32]:
-        """Return the columns of rows, float32 [rows, columns]; raises what `NamedColumns.of` does."""
-        columns = [table.of(v, missing=True) for v in self.variables]
-        return np.stack(columns, axis=1).astype(np.float32)
-
-    def y(self, table: NamedColumns) -> npt.NDArray[np.float64]:
-        """Return the target: a number, or the place of a level.
-
-        Raises:
-            DataError: As `NamedColumns.of`, or a row's is not of the objective's values.
-        """
-        found = table.of(self.target)
-        if (
-            self.objective.name != SQUARED
-            and not self.target.levels
-            and not ((found == 0) | (found == 1)).all()
-        ):
-            raise DataError(
-                "column of the target: expected 0 or 1 in each row, as gbdt.objective is "
-                f'"{self.objective.name}"; got other numbers'
-            )
-        return found
-
 
 def boosting_of(config: Config) -> Boosting:
     """Return what a run asks for.
@@ -120,16 +94,8 @@ def boosting_of(config: Config) -> Boosting:
             'run-config key "gbdt.row-key": expected a column of numbers with its range, "id(0..1000000)"; '
             f"got {keys.row_key!r}"
         )
-    objective = _objective(keys.objective, target)
-    if not keys.reg_lambda and not keys.min_child_weight:
-        raise ConfigError(
-            'run-config key "gbdt.reg-lambda": expected a number above 0, or gbdt.min-child-weight above 0: '
-            "with both at 0 a leaf's output would be divided by 0; got 0"
-        )
-    if keys.growth == DEPTH_WISE and not keys.max_depth:
-        raise ConfigError(
-            'run-config key "gbdt.max-depth": expected 1 or more as gbdt.growth is "depth-wise"; got 0'
-        )
+    objective = objective_of(keys.objective, target)
+    penalties, shape = growth_of(keys, objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(
             'run-config key "gbdt.patience": expected a share of rows in gbdt.held-out by which the number '
@@ -139,16 +105,8 @@ def boosting_of(config: Config) -> Boosting:
         variables,
         target,
         objective,
-        Penalties(
-            keys.reg_lambda,
-            keys.reg_alpha,
-            keys.gamma,
-            keys.min_child_weight,
-            keys.min_child_count,
-            keys.learning_rate,
-            objective.unit,
-        ),
-        Shape(keys.growth, keys.max_depth, keys.max_leaves),
+        penalties,
+        shape,
         keys.max_bins,
         keys.cuts,
         keys.grid,
@@ -161,21 +119,28 @@ def boosting_of(config: Config) -> Boosting:
     )
 
 
-def _objective(name: str, target: Variable) -> Objective:
-    """Return the objective; "auto" goes by the target."""
-    levels = len(target.levels)
-    auto = SQUARED if not levels else LOGISTIC if levels == 2 else SOFTMAX
-    name = auto if name == "auto" else name
-    good = {
-        SQUARED: not levels,
-        LOGISTIC: levels == 2 or (not levels and (target.low, target.high) == (0, 1)),
-    }
-    if not good.get(name, levels >= 2):
-        needs = {SQUARED: "a number with its range", LOGISTIC: 'two levels, or "name(0..1)"'}
+def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:
+    """Return what keeps trees small, and how far they grow; `unit` is that of the objective's derivatives.
+
+    Raises:
+        ConfigError: Keys do not go together.
+    """
+    if not keys.reg_lambda and not keys.min_child_weight:
         raise ConfigError(
-            f'run-config key "gbdt.target": expected {needs.get(name, "two levels or more")}, as '
-            f'gbdt.objective is "{name}"; got {target.name}'
+            'run-config key "gbdt.reg-lambda": expected a number above 0, or gbdt.min-child-weight above 0: '
+            "with both at 0 a leaf's output would be divided by 0; got 0"
         )
-    if name == SQUARED:
-        return Objective(SQUARED, 1, target.high - target.low)
-    return Objective(name, levels if name == SOFTMAX else 1)
+    if keys.growth == DEPTH_WISE and not keys.max_depth:
+        raise ConfigError(
+            'run-config key "gbdt.max-depth": expected 1 or more as gbdt.growth is "depth-wise"; got 0'
+        )
+    penalties = Penalties(
+        keys.reg_lambda,
+        keys.reg_alpha,
+        keys.gamma,
+        keys.min_child_weight,
+        keys.min_child_count,
+        keys.learning_rate,
+        unit,
+    )
+    return penalties, Shape(keys.growth, keys.max_depth, keys.max_leaves)

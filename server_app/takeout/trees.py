@@ -1,0 +1,150 @@
+"""Take trees out of a run: as a model of XGBoost or ONNX, and what they say of rows.
+
+==========  ===========================================================  ==================================
+format      what is written                                              read it with
+==========  ===========================================================  ==================================
+xgboost     JSON; labels, levels and the run's card as its attributes    ``xgboost.Booster``, then ``shap``
+onnx        a graph: input ``x``, output ``probabilities``; the same as  ``onnxruntime``
+            metadata
+==========  ===========================================================  ==================================
+
+Columns are those that the run declares, in its order, as float32: a category by its place among the declared
+levels, NaN where there is no value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from server_app.takeout.export import TOLERANCE, Exported, importable
+from server_app.takeout.model import find
+from task.errors import BouquetError, ConfigError
+from task.numerics.arrays import NamedArrays
+from task.resolve.analyses import declared_of, grows_trees
+from task.resolve.model_card import ModelCard, read_model
+from task.storage.files import replacing
+from task.trees.declared import Declared
+from task.trees.ensemble import LOWEST, Ensemble, Values
+from task.trees.objectives import LOGISTIC
+from task.trees.onnx_graph import to_onnx
+from task.trees.xgb import library
+from task.trees.xgboost_json import to_xgboost
+
+FORMATS = {"xgboost": ".json", "onnx": ".onnx"}
+_SAMPLE = 256  # random rows on which an exported model is compared
+_GAPS = 0.1  # share of their values that are missing
+
+
+@dataclass(frozen=True)
+class TakenTrees:
+    """The trees of a run."""
+
+    card: ModelCard
+    declared: Declared
+    trees: Ensemble
+
+    def answer(self, x: Values) -> npt.NDArray[np.float64]:
+        """Return probabilities of the classes, or a number, of each row; float64 [rows, outputs]."""
+        found = self.declared.objective.probabilities(self.trees.margins(x))
+        if self.declared.objective.name == LOGISTIC:
+            return np.concatenate([1.0 - found, found], axis=1)
+        return found
+
+
+def trees_of(card: ModelCard, arrays: NamedArrays) -> TakenTrees:
+    """Return the trees of a model file of which `card` and `arrays` were read.
+
+    Raises:
+        DataError: The arrays are not trees over the declared columns.
+    """
+    declared = declared_of(card.config)
+    return TakenTrees(card, declared, Ensemble.from_arrays(arrays, len(declared.variables)))
+
+
+def trees_in(run: Path) -> TakenTrees | None:
+    """Return the trees of a run, or of a model file; None if its algorithm grows none.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    card, arrays = read_model(find(run))
+    return trees_of(card, arrays) if grows_trees(card.config) else None
+
+
+def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
+    """Write trees and compare what they say of random rows; return lines for the user.
+
+    Raises:
+        ConfigError: There are no trees, or the format needs a package that is not installed.
+        BouquetError: The exported model answers otherwise; nothing was written.
+    """
+    if not taken.trees.trees:
+        raise ConfigError("export: expected a run that has grown trees; got none")
+    x, variables = _random_rows(taken), taken.declared.variables
+    said = taken.card.metadata() | {
+        "inputs": json.dumps(taken.declared.names),
+        "levels": json.dumps({v.name: v.levels for v in variables if v.levels}),
+        "outputs": json.dumps(taken.declared.outputs),
+    }
+    with replacing(path) as temp:
+        theirs = (_write_xgboost if form == "xgboost" else _write_onnx)(taken, temp, x, said)
+        if theirs is None:
+            return [f"{path.resolve()}: not compared with the run's trees, as xgboost is not installed"]
+        ours = taken.answer(x)
+        difference = float((np.abs(theirs - ours) / np.maximum(np.abs(ours), 1.0)).max())
+        if not difference <= TOLERANCE:
+            raise BouquetError(
+                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
+                f"difference of {difference:.1e}. Nothing was written"
+            )
+        return Exported(path, temp.stat().st_size, difference, {}).lines()
+
+
+def _random_rows(taken: TakenTrees) -> Values:
+    """Return rows within the declared ranges, of which some values are missing and some equal to a cut."""
+    rng, variables = np.random.default_rng(0), taken.declared.variables
+    x = np.empty((_SAMPLE, len(variables)), np.float32)
+    for j, v in enumerate(variables):
+        x[:, j] = rng.integers(0, len(v.levels), _SAMPLE) if v.levels else rng.uniform(v.low, v.high, _SAMPLE)
+        cuts = np.unique(taken.trees.cut[taken.trees.feature == j])
+        cuts = cuts[np.abs(cuts) < -LOWEST]
+        if not v.levels and len(cuts):
+            x[::2, j] = rng.choice(cuts, len(x[::2]))
+    x[rng.random(x.shape) < _GAPS] = np.nan
+    return x
+
+
+def _write_xgboost(
+    taken: TakenTrees, path: Path, x: Values, said: Mapping[str, str]
+) -> npt.NDArray[np.float64] | None:
+    declared = taken.declared
+    names, categorical = declared.names, declared.categorical
+    text = to_xgboost(taken.trees, declared.objective.name, names, categorical, said)
+    path.write_bytes(text)
+    try:
+        xgboost = library()
+    except ConfigError:
+        return None
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(text))
+    types = ["c" if c else "float" for c in categorical]
+    rows = xgboost.DMatrix(x, feature_names=[*names], feature_types=types, enable_categorical=True)
+    found = np.asarray(booster.predict(rows), np.float64).reshape(len(x), -1)
+    return np.concatenate([1.0 - found, found], axis=1) if declared.objective.name == LOGISTIC else found
+
+
+def _write_onnx(taken: TakenTrees, path: Path, x: Values, said: Mapping[str, str]) -> npt.NDArray[np.float64]:
+    onnx: Any = importable("onnx")
+    runtime = importable("onnxruntime")
+    model = to_onnx(onnx, taken.trees, taken.declared.objective.name, x.shape[1])
+    onnx.helper.set_model_props(model, dict(said))
+    onnx.save(model, str(path))
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(["probabilities"], {"x": x})[0], np.float64)
