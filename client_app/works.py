@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.concordance import rank_cases
 from client_app.classical.cox import sum_cells
 from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
@@ -15,6 +16,7 @@ from client_app.stages.columns import sum_columns
 from client_app.stages.loss import query_clients
 from client_app.stages.stage import Outcome
 from client_app.vertical.align import align_parties
+from client_app.vertical.boosting import run_trees
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import train_clients
@@ -38,11 +40,15 @@ WORK: dict[str, Work] = {
     "trees": grow_trees,
     "tree-test": measure_trees,
     "boosting": sum_histograms,
+    "ranks": rank_cases,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,
     "score": score_rows,
     **dict.fromkeys(("residuals", "products", "open", "finish", "scores", "tally"), run_logistic),
+    **dict.fromkeys(
+        ("bins", "gradients", "histograms", "search", "divide", "grow", "close", "weigh"), run_trees
+    ),
 }
 # What a node checks before it registers: reasons that a masked answer could not give.
 TERMS: dict[str, Callable[[Node], None]] = {"boosting": check_terms}

@@ -250,6 +250,7 @@ class CoxRegression(Strategy):
         columns: what the hazard depends on, 'age(0..120), sex(Female|Male)'; first level = baseline
         strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
         ties: how events at one time count
+        concordance: Harrell's c from so many bins of the risk score; 0 = none
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class CoxRegression(Strategy):
         columns: str = "",
         strata: str = "",
         ties: str = "efron",
+        concordance: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
@@ -1264,6 +1266,45 @@ class Scaffold(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
+class SecureBoost(Strategy):
+    """Boosted trees over parties; see `strategies.rules.secureboost`.
+
+    Args:
+        parties: names of the parties, 'bank,shop'; '' = all clients that are online
+        key_bits: size of a key in bits, n_k; 0 = no encryption, to compare
+        objective: auto = by the target: a number, two levels, more levels
+        learning_rate: eta, by which each tree's output is multiplied
+        growth: depth-wise = a question to all sites a level; leaf-wise = one a split
+        max_depth: most splits from the root to a leaf; 0 = any, if leaf-wise
+        max_leaves: most leaves of a tree
+        max_bins: most bins of a column
+        reg_lambda: lambda, L2 penalty of leaves
+        reg_alpha: alpha, L1 penalty of leaves
+        gamma: least gain of a split
+        min_child_weight: least sum of second derivatives of a child
+        min_child_count: fewest rows of a child and of a bin, over all sites
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        parties: str = "",
+        key_bits: int = 2048,
+        objective: str = "auto",
+        learning_rate: float = 0.3,
+        growth: str = "depth-wise",
+        max_depth: int = 6,
+        max_leaves: int = 31,
+        max_bins: int = 64,
+        reg_lambda: float = 1.0,
+        reg_alpha: float = 0.0,
+        gamma: float = 0.0,
+        min_child_weight: float = 1.0,
+        min_child_count: int = 1,
+        **server: Unpack[ServerArguments],
+    ) -> None: ...
+
 class SignSGD(Strategy):
     """signSGD with majority vote; see `strategies.rules.signsgd`."""
 
@@ -1314,6 +1355,10 @@ class Statistics(Strategy):
         cross: tables of two categories each, 'sex*job, sex*ward'
         correlation: correlations of the numbers, over rows that lack none of them
         by_site: counts, means and levels of each site besides the pooled ones
+        site_quantiles: quantiles and histograms of each site, too, as far as its owner lets its range
+            be cut
+        pooled_least: with secagg, persons of all sites together that let a cell be shown though a site
+            has few in it, where owners allow it; 0 = never
     """
 
     def __init__(
@@ -1326,6 +1371,8 @@ class Statistics(Strategy):
         cross: str = "",
         correlation: bool = False,
         by_site: bool = False,
+        site_quantiles: bool = False,
+        pooled_least: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
@@ -1378,7 +1425,7 @@ class VerticalLogistic(Strategy):
     Args:
         standardise: each party standardises its columns by their mean and deviation
         parties: names of the parties, 'bank,shop'; '' = all clients that are online
-        key_bits: vertical-logistic: key size in bits, n_k of each party; 0 = no encryption, to compare
+        key_bits: size of a key in bits, n_k; 0 = no encryption, to compare
     """
 
     def __init__(

@@ -131,17 +131,40 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         pytest.fail(f"a circle: {' -> '.join(err.args[1])}")
 
 
-@pytest.mark.parametrize("name", sorted(n for n in NAMES if n.startswith("strategies.rules.")))
-def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
+def check_lacks(name: str, libraries: set[str], inside: bool) -> None:
+    """Check that a module imports none of the libraries, nor does any module that it imports."""
     seen, left = set[str](), [name]
     while left:
         module = left.pop()
         if module in seen:
             continue
         seen.add(module)
-        found = imported(NAMES[module], typing=False)
-        assert not {f.split(".")[0] for f in found} & {"flwr", "torch"}, f"{name}, by way of {module}"
+        found = imported(NAMES[module], typing=False, strings=inside, inside=inside)
+        assert not {f.split(".")[0] for f in found} & libraries, f"{name}, by way of {module}"
         left += [f for f in found if f in NAMES]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in NAMES if n.startswith("strategies.rules.")))
+def test_a_rule_knows_neither_flower_nor_torch(name: str) -> None:
+    check_lacks(name, {"flwr", "torch"}, inside=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "server_app.cli.main",
+        "server_app.deploy.link.follow",
+        "server_app.deploy.link.remote",
+        "server_app.deploy.link.run_link",
+        "server_app.deploy.node.run_node",
+        "server_app.engines.federation",
+        "server_app.results.compare",
+        "server_app.results.report",
+    ],
+)
+def test_who_trains_nothing_starts_without_torch(name: str) -> None:
+    """The import costs a process three seconds."""
+    check_lacks(name, {"torch"}, inside=False)
 
 
 def room_of(name: str) -> str:

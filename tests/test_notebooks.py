@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_every_cell_of_the_notebooks_runs(tmp_path: Path) -> None:
         cells = json.loads(path.read_text("utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         assert len(code) > 3
+        (rounds, *_) = re.findall(r"num_server_rounds\W+(\d+)", "".join(code))
+        code = [re.sub(rf"\b{rounds}\b", "2", cell) for cell in code]  # as well where it names the last one
         assert not any(cell.get("outputs") for cell in cells)  # they would hold the folders of a machine
         (tmp_path / path.stem).mkdir()
         cells_of_one = "\n\n".join(code)

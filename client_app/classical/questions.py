@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from client_app.classical.audit import audit
 from client_app.data.node import Node
+from client_app.data.noised import noise_of
 from client_app.stages.stage import Outcome, each
 from task.catalogue.entry import Algorithm
 from task.classical.columns import Floats, NamedColumns
@@ -66,7 +67,8 @@ def answer_rows(
     def of(client: str) -> wire.ClientUpdate:
         chosen = node.clients.train(node.clients.index(client))
         table = table_of(node.dataset, chosen)
-        audit(node, entry, order, client, table, names, cuts or {})
+        if noise_of(node) is None:  # else what it costs is in the ledger of noise
+            audit(node, entry, order, client, table, names, cuts or {})
         return wire.ClientUpdate({record.name: {ROWS: rows(client, table)}}, {wire.NUM_EXAMPLES: len(chosen)})
 
     return each(order.clients, of)

@@ -1,7 +1,8 @@
 """Counts and sums over a client's rows for statistics; `strategies.rules.statistics` has the whole.
 
 Where the node's owner sets ``min-examples``, the client says first which cells it must not show
-(`task.classical.disclosure`), and shows the others only if the server knows of those.
+(`task.classical.disclosure`), and shows the others only if the server knows of those. With noise
+(`task.classical.noised`) it answers in one question, whatever the cells hold.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ import numpy as np
 
 from client_app.classical.questions import answers, sent
 from client_app.data.node import Node
+from client_app.data.noised import noise_of
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
 from task.catalogue.statistics import ASKED, CLOSED, CLOSED_CELLS
 from task.classical.columns import NamedColumns
-from task.classical.disclosure import closed_cells, closed_cuts
+from task.classical.disclosure import closed_cells, closed_cuts, vetoes_of
+from task.classical.noised import (
+    ENDS,
+    GRID,
+    cut_totals,
+    cuts_sensitivity,
+    table_sensitivity,
+    table_size,
+    table_totals,
+)
+from task.classical.pooled import words_of
 from task.classical.survey import SiteColumns, cut_of, cuts_in, survey_of
 from task.errors import RefusedError, WireError
 from task.wire import messages as wire
@@ -37,6 +49,17 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
         raise WireError(
             f"training message: expected cuts of columns' ranges; got {err.args[0]}", ASKED
         ) from None
+    if noise := noise_of(node):
+        squared = cuts_sensitivity(cuts) if cuts else table_sensitivity(survey)
+
+        def noised(client: str, table: NamedColumns) -> list[int]:
+            site = SiteColumns.of(survey, table, clipped=True)
+            totals = cut_totals(site, cuts) if cuts else table_totals(site)
+            *found, variance = noise.added(client, totals, squared, GRID)
+            return [*found, site.rows, variance]
+
+        return answers(node, entry, order, (len(cuts) or table_size(survey)) + ENDS, noised)
+    allowed = owner.pooled_counts and survey.pooled_least >= least
     cells, size = (len(cuts), len(cuts)) if cuts else (survey.cells, survey.size)
     closing = record.name == CLOSED_CELLS
     shut = np.zeros(0) if closing else sent(order, CLOSED, cells)[:, 0]
@@ -48,6 +71,12 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
         if cuts:
             before = {i: earlier[client].get(survey.variables[i].name, ()) for i in survey.numbers}
             own = closed_cuts(site, cuts, own, least, before)
+        if survey.pooled_least and not cuts:
+            vetoes = vetoes_of(site, least, missing=owner.missing_counts)
+            if closing:
+                return words_of(site, own, vetoes, least, survey.pooled_least, allowed=allowed)
+            if allowed:  # that enough persons of all sites are in the others, this node has to believe
+                own = np.isin(np.arange(cells), list(vetoes.hard))
         if closing:
             return [int(flag) for flag in own]
         if (own & (shut <= 0)).any():

@@ -7,23 +7,22 @@ A party's masks follow from a secret of its own and from the ciphertexts that it
 comes twice is masked alike, and other ciphertexts otherwise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from client_app.data.node import Node, OneClient
+from client_app.data.node import Node
 from client_app.stages.stage import Outcome, each
-from client_app.vertical.party import Kept, PartyModel, PartyWork, aligned
+from client_app.vertical.encrypted import EncryptedWork, from_rows, secret_key, to_rows
+from client_app.vertical.party import Kept, PartyModel, aligned
 from task.catalogue.entry import SUMS, Algorithm
 from task.errors import DataError, FieldError, StateError, WireError
 from task.numerics.arrays import Arrays
-from task.population import listed
 from task.secagg.primitives import derive, digest
 from task.tasks.evaluate import measure
-from task.vertical.paillier import PublicKey, SecretKey, widths
-from task.vertical.proofs import Prover, from_row, message, to_row
+from task.vertical.paillier import PublicKey
 from task.vertical.rows import batches
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
@@ -44,17 +43,6 @@ def whole(values: np.ndarray, unit_bits: int, most_bits: int, what: str) -> np.n
             what, f"numbers of less than 2^{most_bits - unit_bits}; lower learning-rate", "larger ones"
         )
     return units
-
-
-def to_rows(numbers: list[int], width: int) -> np.ndarray:
-    """Return numbers as rows of bytes."""
-    raw = b"".join(n.to_bytes(width, "big") for n in numbers)
-    return np.frombuffer(raw, np.uint8).reshape(len(numbers), width)
-
-
-def from_rows(rows: np.ndarray) -> list[int]:
-    """Return the numbers that rows of bytes stand for."""
-    return [int.from_bytes(row.tobytes(), "big") for row in rows]
 
 
 @dataclass
@@ -92,14 +80,8 @@ class _Linear(PartyModel):
         return {"weight": self.weights.copy()}
 
 
-class LogisticWork(PartyWork):
+class LogisticWork(EncryptedWork):
     """What the parties among an order's clients do in one phase of a round."""
-
-    def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
-        super().__init__(node, entry, order)
-        self.step = int(order.scalars["window"])
-        self.key_bits = node.config.vertical.key_bits
-        self.cipher_bytes, self.plain_bytes = widths(self.key_bits)
 
     def _opened(self, client: str) -> _Linear:
         """Return a party as it was left.
@@ -152,17 +134,16 @@ class LogisticWork(PartyWork):
     def residuals(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Take the step before, if there is one, and send the encrypted residuals of the next batch."""
         held = self._stepped(client)
-        key = held.kept.get("key") or self._new_key()
-        secret = _secret_key(key)
+        key = held.kept.get("key") or self.new_key()
+        secret = secret_key(key)
         rows = self._batch(held, self.step)
         ciphers = [secret.encrypt(r) for r in held.residuals(rows, held.columns(rows))]
-        modulus = 0 if secret.primes is None else secret.public.modulus
         up = {
             "residuals": {ROWS: to_rows(ciphers, self.cipher_bytes)},
-            "moduli": {ROWS: to_rows([modulus], self.plain_bytes)},
+            "moduli": {ROWS: self.modulus(secret)},
         }
         signed = [up[name][ROWS] for name in ("moduli", "residuals")]
-        up["proof"] = self._proofs("residuals", client, ("",), [signed])
+        up["proof"] = self.proofs("residuals", client, ("",), [signed])
         keep = {**held.keep(self.order.round), "key": key, "aligned": held.kept["aligned"]}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
@@ -172,10 +153,10 @@ class LogisticWork(PartyWork):
         if held.windows != self.step:
             raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
         rows = self._batch(held, self.step)
-        given, others = self._given(client, "residuals"), self._others(client)
-        keys = self._given(client, "moduli")
+        given, others = self.given(client, "residuals"), self.others(client)
+        keys = self.given(client, "moduli")
         said = [[m[None], r] for m, r in zip(keys, np.split(given, len(others)), strict=True)]
-        self._check("residuals", client, others, ("",) * len(others), said, self.step)
+        self.check("residuals", client, others, ("",) * len(others), said, self.step)
         moduli = from_rows(keys)
         size, _ = self.order.rows["products"]
         packs = size // max(len(moduli), 1)
@@ -183,7 +164,7 @@ class LogisticWork(PartyWork):
         columns = [[int(v) for v in column] for column in mine.T]
         out: list[int] = []
         asked = self._asked(mine, moduli, given)
-        for k, public in enumerate(self._publics(moduli)):
+        for k, public in enumerate(self.publics(moduli)):
             ciphers = from_rows(given[k * len(rows) : (k + 1) * len(rows)])
             padded = columns + [[0] * len(rows)] * (packs * public.slots - len(columns))
             out += public.combined(ciphers, padded, self._masks(held, asked, k, public, packs))
@@ -191,19 +172,19 @@ class LogisticWork(PartyWork):
         keep = {**held.keep(self.order.round), "asked": about}
         made = to_rows(out, self.cipher_bytes)
         signed = [[m[None], a] for m, a in zip(keys, np.split(made, len(others)), strict=True)]
-        up = {"products": {ROWS: made}, "proofs": self._proofs("products", client, others, signed)}
+        up = {"products": {ROWS: made}, "proofs": self.proofs("products", client, others, signed)}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), keep
 
     def open(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Decrypt what others made of the own residuals; their masks hide it."""
-        held, others = self._opened(client), self._others(client)
-        secret, given = _secret_key(held.kept["key"]), self._given(client, "products")
-        modulus = to_rows([0 if secret.primes is None else secret.public.modulus], self.plain_bytes)
+        held, others = self._opened(client), self.others(client)
+        secret, given = secret_key(held.kept["key"]), self.given(client, "products")
+        modulus = self.modulus(secret)
         signed = [[modulus, part] for part in np.split(given, len(others))]
-        self._check("products", client, others, (client,) * len(others), signed, self.step)
+        self.check("products", client, others, (client,) * len(others), signed, self.step)
         rows, made = self._batch(held, self.step), to_rows(secret.decrypt(from_rows(given)), self.plain_bytes)
         parts = [[part] for part in np.split(made, len(others))]
-        up = {"opened": {ROWS: made}, "proofs": self._proofs("opened", client, others, parts)}
+        up = {"opened": {ROWS: made}, "proofs": self.proofs("opened", client, others, parts)}
         return wire.ClientUpdate(up, {wire.NUM_EXAMPLES: len(rows)}), {}
 
     def finish(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
@@ -242,14 +223,14 @@ class LogisticWork(PartyWork):
         columns = held.columns(rows)
         own = held.residuals(rows, columns)
         exact = [sum(int(x) * r for x, r in zip(column, own, strict=True)) for column in columns.T]
-        opened = from_rows(self._given(client, "opened"))
+        opened = from_rows(self.given(client, "opened"))
         if opened:
-            others = self._others(client)
-            parts = [[part] for part in np.split(self._given(client, "opened"), len(others))]
-            self._check("opened", client, others, (client,) * len(others), parts, self.step - 1)
+            others = self.others(client)
+            parts = [[part] for part in np.split(self.given(client, "opened"), len(others))]
+            self.check("opened", client, others, (client,) * len(others), parts, self.step - 1)
             moduli = from_rows(held.kept["asked"]["moduli"])
             packs = len(opened) // len(moduli)
-            for k, public in enumerate(self._publics(moduli)):
+            for k, public in enumerate(self.publics(moduli)):
                 masks = self._masks(held, held.kept["asked"]["digest"], k, public, packs, self.step - 1)
                 numbers = [a - m for a, m in zip(opened[k * packs : (k + 1) * packs], masks, strict=True)]
                 sums = [s for number in numbers for s in public.unpacked(number, public.slots)]
@@ -259,62 +240,6 @@ class LogisticWork(PartyWork):
         held.optimizer.step(held.params, [gradient], self.order.scalars["lr"])
         held.windows = self.step
         return held
-
-    # ------------------------------------------------------------------ proofs
-
-    @property
-    def _prover(self) -> Prover | None:
-        """The prover of this node; None if nothing is encrypted, or all nodes have all columns."""
-        own = isinstance(self.node.clients, OneClient) and self.key_bits > 0
-        return self.node.owner.prover if own else None
-
-    def _others(self, client: str) -> list[str]:
-        """Return the other parties, in the order of their numbers in a message."""
-        named = listed(self.config.vertical.parties) or self.order.population
-        return sorted({*named} - {client})
-
-    def _proofs(
-        self, what: str, client: str, to: Sequence[str], arrays: Sequence[Sequence[np.ndarray]]
-    ) -> Arrays:
-        """Return proofs of what goes to each of some parties, or to all ("")."""
-        prover, at = self._prover, (self.order.run, self.order.round, self.step)
-        signed = [message(what, *at, client, k, arrays=a) for k, a in zip(to, arrays, strict=True)]
-        rows = [to_row(prover.prove(m) if prover else b"") for m in signed]
-        return {ROWS: np.stack(rows)}
-
-    def _check(
-        self,
-        what: str,
-        client: str,
-        of: Sequence[str],
-        to: Sequence[str],
-        arrays: Sequence[Sequence[np.ndarray]],
-        step: int,
-    ) -> None:
-        """Refuse numbers that are not of the parties of these names.
-
-        Raises:
-            FieldError: Naming record and party.
-        """
-        if (prover := self._prover) is None:
-            return
-        at = self.order.run, self.order.round, step
-        for k, j, a, row in zip(of, to, arrays, self._given(client, "proofs"), strict=True):
-            prover.check(k, what, message(what, *at, k, j, arrays=a), from_row(row))
-
-    def _publics(self, moduli: list[int]) -> list[PublicKey]:
-        if self.key_bits == 0:
-            return [SecretKey(None).public for _ in moduli]
-        if any(n.bit_length() != self.key_bits for n in moduli):
-            raise FieldError("moduli", f"moduli of {self.key_bits} bits (vertical.key-bits)", "others")
-        return [PublicKey(n) for n in moduli]
-
-    def _new_key(self) -> Arrays:
-        primes = SecretKey.new(self.key_bits).primes or (0, 0)
-        raw = [np.frombuffer(n.to_bytes(self.plain_bytes, "big"), np.uint8) for n in primes]
-        # Of a run without encryption nothing is secret, and nothing is drawn.
-        seed = derive(b"".join(r.tobytes() for r in raw), b"vertical-logistic", "masks")
-        return {"p": raw[0], "q": raw[1], "masks": np.frombuffer(seed, np.uint8)}
 
     def _asked(self, columns: np.ndarray, moduli: list[int], given: np.ndarray) -> np.ndarray:
         """Return what is multiplied as one digest.
@@ -334,11 +259,6 @@ class LogisticWork(PartyWork):
         secret = held.kept["key"]["masks"].tobytes()
         raw = [derive(secret, asked.tobytes(), "mask", *about, i, size=size) for i in range(packs)]
         return [int.from_bytes(r, "big") % public.modulus for r in raw]
-
-
-def _secret_key(kept: Arrays) -> SecretKey:
-    p, q = (int.from_bytes(kept[name].tobytes(), "big") for name in ("p", "q"))
-    return SecretKey((p, q) if p else None)
 
 
 def run_logistic(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:

@@ -99,6 +99,7 @@ class AlignedParty:
     def kept(self) -> Arrays:
         """Return what `aligned` reads back."""
         x = self.x(np.sort(self.rows[num_tests(len(self.rows), self.config) :])).double()
+        x = x.nan_to_num()  # an algorithm that allows gaps doesn't standardise columns
         spread = x.std(0, correction=0)
         std = torch.where(spread > 0, spread, torch.ones_like(spread))
         return {"rows": self.rows, "mean": x.mean(0).cpu().numpy(), "std": std.cpu().numpy()}

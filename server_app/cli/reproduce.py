@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from server_app.extras.reproduce.tables import Cell, PublishedTable
     from server_app.extras.reproduce.work import Remaining
 
+ON_CPU, ON_GPU = "cpu", "gpu"  # of --plan
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 app = typer.Typer()
@@ -44,6 +45,14 @@ def reproduce(
     budget: Annotated[
         str, typer.Option(help="Start no run that would end later than this, e.g. 90min, 2h; 0 = start none.")
     ] = "",
+    plan: Annotated[
+        str,
+        typer.Option(
+            help="cpu: the cell with the fewest hours left first. gpu: only cells that want a GPU; those "
+            "that the paper quotes and nobody has measured first. The budget then ends the run at work, and "
+            "the next call continues it from its checkpoint."
+        ),
+    ] = ON_CPU,
     listing: Annotated[
         bool, typer.Option("--list", help="List the cells and their progress, and exit.")
     ] = False,
@@ -66,6 +75,10 @@ def reproduce(
     """
     allow(code)
     chosen = _chosen(table, cells or [], seeds)
+    if plan not in (ON_CPU, ON_GPU):
+        raise ConfigError(choose_from("--plan", plan, (ON_CPU, ON_GPU)))
+    if plan == ON_GPU:
+        chosen = _on_gpu(chosen)
     limit = _seconds(budget)
     if listing:
         _list(chosen)
@@ -86,7 +99,8 @@ def reproduce(
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
-        chosen, folder, nodes, jobs=jobs, began=shown.began, looked=shown.looked, ended=shown.ended
+        chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU,
+        began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
     try:
         with sigterm_is_ctrl_c():
@@ -127,6 +141,19 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
         for name, cell in t.cells.items()
         if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
     ]
+
+
+def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
+    """Return the cells that want a GPU, with the seconds that a round takes there."""
+    from dataclasses import replace
+
+    found = [(t, replace(c, round_seconds=c.gpu_round_seconds)) for t, c in chosen if c.gpu_round_seconds]
+    if not found:
+        raise ConfigError(
+            '--plan gpu: expected cells with "gpu-round-seconds", the estimated seconds of a round there; '
+            f"got {len(chosen)} without. Add the key to the table, or leave --plan out"
+        )
+    return found
 
 
 def _seconds(budget: str) -> float:

@@ -28,7 +28,6 @@ from server_app.deploy.link.jobs import Job
 from server_app.deploy.link.status import RED, read_status
 from server_app.run.encryption import decrypt
 from server_app.run.progress import closing_table
-from server_app.run.stopped import finish_stopped
 from task import timing
 from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError
@@ -127,6 +126,8 @@ class Federation:
 
     def leave(self) -> None:
         """Write and print the results of a run stopped by the user, once every process has stopped."""
+        from server_app.run.stopped import finish_stopped  # imports torch, which costs three seconds
+
         folder = self.kit.runs / self.job.name if self.job else None
         result = finish_stopped(folder, "by the user") if folder else None
         if folder and result and self.job and self.job.keys.get("progress") != "none":

@@ -32,6 +32,7 @@ def coefficient_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _text(row: Mapping[str, Any]) -> str:
     if row["se"] is None:
         return f"{row['coefficient']:.8g}"
-    robust = row["hc0"] if "hc0" in row else row["cl0"]
+    kind = "hc1" if "hc1" in row else "cl1"
     interval = f"{row['low']:.5g} to {row['high']:.5g}"
-    return f"{row['coefficient']:.8g} ({interval}; se {row['se']:.6g}, robust {robust:.6g}, p {row['p']:.3g})"
+    robust = f"robust se {row[kind]:.6g}, p {row[f'{kind}_p']:.3g}"
+    return f"{row['coefficient']:.8g} ({interval}; se {row['se']:.6g}, p {row['p']:.3g}; {robust})"

@@ -1,13 +1,14 @@
 """The tables of statistics in a result folder: ``table.csv``, ``statistics.html``, result.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from server_app.results.lines import Row
 from task.classical.described import CLOSED, begun, described
-from task.classical.parts import next_cuts, parts_of
+from task.classical.noised import is_cut
 from task.classical.survey import survey_of
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -21,6 +22,11 @@ _LEGEND = (
     f"{CLOSED}: closed, as fewer persons are in it than the owner of a site allows, or as it would give "
     "such a number away"
 )
+_NOISE = (
+    "whose standard deviation stands behind the site's name; of means and deviations it stands behind "
+    "them, and an interval holds the quantile in 95 of 100 runs"
+)
+_MOMENTS = ("mean", "sd")
 _HTML = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -52,9 +58,9 @@ def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[
         logger.warning("no table: the first round has not ended")
         return {"converged": False}
     survey = survey_of(config)
-    found, left = described(survey, arrays), bool(next_cuts(survey, parts_of(arrays["parts"])))
+    found, left = described(survey, arrays), not is_cut(survey, arrays)
     table: dict[str, Any] = {"converged": True, "ended": not left, **found.as_dict()}
-    if left:
+    if left and not config.dp.local:  # else the budget ends them
         rounds = config.server.num_server_rounds
         logger.warning("quantiles are wide: ranges were cut %d times; raise num-server-rounds", rounds - 1)
     write_text(folder / CSV, found.csv())
@@ -79,9 +85,12 @@ def statistics_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
             lines.append((f"{cross['columns'][0]}={name}", f"{cross['columns'][1]}: {cells}"))
     if found := table.get("correlation"):
         for i, name in enumerate(found["columns"]):
-            pairs = zip(found["columns"][:i], found["matrix"][i], strict=False)
-            if words := ", ".join(f"{b} {_number(r)}" for b, r in pairs):
+            pairs = zip(found["columns"][:i], found["matrix"][i], _errors(found, i), strict=False)
+            if words := ", ".join(f"{b} {_number(r)}{_error(e)}" for b, r, e in pairs):
                 lines.append((f"r {name}", words))
+    if error := table.get("count_error"):
+        own = [f"{site['count_error']:.4g} on those of a site" for site in table.get("by_site", ())[:1]]
+        lines.append(("Noise", ", ".join([f"standard deviation {error:.4g} on each count", *own])))
     if table["closed_cells"]:
         lines.append(("Closed cells", f"{table['closed_cells']}; {_LEGEND}"))
     return [*lines, ("SHA-256 of all sums", str(table["sums_sha256"]))]
@@ -92,9 +101,23 @@ def _text(column: Row) -> str:
     if "levels" in column:
         words += [f"{level} {_number(count)}" for level, count in column["levels"].items()]
         return ", ".join(words)
-    words.append(f"mean {_number(column['mean'])}, sd {_number(column['sd'])}")
+    words.append(", ".join(f"{name} {_with_error(column, name)}" for name in _MOMENTS))
     words += [f"{100 * _share(q['q']):g} % {_range(q)}" for q in column.get("quantiles", ())]
     return ", ".join(words)
+
+
+def _with_error(column: Row, name: str) -> str:
+    """Return a figure, with the standard error that it has by noise."""
+    return _number(column[name]) + _error(column.get(f"{name}_error"))
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.2g}"
+
+
+def _errors(found: Row, line: int) -> Sequence[float | None]:
+    """Return the standard errors of a line of correlations."""
+    return found["errors"][line] if "errors" in found else [None] * len(found["columns"])
 
 
 def _share(text: str) -> float:
@@ -123,7 +146,8 @@ def page_of(title: str, table: Row) -> str:
 def _sections(table: Row) -> Iterator[str]:
     tables = [table, *table.get("by_site", ())]
     sites = f" of {len(tables) - 1} sites" if len(tables) > 1 else ""
-    yield f"<p>{table['rows']:,} rows{sites}. {escape(_LEGEND)}.</p>"
+    legend = f"Counts have noise, {_NOISE}" if table.get("count_error") else _LEGEND
+    yield f"<p>{table['rows']:,} rows{sites}. {escape(legend)}.</p>"
     for i, column in enumerate(table["columns"]):
         yield _head(str(column["column"]))
         levels = list(column.get("levels", ()))
@@ -131,13 +155,17 @@ def _sections(table: Row) -> Iterator[str]:
         rows = []
         for one in tables:
             own = one["columns"][i]
-            rest = own["levels"].values() if levels else (own["mean"], own["sd"])
-            rows.append([one["site"], *map(_number, (own["count"], own["missing"], *rest))])
+            rest = (
+                map(_number, own["levels"].values()) if levels else map(partial(_with_error, own), _MOMENTS)
+            )
+            counts = map(_number, (own["count"], own["missing"]))
+            rows.append([one["site"] + _error(one.get("count_error")), *counts, *rest])
         yield _grid(heads, rows)
         if quantiles := column.get("quantiles"):
+            shown = [(one["site"], one["columns"][i].get("quantiles")) for one in tables]
             yield _grid(
                 ["quantile", *(f"{_share(q['q']):g}" for q in quantiles)],
-                [["all", *map(_range, quantiles)]],
+                [[site, *map(_range, own)] for site, own in shown if own],
             )
             yield f"<p>Quantiles are within {column['step']:g}; a..b means that it is between them.</p>"
         if bars := column.get("histogram"):
@@ -161,8 +189,8 @@ def _sections(table: Row) -> Iterator[str]:
             yield _head(f"Correlations, {one['site']}")
             yield f"<p>{escape(_number(found['rows']))} complete rows</p>"
             rows = [
-                [name, *map(_number, row)]
-                for name, row in zip(found["columns"], found["matrix"], strict=True)
+                [name, *(_number(r) + _error(e) for r, e in zip(row, _errors(found, i), strict=True))]
+                for i, (name, row) in enumerate(zip(found["columns"], found["matrix"], strict=True))
             ]
             yield _grid(["", *found["columns"]], rows)
     yield f"<p>SHA-256 of all sums: <code>{escape(table['sums_sha256'])}</code></p>"

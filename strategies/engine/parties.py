@@ -22,6 +22,7 @@ from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import num_tests
 
 ROWS = "rows"  # the one array of a record of rows
+Numbers = Mapping[str, np.ndarray]  # by party
 
 
 def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
@@ -132,12 +133,20 @@ class Parties(Rule):
                 f"{common}: {lost}. Compare how the ids are written, and which rows each file has."
             )
 
+    @staticmethod
+    def of(replies: AggregatedReplies, record: str) -> dict[str, np.ndarray]:
+        """Return a record's rows by party."""
+        return dict(zip(replies.clients, replies.arrays[record][ROWS], strict=True))
+
 
 class Questions:
     """Runs phases in which every party must answer."""
 
-    def __init__(self, context: RoundContext, scalars: Mapping[str, float]) -> None:
-        self.context, self.scalars = context, scalars
+    def __init__(
+        self, context: RoundContext, scalars: Mapping[str, float], parties: Sequence[str] = ()
+    ) -> None:
+        """Ask in this round, with numbers that go to all; `parties` are all of them, () = those asked."""
+        self.context, self.scalars, self.parties = context, scalars, parties
 
     def __call__(
         self,
@@ -171,7 +180,7 @@ class Questions:
         shared: dict[str, Arrays] = {field: {ROWS: a} for field, a in (records or {}).items()}
         phase = Phase(
             name, contracts[name], tuple(to), shared, each, {**self.scalars, **scalars}, least=len(to),
-            rows=sizes, log_as=log_as,
+            rows=sizes, log_as=log_as, parties=tuple(self.parties),
         )  # fmt: skip
         try:
             return (yield phase)

@@ -161,7 +161,7 @@ class PhaseEngine:
     def messages(self, opened: Opened, by_node: Iterable[tuple[int, Sequence[str]]]) -> list[Message]:
         """Return a phase's message for each node with its clients."""
         phase, good = opened.phase, self.last_good if opened.phase.contract.keeps else None
-        named = phase.to if phase.contract.vertical else self.registry.known.names
+        named = phase.parties or phase.to if phase.contract.vertical else self.registry.known.names
         names = tuple(sorted(named)) if phase.contract.individual else ()
         void, oldest = (good.void, good.oldest()) if good else ((), None)
         records = {name: self.record(arrays, name) for name, arrays in phase.records.items()}

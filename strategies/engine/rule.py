@@ -69,6 +69,8 @@ class Phase:
     # Of the records that have a row for each of the phase's rows: how many and how wide, by name.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     round: int = 0  # server round in which the clients train; 0 = the present one
+    # All parties of a rule of parties, whom messages name; () = those asked.
+    parties: tuple[str, ...] = ()
     log_as: str = ""  # what ``clients.jsonl`` calls its answers; "" = nothing, or ``train`` or ``evaluate``
 
     @property

@@ -14,11 +14,18 @@ symbol     variable             meaning                                         
 -          ``parts``            column, path of cuts, count, how many cuts are closed          result
 -          ``site-cells``,      the same of each site, where they are asked for by themselves   result
            ``site-sums``
+-          ``site-parts``       ``parts`` of each site, with its place, where they are asked for    result
 =========  ===================  ==============================================================  ===========
+
+Where noise protects each row (``dp.noise``, ``dp.unit = "example"``), nobody is asked what is closed. The
+numbers have noise on a grid of their own (`task.classical.noised`), ``sums`` is what follows from them, and
+
+``noise``  standard deviation of the noise on a count of the tables, of the lower pieces, of a site's own
 
 With ``statistics.by-site`` each site is asked by itself in the first round, else all of them together; the
 sums are the same integers. A part is cut while it is wider than a bar of the histogram, or has a rank that a
-quantile needs, until it is one step wide or sites close all of its cuts.
+quantile needs, until it is one step wide or sites close all of its cuts; with noise, until it holds no more
+persons than that could make up.
 """
 
 from collections.abc import Generator, Sequence
@@ -32,7 +39,27 @@ from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
-from task.classical.parts import after, next_cuts, parts_of, rows_of, whole_range
+from task.classical.noised import (
+    ENDS,
+    cuts_left,
+    is_cut,
+    noise_of,
+    persons,
+    table_sensitivity,
+    table_size,
+    tables_in,
+)
+from task.classical.parts import (
+    Leaf,
+    after,
+    next_cuts,
+    parts_of,
+    parts_of_sites,
+    rows_of,
+    rows_of_sites,
+    whole_range,
+)
+from task.classical.pooled import closed_by
 from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
 from task.errors import NodesError
@@ -109,8 +136,8 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
                     f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
                 )
             state = yield from self._cut(state, context)
-        cuts = next_cuts(self.survey, parts_of(state.arrays["parts"]))
-        return replace(state, begun=True, ended=not cuts), {"cuts": len(cuts)}
+        cuts = len(cuts_left(self.survey, state.arrays))
+        return replace(state, begun=True, ended=is_cut(self.survey, state.arrays)), {"cuts": cuts}
 
     def finished(self, state: Any) -> bool:
         """Return whether there is nothing to cut any more."""
@@ -120,6 +147,8 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         self, state: StatisticsState, context: RoundContext
     ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
         survey, found = self.survey, dict(state.arrays)
+        if self.config.dp.local:
+            return (yield from self._noised_tables(state, context))
         of_sums = survey.cell_of_sum()
         if not survey.by_site:
             cells, sums = yield from self._open(context, [], survey.cells, survey.size, self.sites)
@@ -138,20 +167,34 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         found = {**hashed(hashed(found, cells), sums), "cells": np.array(cells, np.int64)}
         found["sums"] = to_wire(sums)
         context.remark(f"rows: {sums[0]} of {len(self.sites)} clients")
-        starts = [(i, survey.starts[i]) for i in survey.numbers]
-        whole = [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
-        return replace(state, arrays={**found, "parts": rows_of(whole)})
+        if survey.site_quantiles:
+            found["site-parts"] = rows_of_sites([self._ranges(*own) for own in each])
+        return replace(state, arrays={**found, "parts": rows_of(self._ranges(cells, sums))})
+
+    def _ranges(self, cells: Sequence[int], sums: Sequence[int]) -> list[Leaf]:
+        """Return all numbers' ranges, not cut yet."""
+        starts = [(i, self.survey.starts[i]) for i in self.survey.numbers]
+        return [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
 
     def _cut(
         self, state: StatisticsState, context: RoundContext
     ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
-        leaves = parts_of(state.arrays["parts"])
-        cuts = next_cuts(self.survey, leaves)
-        shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
-        arrays = hashed(hashed(state.arrays, shut), lower)
-        return replace(
-            state, arrays={**arrays, "parts": rows_of(after(self.survey, leaves, cuts, shut, lower))}
-        )
+        leaves, cuts = parts_of(state.arrays["parts"]), cuts_left(self.survey, state.arrays)
+        if self.config.dp.local:
+            return (yield from self._noised_cut(state, context, leaves, cuts))
+        arrays = dict(state.arrays)
+        if cuts:
+            shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
+            arrays = hashed(hashed(arrays, shut), lower)
+            arrays["parts"] = rows_of(after(self.survey, leaves, cuts, shut, lower))
+        if self.survey.site_quantiles:
+            sites = parts_of_sites(arrays)
+            for place, site in enumerate(self.sites):
+                if own := next_cuts(self.survey, sites[place]):
+                    shut, lower = yield from self._open(context, own, len(own), len(own), (site,))
+                    sites[place] = after(self.survey, sites[place], own, shut, lower)
+            arrays["site-parts"] = rows_of_sites(sites)
+        return replace(state, arrays=arrays)
 
     def _open(
         self, context: RoundContext, cuts: Sequence[Cut], cells: int, size: int, to: Sequence[str]
@@ -160,6 +203,49 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         asked = rows_of_cuts(cuts)
         replies = yield from self.ask("closing", context, cells, {ASKED: asked}, to)
         shut = totals_in(replies, CLOSED_CELLS)
+        if self.survey.pooled_least and not cuts:
+            shut = closed_by(self.survey, shut)
         closed = np.array(shut, np.float64)[:, None]
         replies = yield from self.ask(TRAIN, context, size, {ASKED: asked, CLOSED: closed}, to)
         return shut, totals_in(replies, CELL_SUMS)
+
+    def _noised_tables(
+        self, state: StatisticsState, context: RoundContext
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        survey, found, squared = self.survey, dict(state.arrays), table_sensitivity(self.survey)
+        z, size = self.config.dp.noise, table_size(survey)
+        if not survey.by_site:
+            totals = yield from self._noised(context, [], size, self.sites)
+        else:
+            each = []
+            for site in self.sites:
+                each.append((yield from self._noised(context, [], size, (site,))))
+            found["site-cells"] = np.zeros((len(each), survey.cells), np.int64)
+            found["site-sums"] = np.stack([to_wire(tables_in(survey, own)[0]) for own in each])
+            totals = [sum(column) for column in zip(*each, strict=True)]
+        sums, leaves = tables_in(survey, totals)
+        of_all = (noise_of(z, of, totals[-1]) for of in (squared, len(survey.numbers)))
+        deviations = (*of_all, z * squared**0.5)
+        found |= {"noise": np.array(deviations), "sums": to_wire(sums), "parts": rows_of(leaves)}
+        context.remark(
+            f"rows: {sums[0]} of {len(self.sites)} clients; each count has noise of standard deviation "
+            f"{deviations[0]:.4g}"
+        )
+        return replace(state, arrays=hashed(found, totals))
+
+    def _noised_cut(
+        self, state: StatisticsState, context: RoundContext, leaves: Sequence[Leaf], cuts: Sequence[Cut]
+    ) -> Generator[Phase, AggregatedReplies, StatisticsState]:
+        totals = yield from self._noised(context, cuts, len(cuts), self.sites)
+        held = {leaf.cut: leaf.count for leaf in leaves if leaf.cut}
+        lower = [persons(total, held[cut]) for cut, total in zip(cuts, totals, strict=False)]
+        parts = rows_of(after(self.survey, leaves, cuts, [0] * len(cuts), lower))
+        return replace(state, arrays=hashed({**state.arrays, "parts": parts}, totals))
+
+    def _noised(
+        self, context: RoundContext, cuts: Sequence[Cut], size: int, to: Sequence[str]
+    ) -> Generator[Phase, AggregatedReplies, list[int]]:
+        """Ask for numbers with noise."""
+        sent = {ASKED: rows_of_cuts(cuts), CLOSED: np.zeros((0, 1))}
+        replies = yield from self.ask(TRAIN, context, size + ENDS, sent, to)
+        return totals_in(replies, CELL_SUMS)

@@ -40,12 +40,11 @@ m          `Parties.train`        common rows that are trained on               
 {'bank': array([7, 9], dtype=uint8)}
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Parties, Questions, take_digests
+from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_digests
 from strategies.engine.rule import EVALUATE, TRAIN, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.config.knobs import Config
@@ -53,8 +52,6 @@ from task.vertical import psi
 from task.vertical.paillier import slots, widths
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches
-
-Numbers = Mapping[str, np.ndarray]  # by party
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
@@ -90,14 +87,14 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
             if not others:
                 continue
             names = {"residuals": "residuals", "moduli": "moduli", "proofs": "proof"}
-            given = {down: self._to_others(self._of(found, up)) for down, up in names.items()}
+            given = {down: self._to_others(self.of(found, up)) for down, up in names.items()}
             proved = {"proofs": (others, PROOF_BYTES)}
             rows = {"residuals": (others * b, cipher), "moduli": (others, plain), "products": (packs, cipher)}
             found = yield from ask("products", self.parties, given, rows=rows | proved, window=w)
             rows = {"products": (packs, cipher), "opened": (packs, plain)}
-            sealed = {name: self._swapped(self._of(found, name)) for name in ("products", "proofs")}
+            sealed = {name: self._swapped(self.of(found, name)) for name in ("products", "proofs")}
             found = yield from ask("open", self.parties, sealed, rows=rows | proved, window=w)
-            opened, proofs = (self._swapped(self._of(found, name)) for name in ("opened", "proofs"))
+            opened, proofs = (self._swapped(self.of(found, name)) for name in ("opened", "proofs"))
         rows = {"opened": opened[self.label].shape, "proofs": proofs[self.label].shape}
         rows["digest"] = (1, psi.BYTES)
         sums = {"opened": opened, "proofs": proofs}
@@ -117,9 +114,6 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
         yield from ask(
             EVALUATE, (self.label,), records={"embeddings": joint}, rows={"embeddings": joint.shape}, window=w
         )
-
-    def _of(self, replies: AggregatedReplies, record: str) -> Numbers:
-        return dict(zip(replies.clients, replies.arrays[record][ROWS], strict=True))
 
     def _to_others(self, given: Numbers) -> Numbers:
         """Return for each party what all others sent, one after the other in the order of their names."""

@@ -54,6 +54,7 @@ from task.catalogue.statistics import STATISTICS
 from task.catalogue.survivals import SURVIVALS
 from task.catalogue.trees import TREES
 from task.catalogue.vertical import VERTICAL
+from task.catalogue.vertical_trees import VERTICAL_TREES
 from task.catalogue.xgb import XGB
 
 _REDDI = paper("2003.00295", "Algorithm 2")
@@ -444,6 +445,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         *ROBUST,
         *PERSONAL,
         *VERTICAL,
+        *VERTICAL_TREES,
         *REGRESSIONS,
         *MULTIVARIATE,
         *STATISTICS,

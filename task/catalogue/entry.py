@@ -25,12 +25,12 @@ GROUPS = {
 }
 Work = Literal[
     "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
-    "residuals", "products", "open", "finish", "scores", "tally", "own", "regression",
+    "residuals", "products", "open", "finish", "scores", "tally", "bins", "gradients",
+    "histograms", "search", "divide", "grow", "close", "weigh", "own", "regression",
     "description",
     "clusters", "components",
-    "survival", "hazards",
-    "trees", "tree-test",
-    "boosting",
+    "survival", "hazards", "ranks",
+    "trees", "tree-test", "boosting",
 ]  # fmt: skip
 
 
@@ -42,6 +42,12 @@ _TRAINING = (
     "products",
     "open",
     "finish",
+    "gradients",
+    "histograms",
+    "search",
+    "divide",
+    "grow",
+    "close",
     "own",
     "regression",
     "description",
@@ -51,6 +57,7 @@ _TRAINING = (
     "hazards",
     "trees",
     "boosting",
+    "ranks",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -91,7 +98,7 @@ class Algorithm:
     # tables' columns or rows, measure on test data the result of a round of training, which is neither sent
     # nor kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
     # where the labels are, train on embeddings or measure them; or they train by sums of products that others
-    # decrypt.
+    # decrypt, or grow trees by sums that the one with the labels decrypts.
     work: Work = "train"
     measuring: Work = "evaluate"  # what those do that are asked to measure the model
     weight: Literal["examples", "uniform"] = "examples"
@@ -162,6 +169,8 @@ class Algorithm:
     # no model is trained, numbers are read as float64, and unless it is `tested` no rows are kept for a test.
     statistics: bool = False
     missing_values: bool = False  # whether the rows of its tables may lack values
+    # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
+    noised_rows: bool = False
     # Of such an analysis, whether clients measure its result on rows that they have set aside for that
     # (`measuring`): only if ``fraction-evaluate`` says so, or by default.
     tested: Literal["", "asked", "always"] = ""

@@ -68,12 +68,16 @@ _PAPERS = """
     DataSHIELD: taking the analysis to the data, not the data to the analysis
 10.1080/01621459.1958.10501452 1958 Kaplan, Meier
     Nonparametric Estimation from Incomplete Observations
+10.1001/jama.1982.03320430047030 1982 Harrell, Califf, Pryor, Lee, Rosati
+    Evaluating the Yield of Medical Tests
 10.1111/j.2517-6161.1972.tb00899.x 1972 Cox
     Regression Models and Life-Tables
 10.2307/2344614 1972 Nelder, Wedderburn
     Generalized Linear Models
 1711.10677 2017 Hardy, Henecka, Ivey-Law, Nock, Patrini, Smith, Thorne
     Private Federated Learning on Vertically Partitioned Data via Entity Resolution and Additively Homomorphic Encryption
+1901.08755 2019 Cheng, Fan, Jin, Liu, Chen, Papadopoulos, Yang
+    SecureBoost: A Lossless Federated Learning Framework
 2006.04088 2020 Ghosh, Chung, Yin, Ramchandran
     An Efficient Framework for Clustered Federated Learning
 1909.06335 2019 Hsu, Qi, Brown

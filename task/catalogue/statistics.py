@@ -34,5 +34,6 @@ STATISTICS = (
         differs="Quantiles are found by cutting a declared range; counts of few persons never leave a site.",
         reads=("statistics.",),
         missing_values=True,
+        noised_rows=True,
     ),
 )  # fmt: skip

@@ -22,6 +22,10 @@ _TREES = (
     numbers(ASKED, "nodes whose histograms are asked for"),
     numbers(COLUMNS, "columns that the round's trees may split"),
 )
+# Keys of the section that parties with other columns of the same rows do not read.
+_OF_SITES = (
+    "columns", "target", "cuts", "grid", "subsample", "colsample", "row-key", "held-out", "patience"
+)  # fmt: skip
 
 TREES = (
     analysis(
@@ -50,5 +54,6 @@ TREES = (
         tested="asked",
         measuring="tree-test",
         evaluation=MEASURED_TREES,
+        reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ What every record is and where it goes stands in `strategies.rules.splitnn`.
 from dataclasses import replace
 
 from task.catalogue.entry import Algorithm
-from task.catalogue.papers import paper
+from task.catalogue.papers import Paper, paper
 from task.catalogue.record import FREE, Layout, Record, Scalar
 
 NUMBERS, BYTES, PLACES = Layout("rows", "float32"), Layout("rows", "uint8"), Layout("rows", "int32")
@@ -93,15 +93,18 @@ _PHASES = {
     ),
 }  # fmt: skip
 
+
+def alignment_of(name: str, title: str, source: Paper) -> dict[str, Algorithm]:
+    """Return the phases before round 1 of another algorithm over parties."""
+    return {
+        phase: replace(contract, name=name, paper=source, title=contract.title.replace("SplitNN", title))
+        for phase, contract in _ALIGNMENT.items()
+    }
+
+
 _LINEAR = (PART, VELOCITY, STEP, ASKED, KEY, ALIGNED)
 _LOGISTIC = {
-    **{
-        name: replace(
-            phase, name="vertical-logistic", paper=_HARDY,
-            title=phase.title.replace("SplitNN", "Vertical logistic regression"),
-        )
-        for name, phase in _ALIGNMENT.items()
-    },
+    **alignment_of("vertical-logistic", "Vertical logistic regression", _HARDY),
     "residuals": _encrypted(
         "Vertical logistic regression, residuals", "residuals", down=(SUMS_OPENED, OTHER_PROOFS),
         up=(RESIDUALS, MODULI, PROOF),
@@ -135,6 +138,7 @@ VERTICAL = (
             "vertical.defence",
             "vertical.noise",
             "vertical.nopeek",
+            "vertical.standardise",
         ),
         group="vertical",
         work="label",
@@ -158,7 +162,7 @@ VERTICAL = (
     Algorithm(
         "vertical-logistic", "Vertical logistic regression", _HARDY,
         about="Parties with different columns of the same people train logistic regression on ciphertexts.",
-        reads=("vertical.", "vertical.key-bits"),
+        reads=("vertical.", "vertical.key-bits", "vertical.standardise"),
         fixed_model=True,
         group="vertical",
         work="finish",

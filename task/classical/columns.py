@@ -60,24 +60,26 @@ class NamedColumns:
             return found
         return ~np.isnan(self.numbers[name])
 
-    def of(self, variable: Variable, *, missing: bool = False) -> Floats:
+    def of(self, variable: Variable, *, missing: bool = False, clipped: bool = False) -> Floats:
         """Return a variable's numbers, or its places among the declared levels, float64 [rows].
 
-        NaN is a value that is not there, which only goes with `missing`.
+        NaN is a value that is not there, which only goes with `missing`. `clipped`, nothing is said of values
+        that are not as declared: numbers are moved into their range, and other levels count as no value.
 
         Raises:
             ConfigError: The table has no such column, or one of another kind.
             DataError: Values are beyond the declared range, of no declared level, or not there. How many is
                 not said: a count of few persons must not leave the site.
         """
-        found = self._levels(variable) if variable.levels else self._numbers(variable)
+        find = self._levels if variable.levels else self._numbers
+        found = find(variable, clipped=clipped)
         if not missing and np.isnan(found).any():
             raise DataError(
                 f"column {local(variable.name)}: expected a value in each row; got rows without one"
             )
         return found
 
-    def _numbers(self, variable: Variable) -> Floats:
+    def _numbers(self, variable: Variable, *, clipped: bool) -> Floats:
         name = variable.name
         if name in self.places and name not in self.numbers:
             raise ConfigError(
@@ -87,6 +89,8 @@ class NamedColumns:
         if name not in self.numbers:
             raise _missing(variable)
         values = self.numbers[name]
+        if clipped:
+            return np.clip(values, variable.low, variable.high)
         if not (((values >= variable.low) & (values <= variable.high)) | np.isnan(values)).all():
             raise DataError(
                 f"column {local(name)}: expected numbers from {variable.low:g} to {variable.high:g}, the "
@@ -94,7 +98,7 @@ class NamedColumns:
             )
         return values
 
-    def _levels(self, variable: Variable) -> Floats:
+    def _levels(self, variable: Variable, *, clipped: bool) -> Floats:
         if variable.name not in self.places:
             if variable.name not in self.numbers:
                 raise _missing(variable)
@@ -106,6 +110,8 @@ class NamedColumns:
         places, levels = self.places[variable.name]
         to = np.array([variable.levels.index(v) if v in variable.levels else -1 for v in levels])
         found = np.where(places < 0, np.nan, to[places])
+        if clipped:
+            return np.where(found < 0, np.nan, found)
         if (found < 0).any():
             raise DataError(
                 f"column {local(variable.name)}: expected the levels that the run declares, "

@@ -10,13 +10,23 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from task.classical.parts import HistogramBar, Quantile, histogram_of, parts_of, quantiles_of
+from task.classical.noised import slack, spread
+from task.classical.parts import (
+    HistogramBar,
+    Leaf,
+    Quantile,
+    histogram_of,
+    parts_of,
+    parts_of_sites,
+    quantiles_of,
+)
 from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
 from task.numerics.arrays import NamedArrays
 from task.numerics.row_sums import from_wire, value
@@ -24,6 +34,7 @@ from task.numerics.row_sums import from_wire, value
 CLOSED = "<m"  # fewer persons than an owner allows, or what would give such a cell away
 ALL = "all"  # of all sites together
 HEAD = ("site", "column", "statistic", "of", "value", "low", "high")
+NOISED_HEAD = (*HEAD, "noise_error")
 Shown = int | float | str | None  # a number, `CLOSED`, or None where it is not defined
 
 
@@ -36,6 +47,7 @@ class Described:
     missing: Shown
     mean: Shown = None
     sd: Shown = None
+    errors: tuple[Shown, Shown] | None = None  # standard errors of these by noise; None = they have none
     levels: Mapping[str, Shown] | None = None  # of a category
     step: float = 0.0  # by which quantiles may be off; 0 = of a category
     quantiles: tuple[Quantile, ...] = ()
@@ -47,6 +59,8 @@ class Described:
         if self.levels is not None:
             return found | {"levels": dict(self.levels)}
         found |= {"mean": self.mean, "sd": self.sd}
+        if self.errors:
+            found |= dict(zip(("mean_error", "sd_error"), self.errors, strict=True))
         if self.quantiles:
             found["quantiles"] = [
                 {"q": str(q.q), "value": q.value, "low": q.low, "high": q.high} for q in self.quantiles
@@ -80,10 +94,12 @@ class Correlations:
     names: tuple[str, ...]
     rows: Shown
     matrix: tuple[tuple[Shown, ...], ...]
+    errors: tuple[tuple[Shown, ...], ...] = ()  # standard errors by noise; () = there is none
 
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
-        return {"columns": self.names, "rows": self.rows, "matrix": [list(row) for row in self.matrix]}
+        found = {"columns": self.names, "rows": self.rows, "matrix": [list(row) for row in self.matrix]}
+        return found | ({"errors": [list(row) for row in self.errors]} if self.errors else {})
 
 
 @dataclass(frozen=True)
@@ -95,10 +111,12 @@ class SiteTable:
     columns: tuple[Described, ...]
     crosses: tuple[CrossTable, ...] = ()
     correlations: Correlations | None = None
+    error: float = 0.0  # standard error of each count, by noise
 
     def as_dict(self) -> dict[str, Any]:
         """Return an object of JSON."""
         found: dict[str, Any] = {"site": self.site, "rows": self.rows}
+        found |= {"count_error": self.error} if self.error else {}
         found["columns"] = [column.as_dict() for column in self.columns]
         if self.crosses:
             found["cross"] = [cross.as_dict() for cross in self.crosses]
@@ -107,27 +125,35 @@ class SiteTable:
         return found
 
     def lines(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the lines of a csv file in the order of `HEAD`."""
+        """Yield the lines of a csv file in the order of `HEAD`, with noise in that of `NOISED_HEAD`."""
+        for line, error in self._lines():
+            yield (*line, error) if self.error else line
+
+    def _lines(self) -> Iterator[tuple[tuple[Any, ...], Shown]]:
+        """Yield the lines, each with its standard error by noise."""
         for c in self.columns:
             for name, shown in (("count", c.count), ("missing", c.missing)):
-                yield self.site, c.name, name, "", shown, "", ""
+                yield (self.site, c.name, name, "", shown, "", ""), self.error
             for level, shown in (c.levels or {}).items():
-                yield self.site, c.name, "level", level, shown, "", ""
+                yield (self.site, c.name, "level", level, shown, "", ""), self.error
             if c.levels is None:
-                for name, shown in (("mean", c.mean), ("sd", c.sd)):
-                    yield self.site, c.name, name, "", shown, "", ""
+                moments, errors = (("mean", c.mean), ("sd", c.sd)), c.errors or (None, None)
+                for (name, shown), error in zip(moments, errors, strict=True):
+                    yield (self.site, c.name, name, "", shown, "", ""), error
             for q in c.quantiles:
-                yield self.site, c.name, "quantile", str(q.q), q.value, q.low, q.high
+                yield (self.site, c.name, "quantile", str(q.q), q.value, q.low, q.high), None
             for bar in c.bars:
-                yield self.site, c.name, "bar", "", bar.count, bar.low, bar.high
+                yield (self.site, c.name, "bar", "", bar.count, bar.low, bar.high), None
         for cross in self.crosses:
             for a, row in zip(cross.rows, cross.cells, strict=True):
                 for b, shown in zip(cross.columns, row, strict=True):
-                    yield self.site, f"{cross.a}*{cross.b}", "cell", f"{a}*{b}", shown, "", ""
+                    line = self.site, f"{cross.a}*{cross.b}", "cell", f"{a}*{b}", shown, "", ""
+                    yield line, self.error
         if found := self.correlations:
             for i, a in enumerate(found.names):
                 for j, b in enumerate(found.names[:i]):
-                    yield self.site, f"{b}*{a}", "correlation", "", found.matrix[i][j], "", ""
+                    error = found.errors[i][j] if found.errors else None
+                    yield (self.site, f"{b}*{a}", "correlation", "", found.matrix[i][j], "", ""), error
 
 
 @dataclass(frozen=True)
@@ -142,7 +168,7 @@ class Report:
         """Return all figures with all digits, one a line; an empty value is one that is not defined."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(HEAD)
+        writer.writerow(NOISED_HEAD if self.tables[0].error else HEAD)
         for table in self.tables:
             for line in table.lines():
                 writer.writerow(["" if c is None else repr(c) if isinstance(c, float) else c for c in line])
@@ -163,35 +189,36 @@ def begun(arrays: NamedArrays) -> bool:
 
 def described(survey: Survey, arrays: NamedArrays) -> Report:
     """Return the tables of a result."""
-    leaves = parts_of(arrays["parts"])
     cells, sums = arrays["cells"].tolist(), from_wire(arrays["sums"])
-    table = _table(ALL, survey, cells, sums)
-    columns = []
-    for i, column in enumerate(table.columns):
-        v = survey.variables[i]
-        if not v.levels and not cells[survey.starts[i]]:
-            quantiles, bars = quantiles_of(survey, i, leaves), histogram_of(survey, i, leaves)
-            column = _with(column, step_of(v), tuple(quantiles), tuple(bars))
-        columns.append(column)
+    error, of_cuts, of_site = arrays["noise"].tolist() if "noise" in arrays else (0.0, 0.0, 0.0)
+    ranks = slack(survey, error, of_cuts)
+    table = _table(ALL, survey, cells, sums, error)
+    whole = _divided(survey, table, cells, parts_of(arrays["parts"]), ranks)
     names = arrays["sites"].tobytes().decode().split("\n")
     sites = [
-        _table(name, survey, shut.tolist(), from_wire(own))
-        for name, shut, own in zip(names, arrays["site-cells"], arrays["site-sums"], strict=False)
+        _divided(survey, _table(name, survey, shut, from_wire(own), of_site), shut, leaves)
+        for name, shut, own, leaves in zip(
+            names, arrays["site-cells"].tolist(), arrays["site-sums"], parts_of_sites(arrays), strict=False
+        )
     ]
-    whole = SiteTable(ALL, table.rows, tuple(columns), table.crosses, table.correlations)
     digest = arrays["sums-sha256"].tobytes().hex()
     return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
 
 
-def _with(
-    column: Described, step: float, quantiles: tuple[Quantile, ...], bars: tuple[HistogramBar, ...]
-) -> Described:
-    return Described(
-        column.name, column.count, column.missing, column.mean, column.sd, None, step, quantiles, bars
-    )
+def _divided(
+    survey: Survey, table: SiteTable, cells: Sequence[int], leaves: Sequence[Leaf], ranks: float = 0.0
+) -> SiteTable:
+    """Return a table with the quantiles and histograms that follow from the parts of ranges, if any."""
+    columns = []
+    for i, (v, column) in enumerate(zip(survey.variables, table.columns, strict=True)):
+        if leaves and not v.levels and not cells[survey.starts[i]]:
+            quantiles, bars = quantiles_of(survey, i, leaves, ranks), histogram_of(survey, i, leaves)
+            column = replace(column, step=step_of(v), quantiles=tuple(quantiles), bars=tuple(bars))
+        columns.append(column)
+    return replace(table, columns=tuple(columns))
 
 
-def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> SiteTable:
+def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int], error: float) -> SiteTable:
     def shown(cell: int) -> Shown:
         return CLOSED if shut[cell] else sums[1 + cell]
 
@@ -203,8 +230,8 @@ def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) 
             count = CLOSED if shut[last] else sums[0] - sums[1 + last]
             columns.append(Described(v.name, count, shown(last), levels=levels))
         else:
-            mean, sd = _moments(survey, i, shut, sums)
-            columns.append(Described(v.name, shown(start), shown(last), mean, sd))
+            found = _noised_moments(survey, i, sums, error) if error else _moments(survey, i, shut, sums)
+            columns.append(Described(v.name, shown(start), shown(last), *found))
     crosses = []
     for cross in survey.crosses:
         a, b = survey.variables[cross.a], survey.variables[cross.b]
@@ -214,8 +241,12 @@ def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int]) 
         ]
         names = (*a.levels, "missing"), (*b.levels, "missing")
         crosses.append(CrossTable(a.name, b.name, *names, tuple(grid)))
-    found = _correlations(survey, shut, sums) if survey.correlation else None
-    return SiteTable(site, sums[0], tuple(columns), tuple(crosses), found)
+    correlations = None
+    if survey.correlation:
+        correlations = (
+            _noised_correlations(survey, sums, error) if error else _correlations(survey, shut, sums)
+        )
+    return SiteTable(site, sums[0], tuple(columns), tuple(crosses), correlations, error)
 
 
 def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[int]) -> tuple[Shown, Shown]:
@@ -233,6 +264,48 @@ def _moments(survey: Survey, variable: int, shut: Sequence[int], sums: Sequence[
         return mean, None
     variance = unit_of(v) ** 2 * (s2 - s1 * s1 / n) / (n - 1)
     return mean, math.sqrt(max(variance, Fraction(0)))
+
+
+def _noised_moments(
+    survey: Survey, variable: int, sums: Sequence[int], error: float
+) -> tuple[Shown, Shown, tuple[Shown, Shown]]:
+    """Return the same of sums with noise, and their standard errors."""
+    v, at = survey.variables[variable], survey.number_at(survey.numbers.index(variable))
+    centre, unit = centre_of(v)[0], float(unit_of(v))
+
+    def mean(n: float, s1: float) -> float | None:
+        return min(max(centre + unit * s1 / n, v.low), v.high) if n > 0 else None
+
+    def sd(n: float, s1: float, s2: float) -> float | None:
+        return unit * math.sqrt(max((s2 - s1 * s1 / n) / (n - 1), 0.0)) if n > 1 else None
+
+    n, s1, s2 = float(sums[1 + survey.starts[variable]]), *_floats(sums[at : at + 2])
+    of_mean = spread(mean, (n, s1), (error,) * 2)
+    return mean(n, s1), sd(n, s1, s2), (of_mean, spread(sd, (n, s1, s2), (error,) * 3))
+
+
+def _floats(sums: Sequence[int]) -> list[float]:
+    return [float(value(total) / Fraction(ROOM)) for total in sums]
+
+
+def _noised_correlations(survey: Survey, sums: Sequence[int], error: float) -> Correlations:
+    """Return correlations of sums with noise, and their standard errors."""
+    names, at = tuple(survey.variables[i].name for i in survey.numbers), survey.products_at
+    p, rows = len(names), float(sums[1 + survey.complete])
+    s1, products = _floats(sums[at : at + p]), iter(_floats(sums[at + p : at + p + p * (p + 1) // 2]))
+    both = {(i, j): next(products) for i in range(p) for j in range(i, p)}
+
+    def r(n: float, a: float, b: float, aa: float, bb: float, ab: float) -> float | None:
+        squares = (aa - a * a / n) * (bb - b * b / n) if n > 0 else 0.0
+        return min(max((ab - a * b / n) / math.sqrt(squares), -1.0), 1.0) if squares > 0 else None
+
+    matrix: list[list[Shown]] = [[1.0] * p for _ in names]
+    errors: list[list[Shown]] = [[0.0] * p for _ in names]
+    for i, j in combinations(range(p), 2):
+        found = rows, s1[i], s1[j], both[i, i], both[j, j], both[i, j]
+        matrix[i][j] = matrix[j][i] = r(*found)
+        errors[i][j] = errors[j][i] = spread(r, found, (error,) * len(found))
+    return Correlations(names, int(rows), *(tuple(map(tuple, of)) for of in (matrix, errors)))
 
 
 def _correlations(survey: Survey, shut: Sequence[int], sums: Sequence[int]) -> Correlations:

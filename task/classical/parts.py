@@ -28,6 +28,7 @@ from task.classical.survey import (
     path_to_numbers,
 )
 from task.errors import DataError
+from task.numerics.arrays import NamedArrays
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,35 @@ def parts_of(rows: npt.NDArray[np.int64]) -> list[Leaf]:
     ]
 
 
+def rows_of_sites(sites: Sequence[Sequence[Leaf]]) -> npt.NDArray[np.int64]:
+    """Return each site's leaves as a state has them, int64 [leaves, 6], with the site's place."""
+    rows = [np.insert(rows_of(leaves), 0, place, axis=1) for place, leaves in enumerate(sites)]
+    return np.concatenate([np.zeros((0, 6), np.int64), *rows])
+
+
+def parts_of_sites(arrays: NamedArrays) -> list[list[Leaf]]:
+    """Return each site's leaves in a result; none where they were not asked for."""
+    rows = arrays.get("site-parts", np.zeros((0, 6), np.int64))
+    return [parts_of(rows[rows[:, 0] == place, 1:]) for place in range(len(arrays["site-sums"]))]
+
+
 def whole_range(variable: int, count: int, *, closed: bool) -> Leaf:
     """Return the part that is all of a number's range; where its count is closed, it is never cut."""
     return Leaf(RangePart(variable), count, len(QUARTERS) if closed else 0)
 
 
-def next_cuts(survey: Survey, leaves: Sequence[Leaf]) -> list[Cut]:
-    """Return the cuts to ask for: of parts wider than a bar, and of those with a quantile's rank."""
+def next_cuts(survey: Survey, leaves: Sequence[Leaf], least: float = 1, finest: int = 1) -> list[Cut]:
+    """Return the cuts to ask for: of parts wider than a bar, and of those with a quantile's rank.
+
+    Parts of fewer than `least` persons, and of at most `finest` steps, stay whole.
+    """
     found = []
     for variable in survey.numbers:
         at, ordered = 0, _of(variable, leaves)
         ranks = survey.ranks(sum(leaf.count for leaf in ordered))
         for leaf in ordered:
             needed = leaf.part.width > _bar(survey) or any(at < k <= at + leaf.count for k in ranks)
-            if leaf.count and needed and (cut := leaf.cut):
+            if leaf.count >= least and leaf.part.width > finest and needed and (cut := leaf.cut):
                 found.append(cut)
             at += leaf.count
     return found
@@ -131,8 +147,13 @@ def _bar(survey: Survey) -> int:
     return (1 << DEPTH) // survey.bins if survey.bins else 1 << DEPTH
 
 
-def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Iterator[Quantile]:
-    """Yield the quantiles of a number; none of one without values or whose counts are closed."""
+def quantiles_of(
+    survey: Survey, variable: int, leaves: Sequence[Leaf], slack: float = 0
+) -> Iterator[Quantile]:
+    """Yield the quantiles of a number; none of one without values or whose counts are closed.
+
+    Where counts have noise, `slack` is by how many ranks they may be off: each is an interval then.
+    """
     v, ordered = survey.variables[variable], _of(variable, leaves)
     n = sum(leaf.count for leaf in ordered)
     if not n:
@@ -140,6 +161,10 @@ def quantiles_of(survey: Survey, variable: int, leaves: Sequence[Leaf]) -> Itera
     for q in survey.quantiles:
         h = (n - 1) * q
         share = float(h - math.floor(h))
+        if slack:
+            first, second = (_with_rank(ordered, k).part for k in (h + 1 - slack, h + 1 + slack))
+            yield Quantile(q, _edges(v, first)[0], min(_edges(v, second)[1], v.high), None)
+            continue
         first, second = (_with_rank(ordered, k).part for k in (math.floor(h) + 1, math.ceil(h) + 1))
         ends = zip(
             (*_edges(v, first), _point(v, first)), (*_edges(v, second), _point(v, second)), strict=True
@@ -165,7 +190,7 @@ def _of(variable: int, leaves: Sequence[Leaf]) -> list[Leaf]:
     return sorted((x for x in leaves if x.part.variable == variable), key=lambda x: x.part.ends)
 
 
-def _with_rank(ordered: Sequence[Leaf], rank: int) -> Leaf:
+def _with_rank(ordered: Sequence[Leaf], rank: float | Fraction) -> Leaf:
     at = 0
     for leaf in ordered:
         at += leaf.count

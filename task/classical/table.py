@@ -5,8 +5,9 @@ Pearson's chi square / (n - p) of the Gamma family. p values and 95 % intervals,
 normal distribution; least squares has Student's t with n - p degrees of freedom. HC0 is the robust error by
 the expected information (statsmodels takes the observed one of the Gamma family with its log link), HC1 times
 sqrt(n / (n - p)). Errors clustered by site are CL0 = sqrt(diag H^-1 (sum U_k U_k') H^-1), and CL1 times
-sqrt(K / (K - 1) * (n - 1) / (n - p)) of K sites. AIC = -2 l + 2p, as statsmodels counts: without the
-dispersion. Under a penalty there are coefficients alone.
+sqrt(K / (K - 1) * (n - 1) / (n - p)) of K sites. HC1 and CL1 have z, p and limits of their own, of the normal
+distribution in every model, as statsmodels has them with cov_type="HC1" and "cluster". AIC = -2 l + 2p, as
+statsmodels counts: without the dispersion. Under a penalty there are coefficients alone.
 
 All slopes together are tested against the intercept alone: by the F statistic of least squares, ((D0 - D) /
 (p - 1)) / phi; of other models by the likelihood ratio (D0 - D) / phi, and where phi is 1 also by Rao's score
@@ -30,10 +31,12 @@ FIGURES = (
     "rows", "trials", "deviance", "null-deviance", "pearson", "likelihood", "iterations", "decrement",
     "score", "sites",
 )  # fmt: skip
-HEAD = ("name", "coefficient", "se", "z", "p", "low", "high")
+INFERENCE = ("z", "p", "low", "high")
+HEAD = ("name", "coefficient", "se", *INFERENCE)
 LATEX = {"name": "", "coefficient": "Coefficient", "se": "SE", "z": "$z$", "p": "$p$"}
 LATEX |= {"low": "2.5\\,\\%", "high": "97.5\\,\\%"}
 LATEX |= {name: name.upper() for name in ("hc0", "hc1", "cl0", "cl1")}
+LATEX |= {f"{kind}_{of}": f"{LATEX[of]} ({kind.upper()})" for kind in ("hc1", "cl1") for of in INFERENCE}
 _NORMAL = 1.959963984540054  # its quantile at 0.975
 
 
@@ -65,13 +68,14 @@ def fitted(model: Model, arrays: NamedArrays) -> Printed:
     beta = arrays["coefficients"].tolist()
     digest = arrays["sums-sha256"].tobytes().hex()
     kinds = ("cl0", "cl1") if model.by_site else ("hc0", "hc1")
+    head = (*HEAD, *kinds, *(f"{kinds[1]}_{of}" for of in INFERENCE))
     if model.penalty:
         for gone in ("dispersion", "log_likelihood", "aic", "df_residual"):
             del figures[gone]
-        gaps = [None] * len(HEAD)
+        gaps = [None] * len(head[2:])
         rows = [(name, b, *gaps) for name, b in zip(model.design.names, beta, strict=True)]
         figures["penalty"] = model.penalty
-        return Printed("coefficients", (*HEAD, *kinds), tuple(rows), figures, digest)
+        return Printed("coefficients", head, tuple(rows), figures, digest)
     if model.by_site:
         figures["sites"] = int(found["sites"])
     variances = np.diag(covariance(model, arrays)).tolist()
@@ -80,12 +84,17 @@ def fitted(model: Model, arrays: NamedArrays) -> Printed:
     larger, lines = _larger(found, free, by_site=model.by_site), []
     for name, b, variance, square in zip(model.design.names, beta, variances, robust, strict=True):
         se, first = math.sqrt(variance), math.sqrt(square)
-        z = b / se if se else math.inf
-        ends = b - times * se, b + times * se
-        p_value = _p_value(z, free if model.squares else 0.0)
-        lines.append((name, b, se, z, p_value, *ends, first, first * larger))
+        by_model = _inference(b, se, times, free if model.squares else 0.0)
+        second = first * larger
+        lines.append((name, b, se, *by_model, first, second, *_inference(b, second, _NORMAL, 0.0)))
     tests = _tests(model, found, phi, free) if p > 1 and model.null_known else {}
-    return Printed("coefficients", (*HEAD, *kinds), tuple(lines), {**figures, **tests}, digest)
+    return Printed("coefficients", head, tuple(lines), {**figures, **tests}, digest)
+
+
+def _inference(b: float, se: float, times: float, free: float) -> tuple[float, float, float, float]:
+    """Return z, its two-sided p value, and the limits `times` errors from a coefficient; see `_p_value`."""
+    z = b / se if se else math.inf
+    return z, _p_value(z, free), b - times * se, b + times * se
 
 
 def _figures(arrays: NamedArrays) -> dict[str, float]:

@@ -127,7 +127,7 @@ def _exact(config: Config) -> Config:
     """Read float64 where no model is trained; set rows aside only if clients measure the result on them."""
     entry = algorithm_of(config.algorithm)
     if not entry.statistics:
-        return config
+        return replace(config, data=replace(config.data, keep_missing=entry.missing_values))
     data = replace(config.data, doubles=True, keep_missing=entry.missing_values, task="regression")
     server = replace(config.server, evaluate_every=0)
     if not entry.tested or (entry.tested == "asked" and server.fraction_evaluate <= 0):

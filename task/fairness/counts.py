@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.numerics.limbs import LIMBS, number_of
-from task.tasks.metrics import TENTHS
+from task.numerics.metrics import TENTHS
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

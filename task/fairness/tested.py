@@ -15,9 +15,10 @@ from task.fairness.counts import Ints, nested, rows_of
 from task.fairness.groups import Comparison, comparisons_of, named, places_of
 from task.fairness.rates import report_of
 from task.numerics.limbs import LIMBS
+from task.numerics.metrics import TENTHS
 from task.tasks.base import Task
 from task.tasks.evaluate import Test
-from task.tasks.metrics import TENTHS, Measures
+from task.tasks.metrics import Measures
 
 
 def counts_of(

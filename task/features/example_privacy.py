@@ -11,6 +11,7 @@ from task.features.settings import (
     ALA,
     BY_LOSS,
     DP_LOCAL,
+    DP_STEPS,
     HELD_OUT,
     MEANS_FILLED,
     OWN_MU,
@@ -19,9 +20,12 @@ from task.features.settings import (
 )
 
 _MEANS = "means of columns are not protected"
+_UNBOUNDED = "its sums over rows have no bound on what a row adds, by which noise would be chosen"
 
 
 def _why_not(entry: Algorithm) -> str:
+    if entry.statistics:  # `task.features.row_privacy`
+        return "" if entry.noised_rows else _UNBOUNDED
     if why := pooled(entry):
         return why
     if entry.repeats:
@@ -52,12 +56,14 @@ def _refuses_model(_: Config, tensors: Tensors) -> str:
 FEATURE = Feature(
     "example_privacy",
     place=70,
-    active=lambda config, _: config.dp.local,
-    stages=lambda config: ("example-dp",) if config.dp.local else (),
-    choices=(Choice("dp.unit", ("example",), lambda entry: unsafe(entry, _why_not(entry)), DP_LOCAL),),
+    active=lambda config, _: DP_STEPS.on(config),
+    stages=lambda config: ("example-dp",) if DP_STEPS.on(config) else (),
+    choices=(
+        Choice("dp.unit", ("example",), lambda entry: unsafe(entry, _why_not(entry)), DP_LOCAL, of_sums=True),
+    ),
     pairs=tuple(
         refused_by(
-            DP_LOCAL,
+            DP_STEPS,
             (ALA, "its weights are learned from the examples without noise"),
             (
                 Setting(
@@ -89,6 +95,6 @@ FEATURE = Feature(
     ),
     refuses=lambda config, _: too_little(config),
     refuses_model=_refuses_model,
-    stock_clients=(((DP_LOCAL,), "cannot clip and add noise as the run requires"),),
-    stock_loops=(((DP_LOCAL,), 'only its own server and clients clip and add noise for "dp.noise"'),),
+    stock_clients=(((DP_STEPS,), "cannot clip and add noise as the run requires"),),
+    stock_loops=(((DP_STEPS,), 'only its own server and clients clip and add noise for "dp.noise"'),),
 )

@@ -14,6 +14,7 @@ from task.features.reasons import ONE_BY_ONE, pooled, unsafe
 from task.features.refusals import SOME, Choice, Setting, pairs, refused_by
 from task.features.settings import (
     CODEC_UP,
+    COLLUDING,
     DP_CENTRAL,
     ENOUGH,
     HELD_OUT,
@@ -29,7 +30,6 @@ from task.privacy.bounded_integers import LEAST_NOISE
 _UNPROTECTED = "losses and accuracies on clients' own data are not protected"
 _INTEGERS = "updates are sent as the integers that noise is added to"
 _MEANS = "means of the clients' columns are not protected"
-_COLLUDING = Setting("dp.colluding", lambda c: c.dp.colluding >= c.server.secagg_min_nodes, "less")
 
 
 def _stages(config: Config) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ FEATURE = Feature(
     pairs=(
         *refused_by(
             Setting("secagg-min-nodes", lambda c: c.dp.distributed),
-            (_COLLUDING, "the noise of at least one node must stay unknown"),
+            (COLLUDING, "the noise of at least one node must stay unknown"),
         ),
         *refused_by(
             replace(DP_CENTRAL, shown=False),

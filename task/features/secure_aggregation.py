@@ -10,7 +10,7 @@ from task.features.settings import (
     BY_LOSS,
     COARSE,
     CODEC_UP,
-    DP_LOCAL,
+    DP_STEPS,
     ENOUGH,
     HELD_OUT,
     PARTS,
@@ -79,7 +79,7 @@ FEATURE = Feature(
             (STRUCTURED, _WHOLE),
             (PARTS, "which numbers a client sends would show which part it trained"),
             (HELD_OUT, "they are measured one by one"),
-            (DP_LOCAL, "the server adds up the private steps of each client, which masks would hide"),
+            (DP_STEPS, "the server adds up the private steps of each client, which masks would hide"),
             (ENOUGH, "a sum is opened once all nodes have answered or the time is up"),
         ),
         *pairs(

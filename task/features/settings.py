@@ -10,8 +10,11 @@ CANARIES = Setting("audit.canaries", lambda c: c.audit.canaries > 0)
 CODEC_DOWN = Setting("codec.down", lambda c: c.codec.down != "none", '"none"')
 CODEC_UP = Setting("codec.up", lambda c: c.codec.up != "none", '"none"')
 COARSE = Setting("secagg-bits", lambda c: c.server.secagg and c.server.secagg_bits < EXACT, f"{EXACT}")
+COLLUDING = Setting("dp.colluding", lambda c: c.dp.colluding >= c.server.secagg_min_nodes, "less")
 DP_CENTRAL = Setting("dp.noise", lambda c: c.dp.central)
 DP_LOCAL = Setting("dp.unit", lambda c: c.dp.local)
+DP_ROWS = Setting("dp.unit", lambda c: c.dp.local and c.entry.statistics)  # of an analysis
+DP_STEPS = Setting("dp.unit", lambda c: c.dp.local and not c.entry.statistics)  # of a training
 ENOUGH = Setting("enough-replies", lambda c: c.server.enough_replies > 0, "0")
 HELD_OUT = Setting("heldout-clients", lambda c: c.server.heldout_clients > 0, "0")
 ENCRYPTED = Setting("he", lambda c: c.server.he, "false")

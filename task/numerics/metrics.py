@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+TENTHS = 10  # of the probability, for its calibration; an even number, so that 1/2 is between two
 
 
 def monotone(accuracies: Sequence[float]) -> Floats:

@@ -8,7 +8,8 @@ ledger. There are two kinds of lines:
                        on the disk before the masked numbers leave, since from then on the other nodes can
                        open the sum without this one. Sums that are never opened are counted, too: the node
                        cannot know, so that its epsilon is that of the server's ledger or more
-``order``              steps of DP-SGD that one of its clients took for an order (``dp.unit = "example"``)
+``order``              steps of DP-SGD that one of its clients took for an order (``dp.unit = "example"``);
+                       an analysis's question with noise is one step, on all rows
 =====================  =====================================================================================
 
 A line goes by a name that follows from the node's own secret, as its noise does: whatever a server sends,
@@ -78,7 +79,7 @@ class Spent:
 
     def __str__(self) -> str:
         parts = [f"{len(self.sums)} noised sums"] if self.sums else []
-        parts += [f"{len(self.orders)} private trainings"] if self.orders else []
+        parts += [f"{len(self.orders)} private trainings and answers"] if self.orders else []
         return f"{' and '.join(parts) or 'nothing'} of all runs"
 
 

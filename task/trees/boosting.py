@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from task.classical.columns import Variable, variable_of, variables_of
+from task.config.algorithm_sections import GBDTConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
@@ -94,15 +95,7 @@ def boosting_of(config: Config) -> Boosting:
             f"got {keys.row_key!r}"
         )
     objective = objective_of(keys.objective, target)
-    if not keys.reg_lambda and not keys.min_child_weight:
-        raise ConfigError(
-            'run-config key "gbdt.reg-lambda": expected a number above 0, or gbdt.min-child-weight above 0: '
-            "with both at 0 a leaf's output would be divided by 0; got 0"
-        )
-    if keys.growth == DEPTH_WISE and not keys.max_depth:
-        raise ConfigError(
-            'run-config key "gbdt.max-depth": expected 1 or more as gbdt.growth is "depth-wise"; got 0'
-        )
+    penalties, shape = growth_of(keys, objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(
             'run-config key "gbdt.patience": expected a share of rows in gbdt.held-out by which the number '
@@ -112,16 +105,8 @@ def boosting_of(config: Config) -> Boosting:
         variables,
         target,
         objective,
-        Penalties(
-            keys.reg_lambda,
-            keys.reg_alpha,
-            keys.gamma,
-            keys.min_child_weight,
-            keys.min_child_count,
-            keys.learning_rate,
-            objective.unit,
-        ),
-        Shape(keys.growth, keys.max_depth, keys.max_leaves),
+        penalties,
+        shape,
         keys.max_bins,
         keys.cuts,
         keys.grid,
@@ -132,3 +117,30 @@ def boosting_of(config: Config) -> Boosting:
         keys.patience,
         config.seeds.train,
     )
+
+
+def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:
+    """Return what keeps trees small, and how far they grow; `unit` is that of the objective's derivatives.
+
+    Raises:
+        ConfigError: Keys do not go together.
+    """
+    if not keys.reg_lambda and not keys.min_child_weight:
+        raise ConfigError(
+            'run-config key "gbdt.reg-lambda": expected a number above 0, or gbdt.min-child-weight above 0: '
+            "with both at 0 a leaf's output would be divided by 0; got 0"
+        )
+    if keys.growth == DEPTH_WISE and not keys.max_depth:
+        raise ConfigError(
+            'run-config key "gbdt.max-depth": expected 1 or more as gbdt.growth is "depth-wise"; got 0'
+        )
+    penalties = Penalties(
+        keys.reg_lambda,
+        keys.reg_alpha,
+        keys.gamma,
+        keys.min_child_weight,
+        keys.min_child_count,
+        keys.learning_rate,
+        unit,
+    )
+    return penalties, Shape(keys.growth, keys.max_depth, keys.max_leaves)

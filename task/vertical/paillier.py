@@ -30,9 +30,9 @@ m          -                  a plain number; one below 0 stands as n + m
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -47,9 +47,14 @@ def widths(key_bits: int) -> tuple[int, int]:
     return (key_bits // 4, key_bits // 8) if key_bits else (CLEAR_BITS // 8, CLEAR_BITS // 8)
 
 
+def room(key_bits: int) -> int:
+    """Return the bits of a plain number that sums may fill; two stay free for the sign of the whole."""
+    return (key_bits or CLEAR_BITS) - 2
+
+
 def slots(key_bits: int) -> int:
-    """Return how many sums one plain number has room for; two bits stay free for the sign of the whole."""
-    return max(((key_bits or CLEAR_BITS) - 2) // SLOT_BITS, 1)
+    """Return how many sums of `SLOT_BITS` one plain number has room for."""
+    return max(room(key_bits) // SLOT_BITS, 1)
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,33 @@ class PublicKey:
             masks: What is added to each number that is returned.
         """
         sums = [self._weighted(ciphers, column) for column in factors]
-        packs = [sums[at : at + self.slots] for at in range(0, len(sums), self.slots)]
+        return self._packs(sums, self.slots, SLOT_BITS, masks)
+
+    def grouped(
+        self, ciphers: Sequence[int], groups: Iterable[Sequence[int]], slots: int, bits: int, packs: int
+    ) -> list[int]:
+        """Return E(sum_j S_j 2^(j bits)) of `slots` sums S_j of the numbers of a group, freshly drawn.
+
+        Args:
+            ciphers: E(m_i), 0 <= m_i.
+            groups: By sum, the places i of its numbers.
+            slots: Sums in a plain number.
+            bits: Bits of a sum: each is below 2^bits.
+            packs: How many ciphertexts are returned; the last ones hold sums of nothing.
+        """
+        sums = [reduce(self._add, (ciphers[i] for i in group), self._nothing) for group in groups]
+        sums += [self._nothing] * (packs * slots - len(sums))
+        return self._packs(sums, slots, bits, [0] * packs)
+
+    @property
+    def _nothing(self) -> int:
+        """A ciphertext of 0, which adds nothing."""
+        return 0 if self.clear else 1
+
+    def _packs(self, sums: Sequence[int], slots: int, bits: int, masks: Sequence[int]) -> list[int]:
+        packs = [sums[at : at + slots] for at in range(0, len(sums), slots)]
         masked = zip(packs, masks, strict=True)
-        return [self._add(self._packed(pack), self.encrypt(mask)) for pack, mask in masked]
+        return [self._add(self._packed(pack, bits), self.encrypt(mask)) for pack, mask in masked]
 
     def _add(self, a: int, b: int) -> int:
         return (a + b) % self.modulus if self.clear else a * b % self.modulus**2
@@ -107,7 +136,7 @@ class PublicKey:
 
     def _weighted(self, ciphers: Sequence[int], factors: Sequence[int]) -> int:
         """Return E(sum_i m_i x_i): bit by bit, for all i at once; numbers below 0 are subtracted as one."""
-        found = [0 if self.clear else 1] * 2
+        found = [self._nothing] * 2
         for below in (False, True):
             chosen = [(c, abs(x)) for c, x in zip(ciphers, factors, strict=True) if x and (x < 0) == below]
             for bit in reversed(range(max((x.bit_length() for _, x in chosen), default=0))):
@@ -122,10 +151,10 @@ class PublicKey:
             else up * pow(down, -1, self.modulus**2) % self.modulus**2
         )
 
-    def _packed(self, sums: Sequence[int]) -> int:
+    def _packed(self, sums: Sequence[int], bits: int) -> int:
         made = sums[-1]
         for c in reversed(sums[:-1]):
-            made = self._add(self._double(made, SLOT_BITS), c)
+            made = self._add(self._double(made, bits), c)
         return made
 
     def unpacked(self, number: int, count: int) -> list[int]:

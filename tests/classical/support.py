@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import distribution
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from client_app.app import make_app
+from server_app.app import run as run_server
 from strategies import strategy_of
 from strategies.engine.rule import Phase, RoundContext
 from strategies.engine.state import AggregatedReplies
@@ -19,9 +22,11 @@ from task.classical.printed import Printed
 from task.classical.sums import sums_of
 from task.classical.table import fitted
 from task.config.knobs import Config
+from task.config.read import as_run_config
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import to_wire
 from task.resolve.read import read_config
+from tests.support.grid import LocalGrid
 
 ROWS = "rows"
 
@@ -115,3 +120,27 @@ def splits(frame: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
     at = {k: np.array_split(np.arange(len(frame)), k) for k in (1, 3, 10)}
     found = {str(k): [frame.iloc[rows] for rows in parts] for k, parts in at.items()}
     return found | {"every tenth": [frame.iloc[i::10] for i in range(10)]}
+
+
+def at_sites(
+    folder: Path,
+    frames: Sequence[pd.DataFrame],
+    keys: Mapping[str, Any],
+    least: int = 5,
+    grid_type: type[LocalGrid] = LocalGrid,
+    each: Sequence[Mapping[str, Any]] = (),
+    **policy: Any,
+) -> Path:
+    """Run on nodes with files of their own, whose owners set a bound; their state stays for the next run.
+
+    `policy` is that of all owners, and `each` has further rules of each of them. The columns of the frames
+    are the header of the files. Returns the result folder.
+    """
+    nodes = []
+    for i, frame in enumerate(frames):
+        frame.to_csv(folder / f"ward-{i}.csv", index=False)
+        where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
+        where |= {"cache-dir": str(folder / "cache"), "state-dir": str(folder / f"state-{i}")}
+        nodes.append(where | {"min-examples": least} | policy | dict(each[i] if each else {}))
+    config = read_config({**keys, "runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
+    return run_server(grid_type(make_app(), nodes, as_run_config(config)), config)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy.stats import norm
 
 from client_app.classical.regression import check_size
 from task.errors import BouquetError, ConfigError, DataError, FieldError, RefusedError
@@ -177,7 +178,7 @@ def test_errors_clustered_by_site(family: str) -> None:
     assert {n: a.tobytes() for n, a in played.arrays.items()} == {
         n: a.tobytes() for n, a in again.arrays.items()
     }
-    assert played.table.head[-2:] == ("cl0", "cl1")
+    assert played.table.head[7:] == ("cl0", "cl1", "cl1_z", "cl1_p", "cl1_low", "cl1_high")
     assert played.table.figures["sites"] == 12
     model = sm.GLM(PEOPLE[TARGET[family]], X, family=FAMILIES[family])
     start = model.fit(tol=1e-14).params
@@ -185,6 +186,36 @@ def test_errors_clustered_by_site(family: str) -> None:
         kind = {"groups": PEOPLE.site.astype(int), "use_correction": correction}
         fit = model.fit(start_params=start, tol=1e-14, maxiter=1, cov_type="cluster", cov_kwds=kind)
         close(played.column(name), np.asarray(fit.bse))
+    like_statsmodels(played, "cl1", fit)
+
+
+def like_statsmodels(played: Played, kind: str, fit: Any, larger: float = 1.0) -> None:
+    """Compare z, p and limits of a robust error with a fit of statsmodels; `larger` multiplies its errors."""
+    se, ends = np.asarray(fit.bse) * larger, np.asarray(fit.conf_int())
+    middle = ends.mean(axis=1, keepdims=True)
+    low, high = (middle + (ends - middle) * larger).T
+    z = np.asarray(fit.tvalues) / larger
+    p = 2 * norm.sf(abs(z)) if larger > 1 else np.asarray(fit.pvalues)
+    close(played.column(kind), se)
+    close(played.column(f"{kind}_z"), z, np.ones(len(se)))
+    assert played.column(f"{kind}_p") == pytest.approx(p, abs=1e-9)
+    close(played.column(f"{kind}_low"), low, se)
+    close(played.column(f"{kind}_high"), high, se)
+
+
+def test_z_and_p_of_robust_errors_are_of_the_normal_distribution_in_least_squares_too() -> None:
+    config = config_of("least-squares", "age(0..100), smoker(0..1)", declared(PEOPLE, "score"))
+    played = Played(config, [PEOPLE])
+    like_statsmodels(played, "hc1", sm.OLS(PEOPLE.score, X).fit(cov_type="HC1"))
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson", "gaussian"])
+def test_z_and_p_of_robust_errors(family: str) -> None:
+    """Of its GLM statsmodels calls HC1 what is HC0, so the factor is put in here."""
+    model = sm.GLM(PEOPLE[TARGET[family]], X, family=FAMILIES[family])
+    start = model.fit(tol=1e-14, maxiter=100).params
+    fit = model.fit(start_params=start, tol=1e-14, maxiter=1, cov_type="HC1")
+    like_statsmodels(of(family), "hc1", fit, (len(X) / (len(X) - 3)) ** 0.5)
 
 
 def test_a_sites_products_are_its_scores_by_hand() -> None:

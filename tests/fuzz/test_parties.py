@@ -17,6 +17,8 @@ from tests.support import parties
 from tests.support.horizontal import VERTICAL
 from tests.vertical.test_logistic import config as logistic
 from tests.vertical.test_logistic import owners, place
+from tests.vertical.test_secureboost import config as trees
+from tests.vertical.test_secureboost import owners as tables
 
 assert place  # a fixture of this module, too
 NAMES = parties.NAMES
@@ -27,7 +29,9 @@ SEEDS = 12  # random mutations of each phase's answers
 def run(name: str, folder: Path, tamper: Any) -> None:
     """Run three parties for a round, whose answers are tampered with."""
     more: dict[str, Any] = {"num_server_rounds": 1, "batch_size": 0, "fraction_evaluate": 1.0}
-    if name == "splitnn":
+    if name == "secureboost":
+        parties.play_own(tables(folder), trees(num_server_rounds=1, fraction_evaluate=1.0), tamper=tamper)
+    elif name == "splitnn":
         parties.play_own(parties.owners(folder), parties.config(**more), tamper=tamper)
     else:
         parties.play_own(owners(folder), logistic(**more), tamper=tamper)

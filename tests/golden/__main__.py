@@ -126,7 +126,7 @@ def runs() -> Iterator[Run]:
 def _keys(algorithm: str, more: str = "") -> str:
     if ALGORITHMS[algorithm].vertical:
         parties = 'num-clients=2 batch-size=64 local-test-fraction=0.25 progress="none"'
-        data = 'dataset="breast-cancer"' if algorithm == "vertical-logistic" else ""  # it has two classes
+        data = "" if algorithm == "splitnn" else 'dataset="breast-cancer"'  # it has two classes
         return f'algorithm="{algorithm}" {parties} {data} {more}'
     model = f'model="{MODELS[algorithm]}"' if algorithm in MODELS else ""
     fraction = "" if "fraction-train" in more else "fraction-train=0.8"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -38,8 +39,14 @@ def fresh(name: str) -> TakenModel:
     return TakenModel(card, build_model(name, shape, classes, 1, kind).eval(), card.config)
 
 
-@pytest.mark.parametrize("form", ["onnx", "torchscript"])
-@pytest.mark.parametrize("name", sorted(MODELS))
+def every_model() -> list[Any]:
+    """Return all models in all forms; of the two large ones, one form each runs on every commit."""
+    rare = {("resnet18", "torchscript"), ("resnet18-bn", "onnx")}
+    cases = [(name, form) for name in sorted(MODELS) for form in ("onnx", "torchscript")]
+    return [pytest.param(*case, marks=pytest.mark.full if case in rare else ()) for case in cases]
+
+
+@pytest.mark.parametrize(("name", "form"), every_model())
 def test_every_model_can_be_exported_and_reads_any_number_of_examples(
     name: str, form: str, tmp_path: Path
 ) -> None:

@@ -136,10 +136,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def worked(path: Path, budget_s: float = 1e9, runs: str = "runs", jobs: int = 1) -> Remaining:
+def worked(
+    path: Path, budget_s: float = 1e9, runs: str = "runs", jobs: int = 1, *, gpu: bool = False
+) -> Remaining:
     table = read_table(str(path))
     cells = [(table, cell) for cell in table.cells.values()]
-    return TableQueue(cells, path.parent / runs, 1, jobs=jobs).work(budget_s)
+    return TableQueue(cells, path.parent / runs, 1, jobs=jobs, gpu=gpu).work(budget_s)
 
 
 def tried(keys: list[dict[str, Any]], batch: int) -> list[tuple[float, int, int]]:
@@ -249,6 +251,55 @@ def test_a_budget_starts_no_run_that_does_not_fit(tiny: Path, started: list[dict
     assert sorted(at.hours_left for at in left.standings) == pytest.approx([5 * 4, 5 * 8])
     worked(tiny, budget_s=4.1 * 3600)  # the first run takes 8 s: further ones are cheap
     assert tried(started, 5)[0] == (0.1, 1, 20)
+
+
+def test_quoted_cells_without_a_value_come_first_where_a_gpu_is_at_hand(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    """Batch sizes: `big` 10 and `small` 5 are quoted, `free` 2 is not; `small` has the fewest hours left."""
+    text = TINY + '[cells.free]\nsetting = "B = 2"\nunquoted = "curves only"\nkeys = {batch-size = 2}\n'
+    tiny.write_text(text + "learning-rates = [0.1]\nround-seconds = 1\n", "utf-8")
+    worked(tiny, gpu=True)
+    order = [k.get("batch-size", 10) for k in started]
+    assert order.index(5) < order.index(10) < order.index(2)
+    # A cell whose first seed has chosen its rate has a value: what has none goes before its other seeds.
+    first = next(i for i, k in enumerate(started) if k["seed"] > 1)
+    assert {5, 10} <= set(order[:first])
+
+
+def test_a_gpus_budget_ends_the_run_at_work_and_the_next_call_goes_on(
+    tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(Instantly):
+        def fork(self, start: Callable[[], int]) -> int:
+            self.pids.add(1)
+            return 1
+
+        def wait(self, timeout_s: float) -> list[tuple[int, int]]:
+            time.sleep(0.01)
+            return []
+
+        def kill(self, pid: int) -> None:
+            self.pids.remove(pid)
+            killed.append(pid)
+
+    killed = list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "Forks", Endless)
+        left = worked(tiny, budget_s=0.1, gpu=True)
+    assert (killed, left.over_budget, left.failed) == ([1], True, {})
+    assert not worked(tiny, gpu=True).over_budget  # no lock is left
+
+
+def test_only_cells_with_seconds_on_a_gpu_are_in_its_plan(tiny: Path) -> None:
+    asked = ["reproduce", str(tiny), "--plan", "gpu", "--list"]
+    refused = CliRunner().invoke(app, asked)
+    assert "gpu-round-seconds" in str(refused.exception)
+    tiny.write_text(TINY + "gpu-round-seconds = 3.6\n", "utf-8")
+    shown = CliRunner().invoke(app, asked).output
+    assert "small" in shown
+    assert "big" not in shown
+    assert "0.02 h" in shown  # five runs of 4 rounds
 
 
 def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[str, Any]]) -> None:

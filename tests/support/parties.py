@@ -15,9 +15,11 @@ from client_app.memory.memory import Memory
 from strategies import strategy_of
 from task.catalogue.record import Record
 from task.config.read import as_run_config
+from task.datasets import natural_task
 from task.numerics.arrays import Arrays
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
+from task.tasks import task_of
 from task.wire import messages as wire
 from tests.support.federation import Keep, Played
 from tests.support.grid import LocalGrid
@@ -81,7 +83,10 @@ def play_own(
     grid = grid_type(make_app(simulation=not proofs), nodes, as_run_config(settings), **more)
     keep = journal or Keep()
     rounds = settings.server.num_server_rounds
-    strategy.start(grid, wire.pack_arrays({}), num_rounds=rounds, timeout=60, journal=keep)
+    data = settings.data
+    measures = task_of(settings, natural_task(data), data.num_classes).measures if entry.metrics else None
+    packed = wire.pack_arrays({})
+    strategy.start(grid, packed, num_rounds=rounds, timeout=60, journal=keep, measures=measures)
     return Played(strategy, grid, keep, tuple(strategy.registry.names))
 
 

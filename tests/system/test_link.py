@@ -35,11 +35,12 @@ from server_app.deploy.link.status import read_status
 from server_app.run.confined import KIT
 from server_app.run.run_lock import is_held
 from task.config.read import read_recipe
-from tests.support.federation import in_one_process
+from tests.support.federation import in_one_process, read_by
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
 ROUNDS = 8
+IID = 'partition="iid"'  # the recipe's own partition costs each process seconds of imports
 KEYS = f"num-server-rounds={ROUNDS} client-evaluate-every=4"
 
 
@@ -70,7 +71,7 @@ class Place:
 
     def run(self, name: str, *more: str, keys: str = KEYS) -> subprocess.CompletedProcess[str]:
         where = ("--link", str(self.kit.path), "--run-name", name)
-        return self.bouquet("run", *where, "--recipe", "demo", "-c", keys, *more)
+        return self.bouquet("run", *where, "--recipe", "demo", "-c", f"{IID} {keys}", *more)
 
     def attach(self, name: str) -> subprocess.CompletedProcess[str]:
         return self.bouquet("run", "--link", str(self.kit.path), "--attach", name)
@@ -140,8 +141,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The hash of the model that a run in one process ends with."""
-    keys = read_recipe("demo") | {"num-server-rounds": ROUNDS, "client-evaluate-every": 4, "progress": "none"}
-    return model(in_one_process(keys | {"run-name": "one"}, tmp_path_factory.mktemp("one")))
+    keys = read_recipe("demo") | {"num-server-rounds": ROUNDS, "client-evaluate-every": 4, "partition": "iid"}
+    keys = read_by(keys | {"progress": "none", "run-name": "one"})
+    return model(in_one_process(keys, tmp_path_factory.mktemp("one")))
 
 
 def model(folder: Path) -> str:
@@ -237,7 +239,7 @@ def test_a_configuration_error_is_final_and_says_why(place: Place) -> None:
 def test_ctrl_c_detaches_and_stop_ends_a_job(place: Place) -> None:
     line = [BOUQUET, "run", "--link", str(place.kit.path), "--recipe", "demo", "--run-name", "long"]
     with subprocess.Popen(
-        [*line, "-c", "num-server-rounds=1000"], stderr=subprocess.PIPE, text=True
+        [*line, "-c", f"{IID} num-server-rounds=1000"], stderr=subprocess.PIPE, text=True
     ) as watch:
         place.until(lambda: len(place.rounds("long")) >= 2)
         watch.terminate()  # bouquet takes both for Ctrl-C

@@ -89,7 +89,7 @@ def run(link: Link, name: str, folder: Path, more: Mapping[str, object]) -> list
     """Run the demo on one node; return its rounds."""
     keys = dict(read_recipe("demo")) | {
         "min-nodes": 1, "run-name": name, "runs-dir": str(folder), "progress": "none",
-        "num-server-rounds": 2, "fraction-evaluate": 0.0, **more,
+        "num-server-rounds": 2, "fraction-evaluate": 0.0, "partition": "iid", **more,
     }  # fmt: skip
     number = link.submit(read_by(keys))
     assert link.wait(number) == "finished:completed", link.logs()

@@ -20,7 +20,7 @@ from tests.support.signals import hear_ctrl_c
 
 pytestmark = pytest.mark.system
 BOUQUET = str(Path(sys.executable).with_name("bouquet"))
-LONG = "num-server-rounds=1000 fraction-train=1.0 local-epochs=5000"  # a round takes ten seconds
+LONG = 'num-server-rounds=1000 fraction-train=1.0 local-epochs=5000 partition="iid"'  # ten seconds a round
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def running(tmp_path: Path, keys: str, *more: str) -> Iterator[subprocess.Popen[
         run = subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True, preexec_fn=hear_ctrl_c)
     try:
         wait_for(lambda: len(rounds(tmp_path / "r")) >= 1, run, tmp_path)
-        time.sleep(0.5)
+        time.sleep(0.2)
         yield run
     finally:
         if run.poll() is None:
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_all_of_it_with_one_line(number: signal.Signals, tmp_path: P
 
 
 def test_a_killed_worker_costs_its_clients_one_round_and_not_the_run(tmp_path: Path) -> None:
-    keys = "num-server-rounds=3 fraction-train=1.0 local-epochs=1500 target-accuracy=0.0"
+    keys = 'num-server-rounds=2 fraction-train=1.0 local-epochs=900 target-accuracy=0.0 partition="iid"'
     with running(tmp_path, keys, "--nodes", "2") as run:
         worker, *_ = psutil.Process(run.pid).children()
         # A round trains for some seconds: a worker that computes right now has not answered yet.
@@ -100,12 +100,12 @@ def test_a_killed_worker_costs_its_clients_one_round_and_not_the_run(tmp_path: P
         wait_for(lambda: worker.cpu_times().user > before + 0.2, run, tmp_path)
         worker.kill()
         assert run.wait(timeout=240) == 0, (tmp_path / "log").read_text()
-    first, *others = rounds(tmp_path / "r")[1:]
+    first, second = rounds(tmp_path / "r")[1:]
     assert 0 < first["answered"] < first["asked"] == 10
     reasons = {q["reason"] for q in first["quarantined"]}
     assert len(first["quarantined"]) == 10 - first["answered"]
     assert all(f"worker process {worker.pid} of the simulation was killed by SIGKILL" in r for r in reasons)
-    assert [r["answered"] for r in others] == [10, 10]
+    assert second["answered"] == 10
     assert (tmp_path / "r" / "result.json").exists()
 
 

@@ -89,20 +89,6 @@ def test_a_killed_sweep_goes_on_to_the_models_of_bouquet_run(tmp_path: Path) -> 
     assert "at once" not in again.stderr
 
 
-def test_a_failed_run_stops_no_other_and_a_killed_one_says_so(tmp_path: Path) -> None:
-    # 3 clients with 700 examples each of 1,797: the partition of the last point cannot be made.
-    keys = "num-server-rounds=1 num-clients=3 min-client-examples=1,2000"
-    line = ["sweep", "-c", keys, "--runs-dir", str(tmp_path), "--jobs", "1"]
-    done = bouquet(*line)
-    assert done.returncode == 70
-    found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
-    assert [point["state"] for point in found] == ["finished", "failed"]
-    assert "min-client-examples" in found[1]["error"]
-    assert "1 of 2 runs failed" in done.stderr
-    assert "runs failed and are not in the table" in done.stdout
-    assert (tmp_path / "sweep" / "sweep.html").exists()
-
-
 def test_ctrl_c_ends_all_and_says_how_to_go_on(tmp_path: Path) -> None:
     keys = "num-server-rounds=1000 seed=1..3"
     process = started(tmp_path, "sweep", "-c", keys, "--name", "s", "--runs-dir", str(tmp_path))
@@ -117,16 +103,23 @@ def test_ctrl_c_ends_all_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
-def test_the_median_rule_ends_a_hopeless_run(tmp_path: Path) -> None:
-    # The fourth rate learns nothing; it has hours of rounds, and the three before it 4 each.
+def test_a_failed_run_stops_no_other_and_the_median_rule_ends_a_hopeless_one(tmp_path: Path) -> None:
+    # 3 clients with 2,000 examples each of 1,797: this partition cannot be made.
+    text = "[runs.fails]\nnum-server-rounds = 1\nnum-clients = 3\nmin-client-examples = 2000\n"
+    text += "".join(f"[runs.r{i}]\nnum-server-rounds = 4\nlearning-rate = 0.{i}\n" for i in (1, 2, 3))
+    # The last rate learns nothing; it has hours of rounds, and the three before it 4 each.
+    text += "[runs.slow]\nnum-server-rounds = 100000\nlearning-rate = 1e-9\n"
     listed = tmp_path / "list.toml"
-    runs = [f"[runs.r{i}]\nnum-server-rounds = 4\nlearning-rate = 0.{i}\n" for i in (1, 2, 3)]
-    listed.write_text("".join(runs) + "[runs.slow]\nnum-server-rounds = 100000\nlearning-rate = 1e-9\n")
-    more = ("--runs-dir", str(tmp_path), "--median-stop", "--warm-up", "3")
+    listed.write_text(text)
+    more = ("--runs-dir", str(tmp_path), "--median-stop", "--warm-up", "3", "--jobs", "1")
     done = bouquet("sweep", "--list", str(listed), *more)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 70, done.stderr
     found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
-    assert [point["state"] for point in found] == ["finished"] * 3 + ["stopped"]
-    assert found[3]["stopped_at"] == 3
-    assert "of 3 earlier runs" in found[3]["error"]
+    assert [point["state"] for point in found] == ["failed"] + ["finished"] * 3 + ["stopped"]
+    assert "min-client-examples" in found[0]["error"]
+    assert "1 of 5 runs failed" in done.stderr
+    assert "runs failed and are not in the table" in done.stdout
+    assert (tmp_path / "sweep" / "sweep.html").exists()
+    assert found[4]["stopped_at"] == 3
+    assert "of 3 earlier runs" in found[4]["error"]
     assert "1 runs were stopped by the median rule" in done.stdout

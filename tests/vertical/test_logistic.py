@@ -10,7 +10,8 @@ import pytest
 import torch
 from flwr.app import Message
 
-from client_app.vertical.logistic import LogisticWork, from_rows, whole
+from client_app.vertical.encrypted import from_rows
+from client_app.vertical.logistic import LogisticWork, whole
 from task.errors import BouquetError, FieldError
 from task.resolve.read import read_config
 from task.vertical.paillier import SLOT_BITS, PublicKey, SecretKey, slots, widths

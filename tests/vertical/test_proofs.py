@@ -13,7 +13,7 @@ from flwr.app import Array, Message
 from client_app.data.node import open_node
 from client_app.vertical import align
 from client_app.vertical.align import align_parties
-from client_app.vertical.logistic import from_rows, to_rows
+from client_app.vertical.encrypted import from_rows, to_rows
 from server_app.deploy.kits.kit import read_node_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.node.identity import Identities

@@ -46,7 +46,7 @@ OF_A_CELL: dict[str, type | tuple[type, ...]] = {
     "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
     "published-sd": (int, float), "unquoted": str, "fraction": str, "needs": str, "grid": str,
     "learning-rates": list, "start": (int, float), "rate-key": str, "seeds": list, "data-seeds": list,
-    "round-seconds": (int, float),
+    "round-seconds": (int, float), "gpu-round-seconds": (int, float),
 }  # fmt: skip
 REQUIRED = ("setting", "where", "metric", "learning-rates", "seeds", "round-seconds")
 OF_A_CLAIM: dict[str, type | tuple[type, ...]] = {
@@ -90,6 +90,7 @@ class Cell:
     start: float  # the rate that is tried first
     seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
+    gpu_round_seconds: float | None = None  # estimate, on one H100; None = it does not want one
     rounds: int = 0  # the most of a run
     least_rounds: int = 1  # to which a run may be limited
     rate_key: str = RATE  # run-config key that the learning rates are of
@@ -260,7 +261,8 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         _finite(given, "published", where, ">" if measure.to_target else ""),
         _finite(given, "published-sd", where, ">="), given.get("unquoted", ""), given.get("fraction", ""),
         given.get("needs", ""), grid, rates, start, seeds,
-        float(_finite(given, "round-seconds", where, ">")), rate_key=given.get("rate-key", RATE),
+        float(_finite(given, "round-seconds", where, ">")), _finite(given, "gpu-round-seconds", where, ">"),
+        rate_key=given.get("rate-key", RATE),
     )  # fmt: skip
     return _with_keys(cell, given, common, where)
 

@@ -1,10 +1,11 @@
-"""The queue of ``bouquet reproduce``: runs what the cells need, cheapest cell first, and records the results.
+"""The queue of ``bouquet reproduce``: runs what the cells need, cell by cell, and records the results.
 
 Every run is a result folder below the runs' folder, named by its keys. One that has its result.json is
 finished and is only written down; one that has begun goes on from its checkpoint. A lock for each run lets
 several processes work on one table: each takes what no other does.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from task.storage.locks import HeldError, is_locked, locked
 LOOK_S = 0.5
 CHECKPOINT_S = 60.0  # between two checkpoints of a run, about
 CLAIMS = ".claims"
+Standings = Sequence[tuple[PublishedTable, Standing]]
 
 
 @dataclass
@@ -53,6 +55,7 @@ class TableQueue:
         nodes: int,
         *,
         jobs: int = 1,
+        gpu: bool = False,
         began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
         looked: Callable[[Sequence[tuple[Wanted, int]]], object] = lambda running: None,
         ended: Callable[[str, Wanted, RunRecord | str], object] = lambda table, run, record: None,
@@ -64,11 +67,16 @@ class TableQueue:
             runs_dir: Where result folders are.
             nodes: Worker processes of a run; 0 = one for each core.
             jobs: Runs at the same time.
+            gpu: Whether a machine with a GPU is at hand for the budget and no longer: quoted cells that
+                nobody has measured come first, and what is at work when the budget ends is killed. Its
+                checkpoint, a minute old or less, is what the next call goes on from.
             began: Called with each run that starts, and whether it is a resumed one.
             looked: Called a few times a second with the runs at work and the last round of each.
             ended: Called with each run's record, or why it failed.
         """
         self.cells, self.runs_dir, self.nodes, self.jobs = cells, runs_dir, nodes, jobs
+        self._order = _most_wanted_first if gpu else _cheapest_first
+        self._cut = gpu
         self._began, self._looked, self._ended = began, looked, ended
         self.records = {table.path: RunRecords(results_of(table.path)) for table, _ in cells}
         self.failed: dict[str, str] = {}
@@ -103,18 +111,20 @@ class TableQueue:
                 while True:
                     self.collect()
                     found = self.standings()
-                    ready = [
-                        (table, run) for table, run in _cheapest_first(found) if run.folder not in self.failed
-                    ]
+                    ready = [pair for pair in self._order(found) if pair[1].folder not in self.failed]
                     free = [(table, run) for table, run in ready if not self._is_taken(run)]
-                    spent = time.monotonic() - began
-                    fit = [pair for pair in free if spent + pair[1].hours * SECONDS_AN_HOUR <= budget_s]
+                    left = budget_s - (time.monotonic() - began)
+                    if self._cut:
+                        fit = free if left > 0 else []
+                    else:
+                        fit = [pair for pair in free if pair[1].hours * SECONDS_AN_HOUR <= left]
                     for table, run in fit[: self.jobs - len(pool.running)]:
                         self._start(pool, table, run)
-                    if not (fit or pool.running):
+                    if not (fit or pool.running) or (self._cut and left <= 0):
                         busy = len(ready) - len(free)
-                        return Remaining([at for _, at in found], self.failed, busy, bool(free))
-                    self._one_has_ended(pool)
+                        over = bool(free or pool.running)
+                        return Remaining([at for _, at in found], self.failed, busy, over)
+                    self._one_has_ended(pool, began + budget_s if self._cut else math.inf)
         finally:
             for pooled in pool.running:
                 pooled.of.claim.close()
@@ -132,10 +142,10 @@ class TableQueue:
             keys = {**run.keys, "num-server-rounds": rounds, "checkpoint-every": every}
             pool.start(_CellRun(table, run, claim.pop_all()), run.folder, keys)
 
-    def _one_has_ended(self, pool: RunPool[_CellRun]) -> None:
-        """Wait until a run has ended, if there is one, and record what has."""
+    def _one_has_ended(self, pool: RunPool[_CellRun], until: float) -> None:
+        """Wait until a run has ended, if there is one, or until a time; record what has."""
         ended: list[tuple[PooledRun[_CellRun], int]] = []
-        while pool.running and not ended:
+        while pool.running and not ended and time.monotonic() < until:
             ended = pool.ended(LOOK_S)
             at_work = [*pool.running, *(pooled for pooled, _ in ended)]
             self._looked([(each.of.run, _last_round(each.folder.path)) for each in at_work])
@@ -182,11 +192,20 @@ def _last_round(path: Path) -> int:
     return next((int(row["round"]) for row in last_rows(path / ROUNDS)), 0)
 
 
-def _cheapest_first(
-    found: Sequence[tuple[PublishedTable, Standing]],
+def _cheapest_first(found: Standings) -> Iterator[tuple[PublishedTable, Wanted]]:
+    return _runs_by(found, lambda at: (at.hours_left,))
+
+
+def _most_wanted_first(found: Standings) -> Iterator[tuple[PublishedTable, Wanted]]:
+    """Yield runs of cells that the paper quotes, then the others; of each first those without a value."""
+    return _runs_by(found, lambda at: (at.cell.published is None, bool(at.by_seed), at.hours_left))
+
+
+def _runs_by(
+    found: Standings, key: Callable[[Standing], tuple[float, ...]]
 ) -> Iterator[tuple[PublishedTable, Wanted]]:
     seen = set[str]()
-    for table, at in sorted(found, key=lambda pair: pair[1].hours_left):
+    for table, at in sorted(found, key=lambda pair: key(pair[1])):
         for run in at.wanted:
             if run.folder not in seen:
                 seen.add(run.folder)

@@ -1,0 +1,116 @@
+"""The split search of a tree over parties' columns, by the party with the labels.
+
+It searches as over one table whose columns are those of the parties in the order of their names; of others'
+columns it knows how many cuts they have, and no cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from task.errors import FieldError
+from task.trees.cuts import Cuts
+from task.trees.grow import GrowingTree, Shape
+from task.trees.histograms import Layout
+from task.trees.splits import Penalties, Split, consistent
+from task.vertical.open_tree import FOREIGN, Ints, number_of, numbered
+
+
+@dataclass
+class SharedTree:
+    """A tree that grows from the histograms of all parties."""
+
+    label: str  # the party with the labels
+    cuts: Mapping[str, tuple[Cuts, ...]]  # by party and column; those of others are their numbers
+    penalties: Penalties
+    shape: Shape
+    steps: list[list[int]] = field(default_factory=list)  # the nodes that each step has split
+
+    @classmethod
+    def of(
+        cls, label: str, cuts: Sequence[Cuts], counts: Mapping[str, Ints], penalties: Penalties, shape: Shape
+    ) -> SharedTree:
+        """Return a new tree; `counts` has by other party how many cuts each column has."""
+        others = {party: tuple(map(numbered, n.tolist())) for party, n in counts.items()}
+        return cls(label, dict(sorted({**others, label: tuple(cuts)}.items())), penalties, shape)
+
+    @cached_property
+    def whose(self) -> tuple[str, ...]:
+        """Whose each column is."""
+        return tuple(party for party, cuts in self.cuts.items() for _ in cuts)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The cells of all columns."""
+        return _layout([cut for cuts in self.cuts.values() for cut in cuts])
+
+    @cached_property
+    def tree(self) -> GrowingTree:
+        """The tree as it grows."""
+        return GrowingTree(self.layout, range(len(self.whose)), self.penalties, self.shape)
+
+    def cells(self, party: str) -> int:
+        """Return how many cells a party's columns have."""
+        return _layout(self.cuts[party]).cells
+
+    def joint(self, parts: Mapping[str, Ints], sums: Sequence[Ints]) -> Ints:
+        """Return the parties' histograms [nodes, cells, 3] as those of one table.
+
+        Args:
+            parts: By party, its histograms of the nodes that the tree asks for.
+            sums: The sums [3] of each of these nodes.
+
+        Raises:
+            FieldError: A party's cells of a column do not add up to them.
+        """
+        for party, part in parts.items():
+            layout = _layout(self.cuts[party])
+            if not all(consistent(a, s, layout) for a, s in zip(part, sums, strict=True)):
+                raise FieldError(
+                    "histograms", f"those of party {party} to add up to the sums of the nodes' rows", "others"
+                )
+        return np.concatenate([parts[party] for party in self.cuts], axis=1)
+
+    def take(self, histograms: Ints, counts: Sequence[int]) -> None:
+        """Grow by further steps, given the histograms of so many nodes at each."""
+        for part in np.split(histograms, np.cumsum(counts)[:-1]) if len(counts) else ():
+            size = len(self.tree.nodes)
+            self.tree.take(dict(zip(self.tree.asked, part, strict=True)))
+            split = [i for i, node in enumerate(self.tree.nodes) if node.children[0] >= size]
+            self.steps.append(sorted(split, key=lambda i: self.tree.nodes[i].children[0]))
+
+    def split(self, node: int) -> Split:
+        """Return the split of a node."""
+        found = self.tree.nodes[node].split
+        assert found is not None
+        return found
+
+    def owner(self, node: int) -> str:
+        """Return whose column splits a node."""
+        return self.whose[self.split(node).column]
+
+    def column(self, node: int) -> int:
+        """Return which of its owner's columns splits a node."""
+        return self.split(node).column - self.whose.index(self.owner(node))
+
+    def told(self, party: str, size: int) -> np.ndarray:
+        """Return what a party is told of the last step's splits, int32 [size, 4].
+
+        A row has the node, and if the split is the party's, its column, cut and default direction by number.
+        """
+        found = np.full((size, 4), FOREIGN, np.int32)
+        for i, node in enumerate(self.steps[-1]):
+            found[i, 0] = node
+            if self.owner(node) == party:
+                split = self.split(node)
+                number = number_of(split.cut, len(self.layout.cuts[split.column]))
+                found[i, 1:] = self.column(node), number, split.default_left
+        return found
+
+
+def _layout(cuts: Sequence[Cuts]) -> Layout:
+    return Layout(tuple(cuts), (0,) * len(cuts))
