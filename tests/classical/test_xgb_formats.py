@@ -43,7 +43,8 @@ def matrix(y: np.ndarray | None = None) -> Any:
 
 def targets(objective: str) -> np.ndarray:
     classes = {"logistic": SCORE > 1, "softmax": np.digitize(SCORE, [0.5, 1.5])}
-    return classes.get(objective, SCORE).astype(np.float32)
+    found: np.ndarray = classes.get(objective, SCORE).astype(np.float32)
+    return found
 
 
 def trained(objective: str, growth: str = "depthwise") -> Any:

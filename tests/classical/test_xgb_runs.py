@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Message
+from typer.testing import CliRunner
 
 from client_app.classical.xgb import check_leaves
+from server_app.cli.main import app
 from server_app.takeout.analyses import analysis_in, said_of_rows
 from server_app.takeout.trees import export_trees, trees_in
 from task.catalogue.xgb import NEW
@@ -275,3 +277,29 @@ def test_a_run_is_exported_and_predicts(keys: dict[str, Any], tmp_path: Path) ->
     assert (said["predicted"] == (said["p_1"] > 0.5)).all()
     assert ((said["predicted"] == FRAME.ill).mean()) > 0.75
     assert read_model(folder / "model.safetensors")[0].config.algorithm == "xgb-bagging"
+
+
+def test_a_resumed_run_ends_in_the_same_trees(keys: dict[str, Any], tmp_path: Path) -> None:
+    keys = {**keys, "algorithm": "xgb-cyclic", "run-name": "whole", "fraction-evaluate": 0.0}
+    whole = in_one_process(keys, tmp_path)
+    first = {**keys, "run-name": "first", "num-server-rounds": 2}
+    in_one_process(first, tmp_path)
+    resumed = in_one_process({**first, "num-server-rounds": 3, "resume": True}, tmp_path)
+    one, two = (read_model(folder / "model.safetensors")[1] for folder in (whole, resumed))
+    assert all((one[name] == two[name]).all() for name in one)
+
+
+def test_the_command_writes_trees_and_refuses_other_runs(keys: dict[str, Any], tmp_path: Path) -> None:
+    more = {"algorithm": "xgb-bagging", "run-name": "trees", "num-server-rounds": 1}
+    folder, out = in_one_process({**keys, **more}, tmp_path), tmp_path / "out.json"
+    command = ["export", str(folder), "--format", "xgboost", "--out", str(out)]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert xgboost.Booster(model_file=out).num_boosted_rounds() == 6
+    with pytest.raises(ConfigError, match="no option but --out"):
+        CliRunner().invoke(app, [*command, "--int8"], catch_exceptions=False)
+    counts = {"algorithm": "statistics", "statistics.columns": "age(0..100)", "num-server-rounds": 1}
+    data = {name: keys[name] for name in ("dataset", "data-path", "partition", "num-clients")}
+    other = in_one_process({**data, **counts, "run-name": "counts"}, tmp_path)
+    with pytest.raises(ConfigError, match="expected a run that grows trees"):
+        CliRunner().invoke(app, ["export", str(other), "--format", "xgboost"], catch_exceptions=False)
