@@ -1,4 +1,4 @@
-"""A server that swaps what parties send each other to grow trees: what it would learn, and that it is refused."""
+"""A server that swaps what parties send each other to grow trees: what it would learn; it is refused."""
 
 from __future__ import annotations
 
