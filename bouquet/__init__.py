@@ -72,6 +72,7 @@ def statistics(
     cross: str = "",
     correlation: bool = False,
     by_site: bool = True,
+    site_quantiles: bool = False,
     **keys: Any,
 ) -> "RunResult":
     """Describe the columns of sites in a simulation, by site and pooled; `result.table` has the figures.
@@ -85,6 +86,7 @@ def statistics(
     """
     asked = {"columns": columns, "quantiles": quantiles, "bins": bins, "cross": cross}
     asked |= {"correlation": correlation, "by_site": by_site and not keys.get("secagg")}
+    asked |= {"site_quantiles": True} if site_quantiles else {}
     own = {"data_path": data} if data else {}
     defaults = {"dataset": "csv", "partition": "natural", "num_clients": 0, "num_server_rounds": 100}
     return run("statistics", **{**defaults, **own, **keys, "statistics": asked})

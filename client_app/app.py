@@ -82,14 +82,20 @@ def make_app(
     def owner(context: Context) -> Owner:
         return SIMULATION if simulation or in_simulation() else owner_of(context.node_config, context.run_id)
 
-    def node_of(context: Context) -> Node:
-        owned, keys = owner(context), {**context.run_config, **fixed}
-        if owned.simulation:
+    latest: dict[str, Any] = {}  # the config of a simulation, whose messages all have the same keys
+
+    def simulated(keys: Mapping[str, Any]) -> Any:
+        if (text := repr(keys)) not in latest:
             if not fixed:  # Flower's own simulation, whose user has typed the keys
                 trust.user_named(references_in(keys))
             config = read_config(keys)
-        else:
-            config = config_of_node(keys, context.node_config)
+            latest.clear()
+            latest[text] = config
+        return latest[text]
+
+    def node_of(context: Context) -> Node:
+        owned, keys = owner(context), {**context.run_config, **fixed}
+        config = simulated(keys) if owned.simulation else config_of_node(keys, context.node_config)
         return open_node(config, context.node_config, owned, context.node_id)
 
     def explained(message: Message, context: Context, work: OnMessage) -> Message:

@@ -9,6 +9,7 @@ from client_app.data.own_data import note_own_data
 from client_app.data.registration import registration_of
 from client_app.stages import check_ready
 from client_app.trial import try_out
+from client_app.works import TERMS
 from task.datasets.columns import unscaled
 from task.datasets.facts import as_text, facts_of, spread
 from task.resolve.contract import contract_of
@@ -27,8 +28,12 @@ def register(node: Node, context: Context) -> Registration:
     if isinstance(node.clients, OneClient) and not node.owner.simulation:
         _warn_owner(node)
     check_ready(node)
+    if check := TERMS.get(contract_of(node.config).work):
+        check(node)
     registered = registration_of(node)
-    try_out(replace(node, frozen=registered.frozen[0]) if registered.frozen else node)
+    # Virtual nodes have the same clients, so that one trial in each process is enough.
+    known = replace(node, share=(0, 1)) if node.owner.simulation else node
+    try_out(replace(known, frozen=registered.frozen[0]) if registered.frozen else known)
     return registered
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from client_app.data.node import Node
 from client_app.solvers.sgd import Solver
@@ -92,18 +93,20 @@ def _step(node: Node, entry: Algorithm, number: int, rows: np.ndarray) -> None:
         task.steps = PrivateSteps(config.dp.clip, config.dp.noise, len(rows), stream)
     solver.begin(task)
     stats = solver.run(task) if solver.trains else []
-    ((upload, _),) = solver.finish(task, stats)
+    ((upload, kept),) = solver.finish(task, stats)
     if is_reference(entry.solver) and not config.parted:
         _check_upload(node, entry, client, upload)
-    _evaluate(node, number, rows, solver, task)
+    del upload, kept  # they may lie in the model's memory, which is loaded next
+    _evaluate(node, number, rows, solver, task, model)
 
 
-def _evaluate(node: Node, number: int, rows: np.ndarray, solver: Solver, task: LocalTask) -> None:
+def _evaluate(
+    node: Node, number: int, rows: np.ndarray, solver: Solver, task: LocalTask, model: torch.nn.Module
+) -> None:
     """Measure the client's own model on a few of its test examples, or on `rows` where it has none."""
     tests = node.clients.test(number)[:ROWS]
     rows = tests if len(tests) else rows
     x, y = node.dataset.inputs(rows), node.task.targets(node.dataset, rows)
-    model = copied(node.local_model(node.clients.names[number]))
     (state,) = solver.own_models(task)
     load_into(model, state)
     measure(solver.predictor(model, task, 0), x.to(node.device), y.to(node.device), task=node.task)

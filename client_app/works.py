@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
+from client_app.classical.concordance import rank_cases
 from client_app.classical.cox import sum_cells
 from client_app.classical.multivariate import sum_clusters, sum_products
 from client_app.classical.regression import sum_rows
 from client_app.classical.statistics import count_rows
 from client_app.classical.survival import count_cases
-from client_app.classical.trees import sum_histograms
+from client_app.classical.trees import check_terms, sum_histograms
 from client_app.classical.xgb import grow_trees, measure_trees
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
@@ -39,6 +40,7 @@ WORK: dict[str, Work] = {
     "trees": grow_trees,
     "tree-test": measure_trees,
     "boosting": sum_histograms,
+    "ranks": rank_cases,
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,
@@ -48,3 +50,5 @@ WORK: dict[str, Work] = {
         ("bins", "gradients", "histograms", "search", "divide", "grow", "close", "weigh"), run_trees
     ),
 }
+# What a node checks before it registers: reasons that a masked answer could not give.
+TERMS: dict[str, Callable[[Node], None]] = {"boosting": check_terms}

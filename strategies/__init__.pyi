@@ -250,6 +250,7 @@ class CoxRegression(Strategy):
         columns: what the hazard depends on, 'age(0..120), sex(Female|Male)'; first level = baseline
         strata: strata, each with a baseline hazard of its own: 'stage(1..4)'; '' = none
         ties: how events at one time count
+        concordance: Harrell's c from so many bins of the risk score; 0 = none
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class CoxRegression(Strategy):
         columns: str = "",
         strata: str = "",
         ties: str = "efron",
+        concordance: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
@@ -1353,6 +1355,10 @@ class Statistics(Strategy):
         cross: tables of two categories each, 'sex*job, sex*ward'
         correlation: correlations of the numbers, over rows that lack none of them
         by_site: counts, means and levels of each site besides the pooled ones
+        site_quantiles: quantiles and histograms of each site, too, as far as its owner lets its range
+            be cut
+        pooled_least: with secagg, persons of all sites together that let a cell be shown though a site
+            has few in it, where owners allow it; 0 = never
     """
 
     def __init__(
@@ -1365,6 +1371,8 @@ class Statistics(Strategy):
         cross: str = "",
         correlation: bool = False,
         by_site: bool = False,
+        site_quantiles: bool = False,
+        pooled_least: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

@@ -182,7 +182,7 @@ class Strategy(FlowerStrategy):
         if self._round.result is not None:
             assert came is not None
             state, self.last_metrics = self._round.result
-            self.last_good.updated()
+            self.last_good.updated(self.engine.journal.stored)
             self._take(state)
             return self.record(), MetricRecord({**came.example_means(), **self.last_metrics})
         self.why_kept = self._round.why
@@ -325,6 +325,8 @@ class Strategy(FlowerStrategy):
             log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}
         log.values["simulated_seconds"] = self.cohorts.seconds(done)
+        for stage in self.engine.stages:
+            stage.timed(log, self.cohorts.busy)
         log.clock.lap("train")
         return metrics
 

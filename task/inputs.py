@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
 SEQUENCES = ("language", "tagging")  # tasks with a class at each token
+NUMBERS = ("regression", "multi-label", "survival")  # tasks whose targets are floats
 AUTO, IDS = "auto", "ids"  # values of the run-config key "inputs" that are no form
 LARGEST_ID = 2**31 - 1
 _DTYPES = {"i": "int64", "u": "int64", "b": "bool", "f": "float32"}  # as a model reads them, by NumPy's kind

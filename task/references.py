@@ -16,6 +16,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -290,22 +291,31 @@ def _sha256(package: str) -> str:
         fresh = [p for p in found if p.relative_to(base).as_posix() not in files]
         files |= {p.relative_to(base).as_posix(): p for p in fresh}
         if str(base) not in _INSTALLED:
-            queue += sorted({name for p in fresh for name in _imports(p)})
-    lines = [f"{name},{hashlib.sha256(p.read_bytes()).hexdigest()}\n" for name, p in sorted(files.items())]
+            queue += sorted({name for p in fresh for name in _read(p)[1]})
+    lines = [f"{name},{_read(p)[0]}\n" for name, p in sorted(files.items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Yield the top-level names that a Python file imports."""
+def _read(path: Path) -> tuple[str, frozenset[str]]:
+    """Return the SHA-256 of a Python file, and the top-level names that it imports."""
+    now = path.stat()
+    return _read_once(path, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(4096)
+def _read_once(path: Path, modified_ns: int, size: int) -> tuple[str, frozenset[str]]:
+    """Read a file, unless it is as it was: each registration asks for all files of the user's package."""
+    code, found = path.read_bytes(), set[str]()
     try:
-        tree = ast.parse(path.read_bytes())
+        nodes = ast.walk(ast.parse(code))
     except (SyntaxError, ValueError):  # its import reports the error
-        return
-    for node in ast.walk(tree):
+        nodes = iter(())
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            found.add(node.module.partition(".")[0])
+    return hashlib.sha256(code).hexdigest(), frozenset(found)
 
 
 def place(err: Exception) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from client_app.data.node import Node
 from task.catalogue.entry import Algorithm
 from task.classical.columns import NamedColumns
-from task.datasets.base import Dataset
-from task.privacy.query_ledger import Digests, digests
+from task.privacy.query_ledger import digests, row_digests
 from task.wire import messages as wire
 
 ALL = "all columns"
@@ -36,19 +33,14 @@ def audit(
     if owner.queries is None or not (owner.min_examples or owner.queries.most):
         return
     of = node.clients.index(client)
-    chosen = _rows(node.dataset, node.clients.train(of))
+    x, y = node.dataset.x, node.dataset.y
+    chosen, tested = (
+        row_digests(x[rows], y[rows]) for rows in (node.clients.train(of), node.clients.test(of))
+    )
     used = {ALL: digests(chosen)}
     for name in {*names} & {*table.numbers, *table.places}:
         used[name] = digests(chosen[table.there(name)])
-    everybody = np.concatenate([chosen, _rows(node.dataset, node.clients.test(of))])
+    everybody = np.concatenate([chosen, tested])
     (record,) = entry.up
     about = {"question": f"{entry.name}: {record.name}", "run": order.run, "round": order.round}
     owner.queries.ask(client, used, digests(everybody), owner.min_examples, about, cuts)
-
-
-def _rows(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Digests:
-    """Return a digest of each row's contents, uint64 [rows]."""
-    x, y = np.ascontiguousarray(dataset.x[rows]), np.ascontiguousarray(dataset.y[rows])
-    pairs = zip(x, y, strict=True)
-    found = [hashlib.blake2b(a.tobytes() + b.tobytes(), digest_size=8).digest() for a, b in pairs]
-    return np.frombuffer(b"".join(found), np.uint64)

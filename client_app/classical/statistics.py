@@ -18,7 +18,7 @@ from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
 from task.catalogue.statistics import ASKED, CLOSED, CLOSED_CELLS
 from task.classical.columns import NamedColumns
-from task.classical.disclosure import closed_cells, closed_cuts
+from task.classical.disclosure import closed_cells, closed_cuts, vetoes_of
 from task.classical.noised import (
     ENDS,
     GRID,
@@ -28,6 +28,7 @@ from task.classical.noised import (
     table_size,
     table_totals,
 )
+from task.classical.pooled import words_of
 from task.classical.survey import SiteColumns, cut_of, cuts_in, survey_of
 from task.errors import RefusedError, WireError
 from task.wire import messages as wire
@@ -58,6 +59,7 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
             return [*found, site.rows, variance]
 
         return answers(node, entry, order, (len(cuts) or table_size(survey)) + ENDS, noised)
+    allowed = owner.pooled_counts and survey.pooled_least >= least
     cells, size = (len(cuts), len(cuts)) if cuts else (survey.cells, survey.size)
     closing = record.name == CLOSED_CELLS
     shut = np.zeros(0) if closing else sent(order, CLOSED, cells)[:, 0]
@@ -69,6 +71,12 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
         if cuts:
             before = {i: earlier[client].get(survey.variables[i].name, ()) for i in survey.numbers}
             own = closed_cuts(site, cuts, own, least, before)
+        if survey.pooled_least and not cuts:
+            vetoes = vetoes_of(site, least, missing=owner.missing_counts)
+            if closing:
+                return words_of(site, own, vetoes, least, survey.pooled_least, allowed=allowed)
+            if allowed:  # that enough persons of all sites are in the others, this node has to believe
+                own = np.isin(np.arange(cells), list(vetoes.hard))
         if closing:
             return [int(flag) for flag in own]
         if (own & (shut <= 0)).any():

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from client_app.classical.questions import answer_rows, answers, sent
+from client_app.classical.questions import answer_rows, answers, sent, table_of
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
@@ -81,6 +81,21 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
     return answer_rows(
         node, entry, order, (size, 1), lambda client, table: rows_of(client, table).histograms(asked, size)
     )
+
+
+def check_terms(node: Node) -> None:
+    """Refuse to register for trees that would be refused later, masked and so without a reason.
+
+    Raises:
+        RefusedError: As `check_owner`, of one of the node's clients.
+        BouquetError: As `NamedColumns.of`: the node's rows lack a column, or have values beyond its range.
+    """
+    boosting, data = boosting_of(node.config), node.dataset
+    for client, rows in zip(node.clients.names, node.clients.num_train(), strict=True):
+        check_owner(node, boosting, int(rows), client)
+    table = table_of(data, np.arange(len(data.y)))
+    boosting.x(table)
+    boosting.y(table)
 
 
 def order_of(boosting: Boosting, order: wire.TrainOrder) -> TreeOrder:

@@ -19,8 +19,10 @@ from client_app.stages.stage import Outcome, each
 from task.catalogue.entry import MOST_EXAMPLES, Algorithm
 from task.catalogue.xgb import BASE, BASE_SUMS, NEW, TREES
 from task.classical.columns import NamedColumns
-from task.errors import FieldError, RefusedError, WireError
+from task.errors import DataError, FieldError, RefusedError, WireError
 from task.numerics.row_sums import row_sums
+from task.resolve.analyses import declared_of
+from task.trees.declared import Declared
 from task.trees.ensemble import LEAF, Ensemble, Values
 from task.trees.objectives import SQUARED
 from task.trees.packed import packed, unpacked
@@ -69,15 +71,15 @@ def measure_trees(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     Raises:
         WireError: What came down are not trees over the declared columns.
     """
-    asked = xgb_of(node.config)
-    trees, objective = _received(asked, order), asked.objective
+    declared = declared_of(node.config)
+    trees, objective = _received(declared, order), declared.objective
 
     def of(client: str) -> wire.ClientUpdate:
         chosen = node.clients.test(node.clients.index(client))
         if not len(chosen):
             raise FieldError(NO_TESTS, 'own test examples (run-config key "local-test-fraction")', "none")
         table = table_of(node.dataset, chosen)
-        losses, wrong = objective.losses(trees.margins(asked.x(table)), asked.y(table))
+        losses, wrong = objective.losses(trees.margins(declared.x(table)), declared.y(table))
         found = {"loss": float(losses.mean()) * 4.0**objective.shift, wire.NUM_EXAMPLES: len(chosen)}
         if objective.name != SQUARED:
             found["accuracy"] = 1.0 - float(wrong.mean())
@@ -86,10 +88,21 @@ def measure_trees(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     return each(order.clients, of)
 
 
-def _received(asked: XGBoosting, order: wire.TrainOrder) -> Ensemble:
-    """Return the model that came with an order; raises `DataError` of arrays that are not trees."""
-    base = sent(order, BASE, 1, asked.objective.classes)[0]
-    return unpacked(order.arrays[TREES][ROWS], base, len(asked.variables))
+def _received(declared: Declared, order: wire.TrainOrder) -> Ensemble:
+    """Return the model that came with an order.
+
+    Raises:
+        WireError: What came are not trees over the declared columns.
+    """
+    base, nodes = sent(order, BASE, 1, declared.objective.classes)[0], order.arrays[TREES][ROWS]
+    if nodes.shape[1] != declared.width:
+        raise WireError(
+            f"training message: expected {declared.width} numbers of a node; got {nodes.shape[1]}", TREES
+        )
+    try:
+        return unpacked(nodes, base, len(declared.variables))
+    except DataError as err:
+        raise WireError(f"training message: {err}", TREES) from None
 
 
 def _base(asked: XGBoosting, table: NamedColumns, least: int, client: str) -> list[int]:

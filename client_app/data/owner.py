@@ -26,6 +26,7 @@ key               meaning                                                       
 ``names``         whether names of columns, categories and classes go to the server               false
 ``own-model``     whether the node's own model goes to the server and to other nodes              false
 ``missing-counts``  whether counts of missing values may leave, however small                      false
+``pooled-counts``  whether counts of few persons may leave in masked sums of enough persons        false
 ================  ==============================================================================  =========
 
 In a simulation the run and the clients are one user's on one machine, so that the run chooses freely and
@@ -60,7 +61,7 @@ from task.vertical.proofs import Prover
 FOLDERS = ("data-dir", "cache-dir", "state-dir")
 DATA = "data-path"
 PACKAGES, KEEP_MODELS, NAMES, OWN_MODEL = "packages", "keep-models", "names", "own-model"
-INITIAL_MODEL, MISSING_COUNTS = "initial-model", "missing-counts"
+INITIAL_MODEL, MISSING_COUNTS, POOLED_COUNTS = "initial-model", "missing-counts", "pooled-counts"
 TRAIN_LOSS = Record("train-loss", FREE, "mean loss over the examples as they were trained on")
 
 
@@ -78,6 +79,7 @@ class Owner:
     initial_model: str = ""  # file of the frozen part of models; "" = none, see `client_app.data.frozen`
     own_model: bool = False  # whether its own model goes to others (run-config key ``cross-evaluation``)
     missing_counts: bool = False  # whether counts of fewer missing values than `min_examples` leave the node
+    pooled_counts: bool = False  # whether small counts do, in masked sums (`task.classical.pooled`)
 
     ledger: NoiseLedger | None = dataclasses.field(default=None, compare=False)  # None = no limit
     queries: QueryLedger | None = dataclasses.field(default=None, compare=False)  # None = no account
@@ -110,9 +112,9 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     models = node_config.get(KEEP_MODELS, "")
     if not isinstance(models, str):
         raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
-    flags = (NAMES, OWN_MODEL, MISSING_COUNTS)
-    names, own, missing = (node_config.get(key, False) for key in flags)
-    for name, flag in zip(flags, (names, own, missing), strict=True):
+    flags = (NAMES, OWN_MODEL, MISSING_COUNTS, POOLED_COUNTS)
+    names, own, missing, pooled = (node_config.get(key, False) for key in flags)
+    for name, flag in zip(flags, (names, own, missing, pooled), strict=True):
         if type(flag) is not bool:
             raise ConfigError(f'node config: key "{name}": expected true or false; got {flag!r}')
     file = node_config.get(INITIAL_MODEL, "")
@@ -123,7 +125,7 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     queries = QueryLedger.of(own_state_root(node_config), node_config)
     return Owner(
         False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing),
-        ledger, queries, Prover.of(node_config, run),
+        bool(pooled), ledger, queries, Prover.of(node_config, run),
     )  # fmt: skip
 
 

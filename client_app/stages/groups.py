@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from client_app.data.node import Node
 from client_app.stages.node_stage import NodeStage
 from client_app.stages.stage import Stage
 from task.errors import WireError
 from task.fairness.counts import CountLayout
-from task.fairness.groups import comparisons_of, named, places_of
+from task.fairness.groups import Comparison, comparisons_of, named, places_of
 from task.fairness.tested import counts_of
 from task.features.groups import COUNTS, NAME
 from task.numerics.arrays import Arrays
+from task.privacy.query_ledger import QueryLedger, digests, row_digests
 from task.tasks.evaluate import Test
 from task.wire.layouts import ROWS
+
+PEOPLE = "groups of people"  # what a ledger calls these counts
 
 
 class GroupsNode(NodeStage):
@@ -54,4 +62,34 @@ class GroupCounts(Stage):
         rows = node.clients.test(node.clients.index(client))
         least = node.bounds.min_examples
         counts = counts_of(comparisons, node.dataset, rows, test, node.task, node.device, least)
+        if node.bounds.queries is not None and least > 1:
+            self._audit(node.bounds.queries, client, comparisons, rows, layout.parts(counts).people > 0)
         return {COUNTS: {ROWS: counts}}
+
+    def _audit(
+        self,
+        ledger: QueryLedger,
+        client: str,
+        comparisons: Sequence[Comparison],
+        rows: npt.NDArray[np.int64],
+        shown: npt.NDArray[np.bool_],
+    ) -> None:
+        """Write down whose counts leave the node; `shown` are the groups of which something is said.
+
+        Raises:
+            RefusedError: A group has almost the same people as one of an earlier run.
+        """
+        node, data = self.node, self.node.dataset
+        aside = [] if data.aside is None else [data.aside[rows].astype("U")]
+        each = row_digests(data.x[rows], data.y[rows], *aside)
+        places = [places_of(comparison, data, rows) for comparison in comparisons]
+        groups = [
+            each[at == i] for c, at in zip(comparisons, places, strict=True) for i in range(len(c.names))
+        ]
+        used = [digests(group) for group, said in zip(groups, shown, strict=True) if said]
+        about = {
+            "question": f"{NAME} = {node.config.groups}",
+            "run": self.order.run,
+            "round": self.order.round,
+        }
+        ledger.ask(client, {PEOPLE: used}, digests(each), node.bounds.min_examples, about, once=True)

@@ -140,6 +140,7 @@ _COLUMNS = {  # declared columns, by section or key that an analysis reads
     "pca.": 'pca.columns="age(0..120), bmi(10..80)"',
     "survival.": 'survival.time="week(0..52)" survival.event="arrest(0..1)"',
     "gbdt.": 'gbdt.columns="age(0..120), sex(Female|Male)" gbdt.target="ill(no|yes)"',
+    "xgb.": 'xgb.columns="age(0..120), sex(Female|Male)" xgb.target="ill(no|yes)"',
     "survival.columns": 'survival.columns="age(0..120), sex(Female|Male)"',
 }
 

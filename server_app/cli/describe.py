@@ -52,6 +52,10 @@ def statistics(
             "secagg=true, under which the server sees sums over sites only).",
         ),
     ] = None,
+    site_quantiles: Annotated[
+        bool,
+        typer.Option("--site-quantiles", help="Quantiles and histograms of each site, too: more questions."),
+    ] = False,
     config: Set = None,
     nodes: Annotated[
         str, typer.Option(help="Number of virtual nodes; with --link: names of the nodes to ask.")
@@ -84,6 +88,7 @@ def statistics(
     pairs |= {"statistics.correlation": "true"} if correlation else {}
     shown = not own.get("secagg") if by_site is None else by_site
     pairs |= {"statistics.by-site": "true" if shown else "false"}
+    pairs |= {"statistics.site-quantiles": "true"} if site_quantiles else {}
     found = [" ".join(f"{key}={text}" for key, text in pairs.items() if key not in own)]
     run(
         config=[*found, *(config or [])],

@@ -41,6 +41,8 @@ def hazard_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [(str(row["name"]), _text(row)) for row in table["coefficients"]]
     figures = ("rows", "events", "log_likelihood", "aic", "likelihood_ratio_chi2")
     below = [(name, f"{table[name]:.10g}") for name in figures]
+    if "concordance" in table:
+        below.append(("Harrell's c", _concordance(table)))
     if table["proportional_p"] is not None:
         below.append(("Proportional hazards", f"p {table['proportional_p']:.3g}"))
     return closed(table, lines, [*below, *merged_line(table)])
@@ -57,6 +59,12 @@ def hazard_plots(result: Mapping[str, Any]) -> list[Plot]:
 def _curves(table: Row) -> list[Row]:
     strata = groupby(table["baseline"], key=lambda point: str(point["stratum"]))
     return [{"label": name, "points": list(points)} for name, points in strata]
+
+
+def _concordance(table: Row) -> str:
+    if table["concordance"] is None:
+        return "none: the sites have too few persons in bins of the risk score"
+    return f"{table['concordance']:.5g}, off by {table['concordance_error']:.2g} at most, by its bins"
 
 
 def _text(row: Row) -> str:

@@ -64,6 +64,7 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Pooling the data instead", _pooled(result)),
         ("Time", human_seconds(result.get("seconds", 0.0)) + _time_to(result)),
         ("Time, simulated devices", human_seconds(result.get("simulated_seconds", 0.0)) if chosen else ""),
+        ("Energy, simulated devices", f"{result['joules']:.6g} J" if "joules" in result else ""),
         ("Participation", _share(took)),
         *lines_of(result),
         *table_lines(entry.work if entry else "", result),

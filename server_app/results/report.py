@@ -50,6 +50,7 @@ WIDTHS = (280, 330, 540)  # pixels of a drawing, on a phone and on a desk
 TILES = (
     "Stopped", "Rounds to accuracy", "Train loss, final", "Client accuracy, final", "Accuracy over clients",
     "Worst 10 % of clients", "Jain index", "After local training", "Participation", "Time, simulated devices",
+    "Energy, simulated devices",
     "Contribution", "Privacy",
 )  # fmt: skip
 _DERIVED = CHANGE_NO_RESULT | {"min-replies", "nodes"}  # may be set by a command or a link, not by the user

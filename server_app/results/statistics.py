@@ -8,7 +8,7 @@ from typing import Any
 
 from server_app.results.lines import Row
 from task.classical.described import CLOSED, begun, described
-from task.classical.noised import cuts_left
+from task.classical.noised import is_cut
 from task.classical.survey import survey_of
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
@@ -58,7 +58,7 @@ def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[
         logger.warning("no table: the first round has not ended")
         return {"converged": False}
     survey = survey_of(config)
-    found, left = described(survey, arrays), bool(cuts_left(survey, arrays))
+    found, left = described(survey, arrays), not is_cut(survey, arrays)
     table: dict[str, Any] = {"converged": True, "ended": not left, **found.as_dict()}
     if left and not config.dp.local:  # else the budget ends them
         rounds = config.server.num_server_rounds
@@ -162,9 +162,10 @@ def _sections(table: Row) -> Iterator[str]:
             rows.append([one["site"] + _error(one.get("count_error")), *counts, *rest])
         yield _grid(heads, rows)
         if quantiles := column.get("quantiles"):
+            shown = [(one["site"], one["columns"][i].get("quantiles")) for one in tables]
             yield _grid(
                 ["quantile", *(f"{_share(q['q']):g}" for q in quantiles)],
-                [["all", *map(_range, quantiles)]],
+                [[site, *map(_range, own)] for site, own in shown if own],
             )
             yield f"<p>Quantiles are within {column['step']:g}; a..b means that it is between them.</p>"
         if bars := column.get("histogram"):

@@ -139,6 +139,7 @@ def summarise(
         "bytes_by_client": bytes_by_client(seen),
         "seconds": seconds[-1] if seconds else 0.0,
         "simulated_seconds": simulated[-1] if simulated else 0.0,
+        **_energy(rounds),
         "clients": _over_clients(seen.before),
         "clients_after": _over_clients(seen.after),
         "heldout": _held_out(seen),
@@ -162,6 +163,12 @@ def privacy_of(rounds: Sequence[Row], config: Mapping[str, Any]) -> Row:
         return {}
     keys = {k: config.get(f"dp.{k}") for k in ("unit", "delta", "noise", "clip", "clip-quantile")}
     return {"privacy": {"epsilon": spent, **keys}}
+
+
+def _energy(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the joules of a run that counts them."""
+    used = [row["joules"] for row in rounds if row.get("joules") is not None]
+    return {"joules": math.fsum(used)} if used else {}
 
 
 def _ended_by(rounds: Sequence[Row], config: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ valid; a crash before that leaves the earlier one.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from strategies.engine.journal import Snapshot
 from task.errors import StateError
 from task.numerics.arrays import Arrays, hash_into, sha256
-from task.storage.files import write_json, write_safetensors
+from task.storage.files import mapped_safetensors, write_json, write_safetensors
 
 CHECKSUM, OLD = "xxh3", "sha256"  # keys of the checksum, now and up to 0.10
 
@@ -74,6 +75,16 @@ class Checkpoint:
         if back is not None:
             self._known[back.round] = good
         return snapshot, extra
+
+    def mapped(self, server_round: int, like: Arrays) -> Arrays | None:
+        """Return some of a round's arrays in the memory of its file, which may be deleted then.
+
+        None if the file is not, or not yet, part of the checkpoint, or cannot be mapped here.
+        """
+        meta = self._known.get(server_round)
+        if meta is None or os.name != "posix":  # others cannot delete a file that is in use
+            return None
+        return mapped_safetensors(self.folder / meta["file"], like)
 
     def _read(self, meta: Mapping[str, Any]) -> Snapshot:
         """Return the snapshot that `_meta` describes."""

@@ -109,6 +109,10 @@ class Recorder(Journal):
         self.progress.round_done(rounds[-1])
         return snapshot
 
+    def mapped(self, server_round: int, like: Arrays) -> Arrays | None:
+        """Return arrays of a round in the file of its checkpoint; None if there is none."""
+        return self.checkpoint.mapped(server_round, like)
+
     def remark(self, line: str) -> None:
         """Show the line above the bar."""
         self.progress.message(line)

@@ -20,6 +20,9 @@ from task.models.elbo import Posterior
 from task.tasks import TASKS, task_of
 from task.tasks.base import Task, counted
 from task.tasks.evaluate import BATCH
+from task.tasks.lifetimes import medians
+
+LIFETIME = ("median", "shape")  # of the Weibull distribution of an example's time
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def predict(taken: TakenModel, examples: Input, batch: int = BATCH) -> Predictio
     numbers = tuple(map(str, range(found.shape[1])))
     names = card.names if task.spec.classes else target_names(card) or numbers
     names = names if task.spec.classes or len(names) == len(numbers) else numbers
+    names = LIFETIME if task.name == "survival" else names
     return Prediction(found, names, tuple(examples.ids), scores, task.name)
 
 
@@ -115,6 +119,8 @@ def answer(outputs: torch.Tensor | Posterior, task: str) -> torch.Tensor:
         return outputs.reconstruction()
     if TASKS[task].classes:
         return torch.softmax(outputs, 1)
+    if task == "survival":
+        return torch.stack([medians(outputs).exp(), outputs[:, 1].tanh().exp()], 1)
     numbers = outputs.flatten(1) if outputs.dim() > 1 else outputs.unsqueeze(1)
     return torch.sigmoid(numbers) if task == "multi-label" else numbers
 
@@ -131,7 +137,8 @@ def _scores(
         n = int(counts[mask].sum())
         scores[part] = {"loss": float(loss[mask].double().sum()) / max(n, 1)}
         if task.spec.accuracy:
-            scores[part]["accuracy"] = task.correct(torch.cat(outputs)[mask], y[mask]) / max(n, 1)
+            right, of = task.judged(torch.cat(outputs)[mask], y[mask])
+            scores[part]["accuracy"] = right / of if of else task.undecided
         scores[part]["examples"] = n
     return scores
 

@@ -14,6 +14,7 @@ from strategies.engine.state import ServerState
 from strategies.membership.client_registry import ClientRegistry
 from strategies.selection.devices import (
     FORWARD,
+    Busy,
     Devices,
     Floats,
     Moved,
@@ -97,6 +98,7 @@ class Cohorts:
         # The most bytes that clients transferred in the last training round, relative to the contract's
         # arrays: down and up. Policies that look ahead assume the same ratio.
         self._packed = (1.0, 1.0)
+        self.busy: dict[str, Busy] = {}  # of the clients of the last training round
 
     def draw(self, state: ServerState, context: RoundContext, run: Callable[[Phase], Folded]) -> RoundPlan:
         """Let the policy draw the round's clients, after it has asked its candidates for their loss.
@@ -132,17 +134,20 @@ class Cohorts:
         without a good reply has uploaded as much as the others did on average.
         """
         plan, state, context = self._drawn
+        self.busy = {}
         if (kept := self.rule.seconds(state)) is not None:
             return kept
         total = 0.0
         for phase, folded in (pair for pair in done if pair[0].name == CANDIDATES):
             moved = _moved(phase.to, [(phase, folded)])
-            total += self._seconds(self._times(phase.to, state, context, query=phase.contract, moved=moved))
+            times = self._times(phase.to, state, context, query=phase.contract, moved=moved)
+            total += self._seconds(phase.to, times)
         trained = [(phase, folded) for phase, folded in done if phase.contract.work == "train"]
         often = Counter(client for phase, _ in trained if phase.name == TRAIN for client in phase.to)
         for group in plan.groups if trained else ():
             moved = _moved(group, trained)
-            total += self._seconds(self._times(group, state, context, plan.epochs, moved=moved, often=often))
+            times = self._times(group, state, context, plan.epochs, moved=moved, often=often)
+            total += self._seconds(group, times)
         if trained and plan.cohort:
             planned = [float(np.mean(way)) for way in self._traffic(self.entry, state, context, plan.cohort)]
             means = [float(np.mean(way)) for way in _moved(plan.cohort, trained, most=True)]
@@ -210,7 +215,11 @@ class Cohorts:
         down, up = np.array(found, np.float64).reshape(-1, 2).T
         return down, up
 
-    def _seconds(self, times: Times) -> float:
+    def _seconds(self, names: Sequence[str], times: Times) -> float:
+        radio = times.download + times.upload
+        for name, update, moving in zip(names, times.update.tolist(), radio.tolist(), strict=True):
+            before = self.busy.get(name, Busy(0.0, 0.0))
+            self.busy[name] = Busy(before.compute + update, before.radio + moving)
         return round_seconds(times, self.config.devices.uplink == "shared")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from strategies.engine.arrival_log import ArrivalLog
@@ -89,6 +89,19 @@ class Journal:
 
     def restore(self) -> Snapshot | None:
         """Return the snapshot to resume from, or None to start."""
+        return None
+
+    def stored(self, server_round: int, state: S) -> S:
+        """Return the state after a round with the arrays of its checkpoint, if there is one.
+
+        They are in a file, which takes no memory until it is read.
+        """
+        taken = Snapshot.of(server_round, state)
+        arrays = self.mapped(server_round, taken.arrays)
+        return state if arrays is None else replace(taken, arrays=arrays).state(type(state))
+
+    def mapped(self, server_round: int, like: Arrays) -> Arrays | None:
+        """Return some arrays of a round in the file of its checkpoint; None if there is none."""
         return None
 
     def remark(self, line: str) -> None:

@@ -5,7 +5,7 @@ usable reply. After each update the server holds the last proved state until the
 if most of those that answer diverge from it instead, the run is rolled back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from strategies.engine.state import ServerState
 from task.numerics.arrays import Arrays, NamedArrays
 
 VOID = "recovery/void"
+Stored = Callable[[int, ServerState], ServerState]
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,13 @@ class LastGood:
             self._proved, self.kept = True, None
         return None
 
-    def updated(self) -> None:
-        """Keep the state that the round began with, if it has proved good: the rule has made a new one."""
-        if self._proved:
-            self.kept = self._start
+    def updated(self, stored: Stored = lambda server_round, state: state) -> None:
+        """Keep the state that the round began with, if it has proved good: the rule has made a new one.
+
+        `stored` returns a round's state as its checkpoint has it (`strategies.engine.journal.Journal`).
+        """
+        if self._proved and (start := self._start) is not None:
+            self.kept = Kept(start.round, stored(start.round, start.state))
 
     def dump(self) -> Arrays:
         """Return `void` for a checkpoint, under a name of its own."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from strategies.engine.rule import Phase, RoundContext
     from strategies.engine.rule_round import RuleRound
     from strategies.engine.state import AggregatedReplies, ServerState
+    from strategies.selection.devices import Busy
     from task.wire.coding import Coder
     from task.wire.norms import NormBound
 
@@ -116,6 +117,9 @@ class ServerStage:
     def completed(self, model: Arrays) -> Arrays:
         """Return the run's model as its file has it, with what does not travel."""
         return model
+
+    def timed(self, log: RoundLog, busy: Mapping[str, Busy]) -> None:
+        """Look at how long the round's clients were busy on their simulated devices."""
 
     def used(self, *, used: bool) -> None:
         """Note whether the replies of the round's phases are in the model."""

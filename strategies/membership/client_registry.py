@@ -69,6 +69,7 @@ class ClientRegistry:
         self.names: Sequence[str] = []  # sorted, without those held out
         self.known = KnownClients()  # also those that were online before; it grows between phases only
         self.held_out: frozenset[str] | None = None  # clients that never train; None = not drawn yet
+        self.away: frozenset[str] = frozenset()  # clients that neither train nor evaluate, though online
         self.needed: tuple[str, ...] = ()  # clients without which no round begins, sorted
         self.stream: DataStream | None = None  # who joins when, with how many examples; None = all are there
         self.own_data = False  # whether nodes' own data may change, so that they are registered every round
@@ -145,6 +146,8 @@ class ClientRegistry:
         self.late = self.stream.late(self.names) if self.stream else frozenset()
         if self.held_out:
             self.names = [name for name in self.names if name not in self.held_out]
+        if self.away:
+            self.names = [name for name in self.names if name not in self.away]
         if self.stream and self.late and self.stream.age(True, self.round) < 1:
             self.names = [name for name in self.names if name not in self.late]
 
@@ -166,6 +169,12 @@ class ClientRegistry:
         self.held_out = frozenset(self.names[i] for i in picked.tolist())
         self.known.forget(self.held_out)
         self._index()
+
+    def put_away(self, names: frozenset[str]) -> None:
+        """Count these clients, and no others, as away though their nodes are online."""
+        if names != self.away:
+            self.away = names
+            self._index()
 
     def let_in(self) -> list[str]:
         """Let those held out in, as clients that are new; return the ones that are online, sorted."""

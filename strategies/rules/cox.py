@@ -9,6 +9,8 @@ opening    which bins of time are too small for a site        before round 1 (`s
 counts     persons by stratum, bin and fate                   before round 1; the cells follow from them
 null       the sums at beta = 0                               before round 1
 sums       S0, S1, S2 by cell at beta^t                       beta^{t+1} = beta^t + I^-1 U, unless L fell
+scores     which bins of the risk score are too small         after the last step, if c is asked for
+concordance persons by cell and bin of the risk score         Harrell's c (`task.classical.concordance`)
 
 =========  ========================  ========================================================  ===========
 symbol     variable                  meaning                                                   where
@@ -24,7 +26,7 @@ Every site must answer each question (`strategies.rules.exact_sums`). The iterat
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -32,11 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
 from strategies.rules.exact_sums import as_rows, beta_in, hashed, no_sums, totals_in
 from strategies.rules.survival import BinnedSums, as_sent
-from task.catalogue.survivals import COUNTS, RISK_SUMS
+from task.catalogue.survivals import COUNTS, OBJECTIONS, RISK_SUMS
+from task.classical.bins import bits, merged
+from task.classical.concordance import check_scores, concordance
 from task.classical.cox import Cox, Strata, cox_of, strata_of
 from task.classical.fit import ENOUGH, MOST_HALVINGS, SMALL, midpoint, rose
 from task.classical.hazards import FIGURES
@@ -55,6 +59,7 @@ from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import value
 
+Ranked = Generator[Phase, AggregatedReplies, Arrays]
 _NEAR = 1.0  # decrement below which Newton's steps do not lead too far out by accident
 
 
@@ -88,6 +93,7 @@ def nothing(cox: Cox) -> Arrays:
         "proportional": np.zeros(p + 1),
         "figures": np.zeros(len(FIGURES)),
         "bins": np.zeros((strata, bins, fates), np.int64),
+        **({"concordance": np.zeros(3)} if cox.scores else {}),
         **by_bin,
         **no_sums(),
     }
@@ -149,6 +155,7 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
         counts = np.array([int(value(t)) for t in totals], np.int64).reshape(survival.size)
         self.counts = counts.sum(axis=1)
         self.strata = strata_of(self.cox, self.bins, self.counts)
+        check_scores(self.cox, self.strata)
         if not self.strata.bins:
             raise DataError(f"column {survival.event.name}: expected the event in some row; got none")
         replies = yield from self.ask("null", context, self._size(), self._sent([0.0] * self.cox.p))
@@ -188,12 +195,33 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
         )
         if ended:
             state = replace(state, arrays=self._result(state, found, beta))
+            if self.cox.scores:
+                state = replace(state, arrays=(yield from self._ranked(state.arrays, beta, context)))
         metrics: dict[str, Number] = {"log_likelihood": found.value, "decrement": step.decrement}
         return state, metrics
 
     def finished(self, state: Any) -> bool:
         """Return whether the iteration has ended."""
         return bool(state.converged)
+
+    def _ranked(self, arrays: Arrays, beta: Sequence[float], context: RoundContext) -> Ranked:
+        """Ask for the bins of the risk score that all sites allow and the counts in them; add c's pairs."""
+        assert self.strata is not None
+        sent, last, many = self._sent(beta), self.cox.scores - 1, self.strata.many
+        replies = yield from self.ask("scores", context, bits(last), sent)
+        ends = merged(last, totals_in(replies, OBJECTIONS))
+        kept = len(np.unique(ends))
+        if kept <= last:
+            context.remark(
+                f"risk scores: {kept} of {last + 1} bins are left, as some are too small for a site"
+            )
+        sent["score-bins"] = ends.astype(np.float64)[:, None]
+        replies = yield from self.ask("concordance", context, many * kept, sent)
+        totals = totals_in(replies, COUNTS)
+        counts = np.array([int(value(t)) for t in totals], np.int64).reshape(many, kept)
+        pairs = concordance(self.strata, counts)
+        found = np.array([pairs.concordant, pairs.tied, pairs.comparable], np.float64)
+        return {**hashed(arrays, totals), "concordance": found}
 
     def _size(self) -> int:
         assert self.strata is not None

@@ -80,8 +80,13 @@ def no_sums() -> Arrays:
 
 def hashed(arrays: Arrays, totals: Sequence[int]) -> Arrays:
     """Return a result whose digest has the integers of one more question."""
-    text = arrays[SHA256].tobytes() + ",".join(map(str, totals)).encode()
-    return {**arrays, SHA256: np.frombuffer(hashlib.sha256(text).digest(), np.uint8)}
+    return hashed_bytes(arrays, ",".join(map(str, totals)).encode())
+
+
+def hashed_bytes(arrays: Arrays, totals: bytes) -> Arrays:
+    """Return a result whose digest has one more question's integers, in a form that is always the same."""
+    digest = hashlib.sha256(arrays[SHA256].tobytes() + totals).digest()
+    return {**arrays, SHA256: np.frombuffer(digest, np.uint8)}
 
 
 def as_rows(beta: Sequence[float]) -> Arrays:

@@ -42,7 +42,8 @@ import numpy.typing as npt
 
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.exact_sums import ROWS, ExactSums, hashed, no_sums, totals_in
+from strategies.rules.exact_sums import ROWS, ExactSums, hashed, hashed_bytes, no_sums, totals_in
+from strategies.rules.xgb import asked_to_test
 from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, LOSSES, PIVOTS
 from task.config.knobs import Config
 from task.errors import DataError, NodesError
@@ -137,6 +138,10 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
         return BoostingState(nothing(self.boosting))
+
+    def evaluation(self, state: Any, context: RoundContext) -> Phases:
+        """Have clients measure the trees on rows that they have set aside, by ``fraction-evaluate``."""
+        yield asked_to_test(state, self.boosting, context)
 
     def opening(self, context: RoundContext) -> Phases:
         """Find the sites, and what the base margins follow from.
@@ -239,7 +244,7 @@ class Questions:
             growing = _joined([tree.tree(k) for k, tree in enumerate(trees)])
             replies = yield from self._ask(TRAIN, HISTOGRAMS, growing, size, 1, asked)
             totals = replies.arrays[HISTOGRAMS][ROWS][:, 0]
-            arrays = hashed(arrays, totals.tolist())
+            arrays = hashed_bytes(arrays, totals.astype("<i8").tobytes())
             found = iter(expanded(totals[1:], self.layout.cells, h))
             for tree in trees:
                 histograms = {number: next(found) for number in tree.asked}

@@ -14,6 +14,7 @@ symbol     variable             meaning                                         
 -          ``parts``            column, path of cuts, count, how many cuts are closed          result
 -          ``site-cells``,      the same of each site, where they are asked for by themselves   result
            ``site-sums``
+-          ``site-parts``       ``parts`` of each site, with its place, where they are asked for    result
 =========  ===================  ==============================================================  ===========
 
 Where noise protects each row (``dp.noise``, ``dp.unit = "example"``), nobody is asked what is closed. The
@@ -41,13 +42,24 @@ from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
 from task.classical.noised import (
     ENDS,
     cuts_left,
+    is_cut,
     noise_of,
     persons,
     table_sensitivity,
     table_size,
     tables_in,
 )
-from task.classical.parts import Leaf, after, parts_of, rows_of, whole_range
+from task.classical.parts import (
+    Leaf,
+    after,
+    next_cuts,
+    parts_of,
+    parts_of_sites,
+    rows_of,
+    rows_of_sites,
+    whole_range,
+)
+from task.classical.pooled import closed_by
 from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
 from task.errors import NodesError
@@ -124,8 +136,8 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
                     f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
                 )
             state = yield from self._cut(state, context)
-        cuts = cuts_left(self.survey, state.arrays)
-        return replace(state, begun=True, ended=not cuts), {"cuts": len(cuts)}
+        cuts = len(cuts_left(self.survey, state.arrays))
+        return replace(state, begun=True, ended=is_cut(self.survey, state.arrays)), {"cuts": cuts}
 
     def finished(self, state: Any) -> bool:
         """Return whether there is nothing to cut any more."""
@@ -155,9 +167,14 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         found = {**hashed(hashed(found, cells), sums), "cells": np.array(cells, np.int64)}
         found["sums"] = to_wire(sums)
         context.remark(f"rows: {sums[0]} of {len(self.sites)} clients")
-        starts = [(i, survey.starts[i]) for i in survey.numbers]
-        whole = [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
-        return replace(state, arrays={**found, "parts": rows_of(whole)})
+        if survey.site_quantiles:
+            found["site-parts"] = rows_of_sites([self._ranges(*own) for own in each])
+        return replace(state, arrays={**found, "parts": rows_of(self._ranges(cells, sums))})
+
+    def _ranges(self, cells: Sequence[int], sums: Sequence[int]) -> list[Leaf]:
+        """Return all numbers' ranges, not cut yet."""
+        starts = [(i, self.survey.starts[i]) for i in self.survey.numbers]
+        return [whole_range(i, sums[1 + cell], closed=cells[cell] > 0) for i, cell in starts]
 
     def _cut(
         self, state: StatisticsState, context: RoundContext
@@ -165,11 +182,19 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         leaves, cuts = parts_of(state.arrays["parts"]), cuts_left(self.survey, state.arrays)
         if self.config.dp.local:
             return (yield from self._noised_cut(state, context, leaves, cuts))
-        shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
-        arrays = hashed(hashed(state.arrays, shut), lower)
-        return replace(
-            state, arrays={**arrays, "parts": rows_of(after(self.survey, leaves, cuts, shut, lower))}
-        )
+        arrays = dict(state.arrays)
+        if cuts:
+            shut, lower = yield from self._open(context, cuts, len(cuts), len(cuts), self.sites)
+            arrays = hashed(hashed(arrays, shut), lower)
+            arrays["parts"] = rows_of(after(self.survey, leaves, cuts, shut, lower))
+        if self.survey.site_quantiles:
+            sites = parts_of_sites(arrays)
+            for place, site in enumerate(self.sites):
+                if own := next_cuts(self.survey, sites[place]):
+                    shut, lower = yield from self._open(context, own, len(own), len(own), (site,))
+                    sites[place] = after(self.survey, sites[place], own, shut, lower)
+            arrays["site-parts"] = rows_of_sites(sites)
+        return replace(state, arrays=arrays)
 
     def _open(
         self, context: RoundContext, cuts: Sequence[Cut], cells: int, size: int, to: Sequence[str]
@@ -178,6 +203,8 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         asked = rows_of_cuts(cuts)
         replies = yield from self.ask("closing", context, cells, {ASKED: asked}, to)
         shut = totals_in(replies, CLOSED_CELLS)
+        if self.survey.pooled_least and not cuts:
+            shut = closed_by(self.survey, shut)
         closed = np.array(shut, np.float64)[:, None]
         replies = yield from self.ask(TRAIN, context, size, {ASKED: asked, CLOSED: closed}, to)
         return shut, totals_in(replies, CELL_SUMS)

@@ -44,30 +44,56 @@ from typing import Any
 import numpy as np
 
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext, TooFewRepliesError
-from strategies.engine.state import AggregatedReplies, S, ServerState, Updated
+from strategies.engine.state import AggregatedReplies, Number, S, ServerState, Updated
 from strategies.rules.exact_sums import ROWS, SHA256, ExactSums, hashed, no_sums, totals_in
 from task.catalogue.entry import evaluation_of
 from task.catalogue.xgb import BASE, BASE_SUMS, NEW, TREES
 from task.config.knobs import Config
+from task.errors import DataError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import value
+from task.trees.declared import Declared
 from task.trees.ensemble import Ensemble
 from task.trees.packed import packed, unpacked
 from task.trees.xgb import XGBoosting, xgb_of
+
+Sizes = dict[str, tuple[int, int]]  # rows and width of records, by name
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Put each client's trees behind the model's, in the order of client names.
 
     Raises:
-        DataError: What a client sent are not trees over the declared columns.
+        DataError: No client has sent trees over the declared columns, as many as it was asked for.
     """
     asked = xgb_of(config)
     trees = Ensemble.from_arrays(state.arrays, len(asked.variables))
-    for nodes in reduced.arrays[NEW][ROWS]:
-        trees = trees.joined(unpacked(nodes, trees.base, len(asked.variables)))
-    return replace(state, arrays={**state.arrays, **trees.to_arrays()}), {"trees": trees.trees}
+    found = sent_trees(reduced, trees, asked)
+    good = [new for new in found.values() if isinstance(new, Ensemble)]
+    if not good:
+        raise DataError(f"trees: expected those of {', '.join(found)}; {next(iter(found.values()))}")
+    for new in good:
+        trees = trees.joined(new)
+    metrics: dict[str, Number] = {"trees": trees.trees}
+    metrics |= {"left-out": len(found) - len(good)} if len(good) < len(found) else {}
+    return replace(state, arrays={**state.arrays, **trees.to_arrays()}), metrics
+
+
+def sent_trees(
+    reduced: AggregatedReplies, trees: Ensemble, asked: XGBoosting
+) -> dict[str, Ensemble | DataError]:
+    """Return, by client in the order of names, its trees, or why they cannot join the model."""
+    found: dict[str, Ensemble | DataError] = {}
+    for client, nodes in zip(reduced.clients, reduced.arrays[NEW][ROWS], strict=True):
+        try:
+            new = unpacked(nodes, trees.base, len(asked.variables))
+            if new.trees != asked.trees_a_round:
+                raise DataError(f"trees: expected {asked.trees_a_round} trees; got {new.trees}")
+            found[client] = new
+        except DataError as err:
+            found[client] = err
+    return found
 
 
 class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
@@ -111,13 +137,19 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
         """Ask all clients of the cohort."""
         state = self._begun(state)
         replies = yield self._phase(state, context, context.cohort)
-        return type(self).update(state, replies, self.config)
+        return self._taken(state, replies, context)
 
     def evaluation(self, state: Any, context: RoundContext) -> Phases:
         """Have clients measure the trees on their own test rows."""
-        records, rows = _sent(state, self.model)
-        contract = evaluation_of(context.entry)
-        yield Phase(EVALUATE, contract, context.cohort, records, rows=rows)
+        yield asked_to_test(state, self.model, context)
+
+    def _taken(self, state: Any, replies: AggregatedReplies, context: RoundContext) -> Updated[Any]:
+        """Return what `server_update` does, and say whose trees cannot join; raises what it does."""
+        trees = Ensemble.from_arrays(state.arrays, len(self.model.variables))
+        for client, new in sent_trees(replies, trees, self.model).items():
+            if isinstance(new, DataError):
+                context.remark(f"round {context.round}: client {client} is left out: {new}")
+        return type(self).update(state, replies, self.config)
 
     def _begun(self, state: Any) -> Any:
         """Return the state with the margins before the first tree, which a resumed run keeps."""
@@ -128,18 +160,24 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
     def _phase(self, state: Any, context: RoundContext, to: Sequence[str]) -> Phase:
         """Return the question for new trees."""
-        records, rows = _sent(state, self.model)
+        records, rows = sent_down(state, self.model)
         most = max(context.registered(to).values(), default=1)
         rows[NEW] = self.model.most_nodes(most), self.model.width
         least = max(self.config.server.min_replies, 1) if len(to) > 1 else 1
         return Phase(TRAIN, context.entry, tuple(to), records, {}, {"lr": context.lr}, least=least, rows=rows)
 
 
-def _sent(state: Any, asked: XGBoosting) -> tuple[dict[str, Arrays], dict[str, tuple[int, int]]]:
-    """Return the records that go down, and their sizes."""
-    trees = Ensemble.from_arrays(state.arrays, len(asked.variables))
-    found: Arrays = {TREES: packed(trees, asked.width), BASE: trees.base[None]}
+def sent_down(state: ServerState, declared: Declared) -> tuple[dict[str, Arrays], Sizes]:
+    """Return the records of the trees that go down, and their sizes."""
+    trees = Ensemble.from_arrays(state.arrays, len(declared.variables))
+    found: Arrays = {TREES: packed(trees, declared.width), BASE: trees.base[None]}
     return {name: {ROWS: a} for name, a in found.items()}, {n: (len(a), a.shape[1]) for n, a in found.items()}
+
+
+def asked_to_test(state: ServerState, declared: Declared, context: RoundContext) -> Phase:
+    """Return the question for the losses of the trees on the clients' own test rows."""
+    records, rows = sent_down(state, declared)
+    return Phase(EVALUATE, evaluation_of(context.entry), context.cohort, records, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -166,10 +204,10 @@ class XGBCyclic(XGBBagging, algorithm="xgb-cyclic", state=TurnState):
                 continue
             try:
                 replies = yield self._phase(state, context, (client,))
-            except TooFewRepliesError as err:
-                context.remark(f"round {context.round}: the turn of {client} passes on: {err}")
+                state, metrics = self._taken(state, replies, context)
+            except (DataError, TooFewRepliesError):
+                context.remark(f"round {context.round}: the turn of client {client} passes on")
                 continue
-            state, metrics = type(self).update(state, replies, self.config)
             return replace(state, turns=turn + 1), metrics
         raise TooFewRepliesError(f"none of {len(order)} clients has answered")
 

@@ -55,6 +55,14 @@ class Times:
         return self.download + self.update + self.upload
 
 
+@dataclass(frozen=True)
+class Busy:
+    """Seconds that a client's device computes, and that its radio is on, in a round."""
+
+    compute: float
+    radio: float
+
+
 def round_seconds(times: Times, shared: bool) -> float:
     """Return how long a round of these clients takes; 0 if there are none."""
     if len(times.update) == 0:

@@ -29,9 +29,8 @@ Work = Literal[
     "histograms", "search", "divide", "grow", "close", "weigh", "own", "regression",
     "description",
     "clusters", "components",
-    "survival", "hazards",
-    "trees", "tree-test",
-    "boosting",
+    "survival", "hazards", "ranks",
+    "trees", "tree-test", "boosting",
 ]  # fmt: skip
 
 
@@ -58,6 +57,7 @@ _TRAINING = (
     "hazards",
     "trees",
     "boosting",
+    "ranks",
 )  # training, or a part of it
 
 MCMAHAN = paper("1602.05629")
@@ -171,8 +171,9 @@ class Algorithm:
     missing_values: bool = False  # whether the rows of its tables may lack values
     # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
     noised_rows: bool = False
-    # Of such an analysis, whether clients keep rows for a test and measure its result on them (`measuring`).
-    tested: bool = False
+    # Of such an analysis, whether clients measure its result on rows that they have set aside for that
+    # (`measuring`): only if ``fraction-evaluate`` says so, or by default.
+    tested: Literal["", "asked", "always"] = ""
 
     def __post_init__(self) -> None:
         """Name the rule, the group and the section, and make the mappings read-only."""

@@ -68,6 +68,8 @@ _PAPERS = """
     DataSHIELD: taking the analysis to the data, not the data to the analysis
 10.1080/01621459.1958.10501452 1958 Kaplan, Meier
     Nonparametric Estimation from Incomplete Observations
+10.1001/jama.1982.03320430047030 1982 Harrell, Califf, Pryor, Lee, Rosati
+    Evaluating the Yield of Medical Tests
 10.1111/j.2517-6161.1972.tb00899.x 1972 Cox
     Regression Models and Life-Tables
 10.2307/2344614 1972 Nelder, Wedderburn

@@ -11,6 +11,7 @@ from task.catalogue.record import Record
 
 OBJECTIONS, COUNTS, RISK_SUMS = "objections", "counts", "risk-sums"  # names of the records
 _KAPLAN = paper("10.1080/01621459.1958.10501452", "Section 2, with Greenwood's variance")
+_HARRELL = paper("10.1001/jama.1982.03320430047030", "the index of concordance")
 _COX = paper("10.1111/j.2517-6161.1972.tb00899.x", "Section 4, with Breslow's or Efron's ties")
 _BINS = numbers("bins", "by stratum, bin and fate the bin in which a person counts")
 _OBJECTIONS = sums(OBJECTIONS, "which bins of time would have fewer persons than the site's owner allows")
@@ -18,6 +19,8 @@ _COUNTS = sums(COUNTS, "persons by stratum, group, bin of time, and whether the 
 _COEFFICIENTS = numbers("coefficients", "beta, one number for each column")
 _CELLS = numbers("cells", "by stratum, bin and fate with whom a person is summed up")
 _AT = (_CELLS, _COEFFICIENTS)
+_SCORES = numbers("score-bins", "by bin of the risk score the last one that it is merged with")
+_RANKS = sums(COUNTS, "persons by cell of time and bin of the risk score")
 _RISK_SUMS = sums(
     RISK_SUMS, "sum of r, r z and r z z' by cell of time, r = exp(eta), and how many |eta| > 20"
 )
@@ -45,9 +48,16 @@ SURVIVALS = (
             "opening": _asked("cox", "Cox's regression, bins", _COX, (), _OBJECTIONS),
             "counts": _asked("cox", "Cox's regression, counts", _COX, (_BINS,), _COUNTS),
             "null": question("cox", "Cox's regression, null", _COX, "hazards", _AT, _RISK_SUMS),
+            "scores": question(
+                "cox", "Cox's regression, bins of the score", _HARRELL, "ranks", _AT, _OBJECTIONS
+            ),
+            "concordance": question(
+                "cox", "Cox's regression, concordance", _HARRELL, "ranks", (*_AT, _SCORES), _RANKS
+            ),
         },
-        about="Hazard ratios of the pooled rows with errors, baseline and a test of proportional hazards.",
+        about="Hazard ratios of the pooled rows with errors, baseline, a test of proportional hazards, and "
+        "Harrell's c if asked for.",
         differs="Times are rounded up to a declared grid; bins that are too small for a site are merged.",
-        reads=("survival.", "survival.columns", "survival.ties"),
+        reads=("survival.", "survival.columns", "survival.ties", "survival.concordance"),
     ),
 )  # fmt: skip

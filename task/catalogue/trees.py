@@ -6,6 +6,7 @@ What the rows of each record are stands in `task.trees.orders`, and what follows
 
 from task.catalogue.exact_sums import analysis, numbers, question, sums
 from task.catalogue.papers import paper
+from task.catalogue.xgb import MEASURED_TREES
 
 BASE, COUNTS, HISTOGRAMS, LOSSES = "base-sums", "value-counts", "histograms", "loss-sums"  # names of records
 PIVOTS, KNOWN, CUTS, SIZES, NODES = "pivots", "known", "cuts", "tree-sizes", "tree-nodes"
@@ -50,6 +51,9 @@ TREES = (
         differs="Cuts are exact quantiles or declared; derivatives are whole numbers of a declared grid; no "
         "row is left out for sparsity.",
         missing_values=True,
+        tested="asked",
+        measuring="tree-test",
+        evaluation=MEASURED_TREES,
         reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
     ),
 )  # fmt: skip

@@ -14,6 +14,7 @@ _CYCLIC = replace(_CHEN, where="Section 2; in turns as in Flower's FedXgbCyclic"
 _NODES = Layout("rows", "int32")  # `task.trees.packed`
 _TREES = Record(TREES, _NODES, "nodes of all trees so far")
 _BASE = numbers(BASE, "margins before the first tree")
+MEASURED_TREES = (_TREES, _BASE)  # what goes down with the question for their losses
 _NEW = Record(NEW, _NODES, "nodes of the trees that the client has grown in the round", "collect")
 
 
@@ -28,10 +29,10 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
         _CYCLIC if "cyclic" in name else _BAGGING,
         about=about,
         differs=differs,
-        down=(_TREES, _BASE),
+        down=MEASURED_TREES,
         up=(_NEW,),
         phases={"opening": opening},
-        evaluation=(_TREES, _BASE),
+        evaluation=MEASURED_TREES,
         work="trees",
         measuring="tree-test",
         weight="uniform",
@@ -39,7 +40,7 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
         fixed_model=True,
         statistics=True,
         missing_values=True,
-        tested=True,
+        tested="always",
         group="trees",
         reads=reads,
         no_neutral="it grows trees, so that it is never FedAvg",

@@ -41,6 +41,7 @@ class Cox:
     survival: Survival
     design: Design  # with an intercept, which is not used
     efron: bool
+    scores: int = 0  # bins of the risk score for Harrell's c; 0 = it is not asked for
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,10 +69,14 @@ class Cox:
     @cached_property
     def scales(self) -> tuple[float, ...]:
         """By what each centred column is multiplied."""
+        return tuple(scale_of(half) for half in self.halves)
+
+    @cached_property
+    def halves(self) -> tuple[float, ...]:
+        """Half the declared range of each column, which no centred value exceeds in size."""
         found: list[float] = []
         for v in self.design.variables:
-            half = scale_of((v.high - v.low) / 2)
-            found += [2.0] * (len(v.levels) - 1) if v.levels else [half]
+            found += [0.5] * (len(v.levels) - 1) if v.levels else [(v.high - v.low) / 2]
         return tuple(found)
 
     def centred(self, table: NamedColumns) -> list[Floats]:
@@ -94,7 +99,7 @@ def cox_of(config: Config) -> Cox:
         raise ConfigError(
             f'run-config keys "survival.*": expected each column once; got {", ".join(twice)} twice'
         )
-    found = Cox(survival, design, keys.ties == "efron")
+    found = Cox(survival, design, keys.ties == "efron", keys.concordance)
     if found.p > MOST_COLUMNS:
         raise ConfigError(
             f'run-config key "survival.columns": expected at most {MOST_COLUMNS} columns with the levels; '
@@ -147,10 +152,16 @@ def strata_of(cox: Cox, bins: npt.NDArray[np.int64], counts: npt.NDArray[np.int6
 
 def hazards_of(centred: Sequence[Floats], beta: Sequence[float]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Return r of each row, and where eta is too far out."""
+    eta = eta_of(centred, beta)
+    return exp(np.minimum(np.maximum(eta, -FARTHEST), FARTHEST)), np.abs(eta) > FARTHEST
+
+
+def eta_of(centred: Sequence[Floats], beta: Sequence[float]) -> Floats:
+    """Return eta of each row, summed column after column, so that any division of the rows has the same."""
     eta: Floats = np.zeros(len(centred[0]))
     for x, b in zip(centred, beta, strict=True):
         eta = eta + x * b
-    return exp(np.minimum(np.maximum(eta, -FARTHEST), FARTHEST)), np.abs(eta) > FARTHEST
+    return eta
 
 
 def cell_sums(

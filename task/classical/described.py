@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from task.classical.noised import slack, spread
-from task.classical.parts import HistogramBar, Quantile, histogram_of, parts_of, quantiles_of
+from task.classical.parts import (
+    HistogramBar,
+    Leaf,
+    Quantile,
+    histogram_of,
+    parts_of,
+    parts_of_sites,
+    quantiles_of,
+)
 from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
 from task.numerics.arrays import NamedArrays
 from task.numerics.row_sums import from_wire, value
@@ -181,26 +189,33 @@ def begun(arrays: NamedArrays) -> bool:
 
 def described(survey: Survey, arrays: NamedArrays) -> Report:
     """Return the tables of a result."""
-    leaves = parts_of(arrays["parts"])
     cells, sums = arrays["cells"].tolist(), from_wire(arrays["sums"])
     error, of_cuts, of_site = arrays["noise"].tolist() if "noise" in arrays else (0.0, 0.0, 0.0)
-    table = _table(ALL, survey, cells, sums, error)
     ranks = slack(survey, error, of_cuts)
+    table = _table(ALL, survey, cells, sums, error)
+    whole = _divided(survey, table, cells, parts_of(arrays["parts"]), ranks)
+    names = arrays["sites"].tobytes().decode().split("\n")
+    sites = [
+        _divided(survey, _table(name, survey, shut, from_wire(own), of_site), shut, leaves)
+        for name, shut, own, leaves in zip(
+            names, arrays["site-cells"].tolist(), arrays["site-sums"], parts_of_sites(arrays), strict=False
+        )
+    ]
+    digest = arrays["sums-sha256"].tobytes().hex()
+    return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
+
+
+def _divided(
+    survey: Survey, table: SiteTable, cells: Sequence[int], leaves: Sequence[Leaf], ranks: float = 0.0
+) -> SiteTable:
+    """Return a table with the quantiles and histograms that follow from the parts of ranges, if any."""
     columns = []
-    for i, column in enumerate(table.columns):
-        v = survey.variables[i]
-        if not v.levels and not cells[survey.starts[i]]:
+    for i, (v, column) in enumerate(zip(survey.variables, table.columns, strict=True)):
+        if leaves and not v.levels and not cells[survey.starts[i]]:
             quantiles, bars = quantiles_of(survey, i, leaves, ranks), histogram_of(survey, i, leaves)
             column = replace(column, step=step_of(v), quantiles=tuple(quantiles), bars=tuple(bars))
         columns.append(column)
-    names = arrays["sites"].tobytes().decode().split("\n")
-    sites = [
-        _table(name, survey, shut.tolist(), from_wire(own), of_site)
-        for name, shut, own in zip(names, arrays["site-cells"], arrays["site-sums"], strict=False)
-    ]
-    whole = replace(table, columns=tuple(columns))
-    digest = arrays["sums-sha256"].tobytes().hex()
-    return Report((whole, *sites), int(np.count_nonzero(cells)), digest)
+    return replace(table, columns=tuple(columns))
 
 
 def _table(site: str, survey: Survey, shut: Sequence[int], sums: Sequence[int], error: float) -> SiteTable:

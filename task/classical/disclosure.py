@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -48,26 +49,50 @@ def closed_cells(site: SiteColumns, least: int, *, missing: bool = False) -> Fla
     found = np.zeros(survey.cells, bool)
     if least <= 1:
         return found
-    free = set(survey.missing_cells()) if missing else set[int]()
-    if missing and survey.correlation:
-        free.add(survey.complete + 1)
-    sensitive = np.array([few(c, least) and i not in free for i, c in enumerate(counts.tolist())], bool)
-    closed = sensitive.copy()
-    if survey.correlation and _reveals_rows(site, least):
-        closed[survey.complete] = True
-    for line in _lines_of_one(survey, counts):
-        closed[line] = True
+    vetoes = vetoes_of(site, least, missing=missing)
+    sensitive = np.array(
+        [few(c, least) and i not in vetoes.free for i, c in enumerate(counts.tolist())], bool
+    )
+    found[list(vetoes.hard)] = True
+    closed = sensitive | found[: survey.counts]
+    for line in lines_of(survey):
+        closed[line] |= is_line_of_one(counts[line] > 0)
     closed = complemented(counts, closed, sensitive, survey.equations, least)
     found[: survey.counts] = closed
     for place, i in enumerate(survey.numbers):
+        found[survey.sums_cell(place)] |= closed[survey.starts[i]]
+    if survey.correlation:
+        found[survey.sums_cell(len(survey.numbers))] |= closed[survey.complete]
+    return found
+
+
+@dataclass(frozen=True)
+class Vetoes:
+    """Cells of a site that the number of persons in them does not decide."""
+
+    free: frozenset[int]  # which may be shown whatever their count is
+    hard: frozenset[int]  # which must not
+
+
+def vetoes_of(site: SiteColumns, least: int, *, missing: bool = False) -> Vetoes:
+    """Return which cells a site may or must not show whatever they count; `missing` as of `closed_cells`."""
+    survey, hard = site.survey, set[int]()
+    free = set(survey.missing_cells()) if missing else set[int]()
+    if missing and survey.correlation:
+        free.add(survey.complete + 1)
+    if least <= 1:
+        return Vetoes(frozenset(free), frozenset())
+    if survey.correlation and _reveals_rows(site, least):
+        hard |= {survey.complete, survey.sums_cell(len(survey.numbers))}
+    for place, i in enumerate(survey.numbers):
         values = site.columns[i][~np.isnan(site.columns[i])]
-        shown = not closed[survey.starts[i]] and not dominated(values - survey.variables[i].low)
-        found[survey.sums_cell(place)] = not shown
+        if dominated(values - survey.variables[i].low):
+            hard.add(survey.sums_cell(place))
     if survey.correlation:
         columns = [site.columns[i][site.complete] - survey.variables[i].low for i in survey.numbers]
-        dominant = any(dominated(a * b) for a in columns for b in (1.0, a))
-        found[survey.sums_cell(len(survey.numbers))] = closed[survey.complete] or dominant
-    return found
+        if any(dominated(a * b) for a in columns for b in (1.0, a)):
+            hard.add(survey.sums_cell(len(survey.numbers)))
+    return Vetoes(frozenset(free), frozenset(hard))
 
 
 def closed_cuts(
@@ -189,13 +214,18 @@ def _linked(cell: int, closed: Flags, equations: Sequence[Equation]) -> list[int
     return sorted(found)
 
 
-def _lines_of_one(survey: Survey, counts: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return the levels' cells of each row and column of a cross-table that has all its persons in one."""
+def lines_of(survey: Survey) -> list[npt.NDArray[np.int64]]:
+    """Return the levels' cells of each row and column of the cross-tables."""
     found = []
     for cross in survey.crosses:
         grid = np.arange(cross.shape[0] * cross.shape[1]).reshape(cross.shape)[:-1, :-1] + cross.start
-        found += [line for line in (*grid, *grid.T) if np.count_nonzero(counts[line]) == 1]
+        found += [*grid, *grid.T]
     return found
+
+
+def is_line_of_one(there: Flags) -> bool:
+    """Return whether all persons of a row or column are in one level, given which levels have some."""
+    return int(np.count_nonzero(there)) == 1
 
 
 def _reveals_rows(site: SiteColumns, least: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from task.classical.concordance import Concordance
 from task.classical.cox import Cox
 from task.classical.curves import merged_in
 from task.classical.kaplan_meier import Z, chi2_tail
@@ -61,11 +62,24 @@ def hazards_table(cox: Cox, arrays: NamedArrays) -> Printed:
         "score_p": chi2_tail(found["score-test"], p),
         "proportional_chi2": together,
         "proportional_p": None if together is None else chi2_tail(together, p),
+        **_concordance(arrays),
         "iterations": int(found["iterations"]),
         "time": cox.survival.time.name,
         "merged": merged_in(cox.survival, arrays["bins"]),
     }
     return Printed("coefficients", HEAD, tuple(rows), figures, arrays["sums-sha256"].tobytes().hex())
+
+
+def _concordance(arrays: NamedArrays) -> dict[str, float | int | None]:
+    """Return Harrell's c of a result that has one, how far off its bins are at most, and the pairs."""
+    if "concordance" not in arrays:
+        return {}
+    pairs = Concordance(*map(int, arrays["concordance"].tolist()))
+    return {
+        "concordance": pairs.index,
+        "concordance_error": pairs.error,
+        "comparable_pairs": pairs.comparable,
+    }
 
 
 def baseline_table(cox: Cox, arrays: NamedArrays) -> Printed:

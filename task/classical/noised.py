@@ -31,7 +31,7 @@ from itertools import accumulate
 import numpy as np
 
 from task.classical.columns import Floats
-from task.classical.parts import Leaf, next_cuts, parts_of
+from task.classical.parts import Leaf, next_cuts, parts_of, parts_of_sites
 from task.classical.survey import DEPTH, ROOM, Cut, RangePart, SiteColumns, Survey, cut_of, scaled
 from task.numerics.arrays import NamedArrays
 from task.numerics.row_sums import UNIT_BITS
@@ -154,8 +154,13 @@ def tables_in(survey: Survey, totals: Sequence[int]) -> tuple[list[int], list[Le
     return [rows, *counts, *(total << _EXACT for total in totals[len(sent) : bars_at])], leaves
 
 
+def is_cut(survey: Survey, arrays: NamedArrays) -> bool:
+    """Return whether there is nothing left to cut in a result."""
+    return not cuts_left(survey, arrays) and not any(next_cuts(survey, own) for own in parts_of_sites(arrays))
+
+
 def cuts_left(survey: Survey, arrays: NamedArrays) -> list[Cut]:
-    """Return the cuts to ask for next in a result so far."""
+    """Return the cuts to ask all sites for next in a result so far."""
     leaves = parts_of(arrays["parts"])
     if (noise := arrays.get("noise")) is None:
         return next_cuts(survey, leaves)

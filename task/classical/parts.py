@@ -28,6 +28,7 @@ from task.classical.survey import (
     path_to_numbers,
 )
 from task.errors import DataError
+from task.numerics.arrays import NamedArrays
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,18 @@ def parts_of(rows: npt.NDArray[np.int64]) -> list[Leaf]:
         Leaf(RangePart(variable, path_of_numbers(first, second)), count, tried)
         for variable, first, second, count, tried in rows.tolist()
     ]
+
+
+def rows_of_sites(sites: Sequence[Sequence[Leaf]]) -> npt.NDArray[np.int64]:
+    """Return each site's leaves as a state has them, int64 [leaves, 6], with the site's place."""
+    rows = [np.insert(rows_of(leaves), 0, place, axis=1) for place, leaves in enumerate(sites)]
+    return np.concatenate([np.zeros((0, 6), np.int64), *rows])
+
+
+def parts_of_sites(arrays: NamedArrays) -> list[list[Leaf]]:
+    """Return each site's leaves in a result; none where they were not asked for."""
+    rows = arrays.get("site-parts", np.zeros((0, 6), np.int64))
+    return [parts_of(rows[rows[:, 0] == place, 1:]) for place in range(len(arrays["site-sums"]))]
 
 
 def whole_range(variable: int, count: int, *, closed: bool) -> Leaf:

@@ -66,6 +66,8 @@ class Survey:
     bins: int = 0
     correlation: bool = False
     by_site: bool = False
+    site_quantiles: bool = False
+    pooled_least: int = 0  # M of `task.classical.pooled`; 0 = each site closes cells for all
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -409,6 +411,16 @@ def survey_of(config: Config) -> Survey:
             'run-config key "statistics.by-site": expected false with secagg = true, under which the server '
             "sees sums over sites only; got true"
         )
+    if keys.pooled_least and (not config.server.secagg or config.dp.local):
+        raise ConfigError(
+            'run-config key "statistics.pooled-least": expected 0 without secagg = true, where the server '
+            f"sees single sites' counts, and with noise, where no cell is closed; got {keys.pooled_least}"
+        )
+    if keys.by_site and keys.site_quantiles and config.dp.local:
+        raise ConfigError(
+            'run-config key "statistics.site-quantiles": expected false with noise (dp.unit = "example"), as '
+            "each site would answer two questions a round, and a row would cost more; got true"
+        )
     numbers = [v for v in variables if not v.levels]
     if keys.correlation and len(numbers) < 2:
         raise ConfigError(
@@ -422,6 +434,8 @@ def survey_of(config: Config) -> Survey:
         keys.bins,
         keys.correlation,
         keys.by_site,
+        keys.by_site and keys.site_quantiles,
+        keys.pooled_least,
     )
     if survey.cells > MOST_CELLS:
         raise ConfigError(

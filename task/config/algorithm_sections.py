@@ -436,6 +436,17 @@ class StatisticsConfig(Section):
     cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
     correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
     by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
+    site_quantiles: bool = knob(
+        False,
+        "quantiles and histograms of each site, too, as far as its owner lets its range be cut",
+        when=When("statistics.by-site"),
+    )
+    pooled_least: int = knob(
+        0,
+        "with secagg, persons of all sites together that let a cell be shown though a site has few in it, "
+        "where owners allow it; 0 = never",
+        low=0,
+    )
 
 
 _NUMBERS = 'columns of numbers with their ranges, "age(0..120), bmi(10..80)"'
@@ -474,6 +485,7 @@ class SurvivalConfig(Section):
     )
     strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
     ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
+    concordance: int = knob(0, "Harrell's c from so many bins of the risk score; 0 = none", low=0, high=4096)
 
 
 class XGBConfig(Section):

@@ -190,7 +190,9 @@ class Config(PersonalKeys, AlgorithmKeys, LevelKeys, RunKeys):
         if self.dp.central:
             return 0.0  # the metrics of single clients are not protected
         entry = algorithm_of(self.algorithm)
-        at_clients = self.groups or self.train.ala or self.server.he or entry.personal or entry.tested
+        at_clients = (
+            self.groups or self.train.ala or self.server.he or entry.personal or entry.tested == "always"
+        )
         return 1.0 if at_clients or not self.server.num_server_rounds else 0.0
 
 

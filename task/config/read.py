@@ -130,7 +130,7 @@ def _exact(config: Config) -> Config:
         return replace(config, data=replace(config.data, keep_missing=entry.missing_values))
     data = replace(config.data, doubles=True, keep_missing=entry.missing_values, task="regression")
     server = replace(config.server, evaluate_every=0)
-    if not entry.tested:
+    if not entry.tested or (entry.tested == "asked" and server.fraction_evaluate <= 0):
         data = replace(data, local_test_fraction=0.0)
         server = replace(server, fraction_evaluate=0.0)
     return replace(config, data=data, server=server)

@@ -99,6 +99,7 @@ class DataConfig(Section):
             "reconstruction",
             "regression",
             "segmentation",
+            "survival",
             "tagging",
         ),
     )
@@ -458,6 +459,11 @@ class DevicesConfig(Section, when=When("order-of-arrival", ("virtual",))):
     speed: float = knob(100.0, "median training speed of a client, examples per second", above=0)
     bandwidth: float = knob(1.4, "median rate of a client's link, Mbit/s", above=0)
     spread: float = knob(1.0, "standard deviation of the log of both; 0 = all alike", low=0, high=5)
+    watts_compute: float = knob(0.0, "watts that a client draws while it trains; 0 = not counted", low=0)
+    watts_radio: float = knob(0.0, "watts that it draws while it sends or receives; 0 = not counted", low=0)
+    battery_joules: float = knob(
+        0.0, "charge of a client's battery before round 1, in joules; 0 = no battery", low=0
+    )
     uplink: str = knob(
         "own",
         "own = clients upload in parallel, shared = one after another",

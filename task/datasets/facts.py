@@ -82,7 +82,9 @@ def _targets(dataset: Dataset) -> Facts:
     if y.dtype.kind == "f":
         label = dataset.task == "multi-label"
         of = {"labels": dataset.num_classes} if label else {"numbers": dataset.num_classes}
-        return {"targets": of if label else of | {"from": float(y.min()), "to": float(y.max())}}
+        there = y[~np.isnan(y)]  # an analysis may have rows without a target
+        span = {} if label or not there.size else {"from": float(there.min()), "to": float(there.max())}
+        return {"targets": of | span}
     if y.ndim > 2 or (dataset.form and y.ndim > 1):
         parts = np.array_split(y, len(y) // _TARGETS + 1)
         counted = sum(int((part >= 0).sum()) for part in parts) / y.size
@@ -172,11 +174,9 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
     if names := facts.get("names"):
         found.append(("classes", _some(names, facts.get("outputs", len(names)), most)))
     if targets := facts.get("targets"):
-        words = (
-            f"{targets['labels']:,} labels 0 and 1"
-            if "labels" in targets
-            else f"{targets['numbers']:,} from {targets['from']:.6g} to {targets['to']:.6g}"
-        )
+        words = f"{targets['labels']:,} labels 0 and 1" if "labels" in targets else f"{targets['numbers']:,}"
+        if "from" in targets:
+            words += f" from {targets['from']:.6g} to {targets['to']:.6g}"
         found.append(("targets", words))
     owners = facts.get("owners")
     if owners and owners["count"] > 1:

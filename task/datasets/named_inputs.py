@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from task.datasets.base import PADDING, Request
 from task.errors import DataError, local
-from task.inputs import AUTO, IDS, SEQUENCES, packed
+from task.inputs import AUTO, IDS, NUMBERS, SEQUENCES, packed
 
 IDS_NAME, MASK_NAME = "input_ids", "attention_mask"
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -129,7 +129,7 @@ def _targets(
             raise DataError(f"{local(where)}: expected labels, an array called labels; got none")
         return _next(ids, ids, mask), True
     alike = labels.shape == ids.shape and ids.ndim == 2 and labels.dtype.kind in "iu"
-    if not alike or request.task in ("regression", "multi-label"):
+    if not alike or request.task in NUMBERS:
         if request.task in SEQUENCES:
             raise DataError(
                 f'{local(where)}: task = "{request.task}" expects integers {list(ids.shape)} as targets, one '

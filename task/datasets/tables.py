@@ -34,9 +34,9 @@ from task.datasets.named_inputs import IDS_NAME, dense, formed
 from task.datasets.npz_names import class_names, column_names
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
-from task.datasets.targets import Row, label_of, spelling, targets
+from task.datasets.targets import Row, check_lifetimes, label_of, spelling, targets
 from task.errors import DataError, local
-from task.inputs import SEQUENCES, packed
+from task.inputs import NUMBERS, SEQUENCES, packed
 from task.storage.memory import available
 
 
@@ -329,7 +329,7 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
     if maps or made.sequence:
         classes = class_names(where, {**arrays, "y": y[:0].ravel()})
         targets, outputs = dense(request, where, y, classes, made.vocabulary)
-    elif y.ndim == 2 or y.dtype.kind == "f" or request.task in ("regression", "multi-label"):
+    elif y.ndim == 2 or y.dtype.kind == "f" or request.task in NUMBERS:
         targets, classes = _npz_numbers(request, where, y), class_names(where, arrays)
     else:
         targets, classes, note = numbered(request, where, y, class_names(where, arrays))
@@ -388,6 +388,8 @@ def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArr
             f'{local(where)}: run-config key "num-classes": expected {width}, the numbers of an '
             f"example in y, or 0; got {request.num_classes}"
         )
+    if request.task == "survival":
+        check_lifetimes(numbers, lambda i: f"{local(where)}, example {i}")
     return numbers
 
 

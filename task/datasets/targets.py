@@ -1,14 +1,15 @@
 """The targets of a csv file: class numbers, numbers to predict, or labels 0 and 1.
 
 One column of class numbers or names, or of numbers; or several columns typed ``target``, which are numbers
-[N, d], or with ``task = "multi-label"`` labels [N, C]. Where the run leaves the task open, one column typed
+[N, d], or with ``task = "multi-label"`` labels [N, C], or with ``task = "survival"`` times and events [N, 2].
+Where the run leaves the task open, one column typed
 ``target`` has numbers if one of them is negative or has a fraction; any other column has classes.
 """
 
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from task.datasets.base import Request
 from task.datasets.encode import LARGEST, number
 from task.datasets.header import MISSING, TypedColumn
 from task.errors import DataError, local
+from task.inputs import NUMBERS
 
 Ints = npt.NDArray[np.int64]
 MOST_CLASSES = 2**31  # until a run sets the number
@@ -54,7 +56,7 @@ def targets(
         found = np.full(len(rows), np.nan)
         found[[not _lacks(row, first, request) for row in rows]] = places
         return found, classes
-    if request.task in ("regression", "multi-label"):
+    if request.task in NUMBERS:
         return _numbers(rows, columns, request), ()
     if len(columns) > 1 and request.task == "classification":
         raise DataError(
@@ -110,7 +112,30 @@ def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Reque
                     f'{expected} to predict; got "{local(cell)}". Correct the cell or remove the line.'
                 )
     y = y if request.doubles else y.astype(np.float32)
+    if request.task == "survival":
+        check_lifetimes(y, lambda i: f"{local(rows[i].path)}, line {rows[i].line}")
     return y if len(columns) > 1 else y[:, 0]
+
+
+def check_lifetimes(y: npt.NDArray[Any], where: Callable[[int], str]) -> None:
+    """Refuse targets of survival other than times above 0 and events 0 or 1, [N, 2].
+
+    `where` gives the place of an example.
+
+    Raises:
+        DataError: Naming the first wrong one.
+    """
+    if y.ndim != 2 or y.shape[1] != 2:
+        raise DataError(
+            f'{where(0)}: task = "survival" expects two targets, a time above 0 and whether the event '
+            f"happened then, 1 or 0; got targets of shape {list(y.shape)}"
+        )
+    wrong = np.flatnonzero((y[:, 0] <= 0) | ~np.isin(y[:, 1], (0, 1)))
+    if wrong.size:
+        raise DataError(
+            f'{where(int(wrong[0]))}: task = "survival" expects a time above 0 and then 1 if the event '
+            f"happened, else 0; got {y[wrong[0]].tolist()}. {wrong.size - 1} more examples are like it"
+        )
 
 
 def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tuple[Ints, tuple[str, ...]]:

@@ -5,6 +5,7 @@ Whatever the umask is, files are made with mode 0600 and folders with 0700.
 
 import errno
 import json
+import mmap
 import os
 import re
 import shutil
@@ -214,6 +215,21 @@ def _save(arrays: Arrays, path: Path, metadata: dict[str, str] | None) -> None:
     from task.numerics.tensors import tensor_of
 
     save_tensors({name: tensor_of(a) for name, a in arrays.items()}, path, metadata)
+
+
+def mapped_safetensors(path: Path, like: NamedArrays) -> Arrays:
+    """Return arrays of a safetensors file that this process wrote, read-only, in the memory of the file.
+
+    They have the names, shapes and dtypes of `like`. The file may be deleted or replaced, but not changed.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    begin = 8 + size
+    return {
+        n: np.ndarray(a.shape, a.dtype, data, begin + header[n]["data_offsets"][0]) for n, a in like.items()
+    }
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, str], Arrays]:

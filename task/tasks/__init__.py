@@ -13,6 +13,8 @@ tagging         classes int64 [N, T]          logits [B, C, T]                  
 segmentation    classes int64 [N, H, W]       logits [B, C, H, W]                 cross-entropy, dice
 regression      float32 [N] or [N, d]         [B] or [B, 1]; [B, d]               mse
 multi-label     0 or 1, float32 [N, C]        logits [B, C]                       bce
+survival        time > 0 and event 0 or 1,    log of the scale and shape, [B, 2]  weibull
+                float32 [N, 2]                (`task.tasks.lifetimes`)
 reconstruction  the inputs, float32           like the inputs, or flat [B, p]; a  mse; elbo
                                               `task.models.elbo.Posterior`
 ==============  ============================  ==================================  =======================
@@ -121,6 +123,8 @@ def _check_data(config: Config, name: str, found: str) -> None:
     fits = {found, "reconstruction"}
     if found in ("language", "segmentation"):
         fits = {"language": {*SEQUENCES}, "segmentation": {found}}[found]
+    if found == "regression":
+        fits.add("survival")
     if found == "multi-label":
         fits.add("regression")  # a matrix of zeros and ones may be numbers
     if name not in fits:

@@ -56,6 +56,8 @@ class Task(ABC):
 
     takes_padding: ClassVar[bool] = False
     """Whether the loss may see targets that do not count, and gives 0 there."""
+    undecided: ClassVar[float] = 0.0
+    """The accuracy where no prediction can be judged."""
 
     def __init__(self, name: str, loss: Loss, title: str, measures: Measures) -> None:
         self.name = name
@@ -115,6 +117,10 @@ class Task(ABC):
     def correct(self, outputs: Any, y: torch.Tensor) -> int:
         """Return how many predictions are right; 0 where that means nothing."""
         return 0
+
+    def judged(self, outputs: Any, y: torch.Tensor) -> tuple[int, int]:
+        """Return how many predictions are right, and of how many: their quotient is the accuracy."""
+        return self.correct(outputs, y), int(counted(y).sum())
 
     def targets(self, dataset: Dataset, rows: np.ndarray | slice) -> torch.Tensor:
         """Return the targets of examples."""

@@ -30,7 +30,8 @@ def measure(
 ) -> tuple[dict[str, float], Arrays]:
     """Return loss and accuracy over x and y, [N, ...], and the sums of the task's further metrics.
 
-    The first are ``loss``, ``num-examples`` and, if the task has one, ``accuracy``. Inputs, targets and
+    The first are ``loss``, ``num-examples`` and, if the task has one, ``accuracy``; that of survival
+    counts the pairs within batches. Inputs, targets and
     outputs are as in `task.tasks`. Targets of -100 (padding in text) do not count. For text each byte is an
     example. `threads` share the batches. With one torch thread each, they have no barrier to wait at when
     others want the cores too; the result does not depend on their number. Of outputs with a class at each of
@@ -38,13 +39,13 @@ def measure(
     """
     batch = max(1, min(batch, MOST // max(math.prod(y.shape[1:]) * task.measures.classes, 1)))
 
-    def one(i: int) -> tuple[float, int, int, Arrays]:
+    def one(i: int) -> tuple[float, tuple[int, int], int, Arrays]:
         with torch.inference_mode():
             yb = y[i : i + batch]
             outputs = model(x[i : i + batch])
             loss, count = float(task.total(outputs, yb)), int(counted(yb).sum())
             seen = task.main(outputs)
-            return loss, task.correct(seen, yb), count, task.measures.sums(seen, yb, count)
+            return loss, task.judged(seen, yb), count, task.measures.sums(seen, yb, count)
 
     was_training = model.training
     model.eval()
@@ -53,7 +54,7 @@ def measure(
     model.train(was_training)
     count = sum(part[2] for part in parts)
     n = max(count, 1)
-    right = sum(part[1] for part in parts)
-    accuracy = {"accuracy": right / n} if task.spec.accuracy else {}
+    right, of = (sum(part[1][i] for part in parts) for i in (0, 1))
+    accuracy = {"accuracy": right / of if of else task.undecided} if task.spec.accuracy else {}
     found = {"loss": math.fsum(part[0] for part in parts) / n, **accuracy, "num-examples": count}
     return found, added([part[3] for part in parts])

@@ -18,6 +18,7 @@ from task.inputs import SEQUENCES
 from task.models.adapt import Outputs, main_of
 from task.models.elbo import neg_elbo
 from task.tasks.base import Loss, Task
+from task.tasks.lifetimes import ordered_pairs, weibull
 from task.tasks.metrics import Measures
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ _LOSSES: dict[str, dict[str, Loss]] = {
     "multi-label": {**_BCE, "focal": _focal_labels},
     "reconstruction": {**_NUMBERS, **_BCE, "elbo": neg_elbo},
     "segmentation": _MAPS,
+    "survival": {"weibull": weibull},
     "tagging": _CLASSES,
 }
 
@@ -221,6 +223,19 @@ class Labels(Numbers):
         return int(((outputs > 0) == (y > 0.5)).all(1).sum())
 
 
+class Lifetimes(Numbers):
+    """The time until an event; the accuracy is the share of pairs in the right order, the concordance.
+
+    Where no pair has a known order it is 1/2, that of guesses.
+    """
+
+    undecided: ClassVar[float] = 0.5
+
+    def judged(self, outputs: Any, y: torch.Tensor) -> tuple[int, int]:
+        """Return twice the pairs in the right order, and twice those whose order is known."""
+        return ordered_pairs(outputs, y)
+
+
 class Inputs(Numbers):
     """The example itself."""
 
@@ -254,6 +269,7 @@ _KINDS: dict[str, type[Task]] = {
     "multi-label": Labels,
     "reconstruction": Inputs,
     "segmentation": Maps,
+    "survival": Lifetimes,
     "tagging": Classes,
 }
 

@@ -19,6 +19,8 @@ LIMBS]                     are right of it, and the sum of the probabilities
 ``exact`` [1]              examples whose labels are all right                 accuracy
 ``confusion`` of pixels    the same of all pixels that count                   miou, dice, pixel-accuracy
 ``errors`` [d, 4, LIMBS]   |r|, r^2, y and y^2 by output, r = output - y       mae, mse, rmse, r2
+``pairs`` [2]               pairs in the right order, and with a known one,     accuracy: concordance
+                           twice, `task.tasks.lifetimes`
 ``elbo``, ``iwae``         bounds of -log p(x), `task.models.elbo`; [1, LIMBS]  neg-elbo, neg-iwae
 =========================  ==================================================  ==============================
 
@@ -46,6 +48,7 @@ from task.numerics.arrays import Arrays
 from task.numerics.limbs import LIMBS, Ints, exact, number_of
 from task.numerics.metrics import TENTHS
 from task.references import is_reference
+from task.tasks.lifetimes import ordered_pairs
 from task.tasks.own_metrics import OwnMetric
 
 Value = float | list[float | None] | list[list[float]] | None
@@ -334,6 +337,7 @@ METRICS: dict[str, dict[str, Metric]] = {
     "regression": {**_ERRORS, "r2": Metric("errors", _r2)},
     "reconstruction": {**_ERRORS, **_BOUNDS},
     "segmentation": _DENSE,
+    "survival": {"accuracy": Metric("pairs", lambda sums: int(sums["pairs"][0]) / int(sums["pairs"][1]))},
     "tagging": _CLASSES,
 }
 _Add = Callable[[Any, torch.Tensor, int], Ints]
@@ -346,6 +350,7 @@ _SUMS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
     "labels": (_labels, lambda c: (c, 3)),
     "exact": (_all_right, lambda c: (1,)),
     "errors": (_errors, lambda c: (c, 4, LIMBS)),
+    "pairs": (lambda outputs, y, _: np.array(ordered_pairs(outputs, y), np.int64), lambda c: (2,)),
 }
 _OF_LABELS: dict[str, tuple[_Add, Callable[[int], tuple[int, ...]]]] = {
     "scores": (_label_scores, lambda c: (c, 2, BINS))

@@ -29,5 +29,8 @@ TASKS: dict[str, TaskSpec] = {
         classes=True,
         metrics=("miou", "dice", "pixel-accuracy"),
     ),
+    "survival": TaskSpec(
+        "the time until an event, or until someone was last seen without it", ("weibull",), accuracy=True
+    ),
     "tagging": TaskSpec("the class of each token in a text", _CLASSES, classes=True, accuracy=True),
 }

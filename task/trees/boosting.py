@@ -94,7 +94,7 @@ def boosting_of(config: Config) -> Boosting:
             'run-config key "gbdt.row-key": expected a column of numbers with its range, "id(0..1000000)"; '
             f"got {keys.row_key!r}"
         )
-    objective = objective_of("gbdt", keys.objective, target)
+    objective = objective_of(keys.objective, target)
     penalties, shape = growth_of(keys, objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(

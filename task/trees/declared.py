@@ -10,6 +10,7 @@ from task.classical.columns import Floats, NamedColumns, Variable
 from task.errors import ConfigError, DataError
 from task.trees.ensemble import Values
 from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
+from task.trees.packed import width_of
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Declared:
             return (self.target.name,)
         return self.target.levels or ("0", "1")
 
+    @property
+    def width(self) -> int:
+        """The width of a table of nodes (`task.trees.packed`)."""
+        return width_of(max(len(v.levels) for v in self.variables))
+
     def x(self, table: NamedColumns) -> Values:
         """Return the columns of rows, float32 [rows, columns]; raises what `NamedColumns.of` does."""
         columns = [table.of(v, missing=True) for v in self.variables]
@@ -58,8 +64,8 @@ class Declared:
         return found
 
 
-def objective_of(section: str, name: str, target: Variable) -> Objective:
-    """Return the objective; "auto" goes by the target. The keys are those of a section.
+def objective_of(name: str, target: Variable) -> Objective:
+    """Return the objective, which a key beside the target's names; "auto" goes by the target.
 
     Raises:
         ConfigError: The target has not the values that the objective is of.
@@ -73,9 +79,10 @@ def objective_of(section: str, name: str, target: Variable) -> Objective:
     }
     if not good.get(name, levels >= 2):
         needs = {SQUARED: "a number with its range", LOGISTIC: 'two levels, or "name(0..1)"'}
+        beside = target.key.replace("target", "objective")
         raise ConfigError(
-            f'run-config key "{section}.target": expected {needs.get(name, "two levels or more")}, as '
-            f'{section}.objective is "{name}"; got {target.name}'
+            f'run-config key "{target.key}": expected {needs.get(name, "two levels or more")}, as '
+            f'{beside} is "{name}"; got {target.name}'
         )
     if name == SQUARED:
         return Objective(SQUARED, 1, target.high - target.low)

@@ -144,8 +144,8 @@ class Objective:
                 raise DataError("the target is the same in all rows: expected rows of both classes")
             p = _as_float32(np.array([float(mean)]))
             return log(p / (1.0 - p))
-        if lacking := [str(k) for k, share in enumerate(shares) if not share]:
-            which = [names[int(k)] for k in lacking] if names else lacking
+        if lacking := [k for k, share in enumerate(shares) if not share]:
+            which = ", ".join(names[k] if names else str(k) for k in lacking)
             raise DataError(f"the target: expected rows of each declared level; none has {local(which)}")
         logs = log(np.array([float(share) for share in shares]))
         mean_log = logs[0]

@@ -84,6 +84,8 @@ def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> Ensem
     classes = table[first, 1]
     if (table[:, 1] != classes[tree]).any():
         raise DataError("trees: expected one class of all nodes of a tree; got several")
+    if len(first) % len(base) or (classes != np.arange(len(first)) % len(base)).any():
+        raise DataError(f"trees: expected the {len(base)} classes to take turns; got others")
     words = np.ascontiguousarray(table[:, _CATEGORIES:]).view(np.uint32)
     bits = (words[..., None] >> np.arange(_WORD, dtype=np.uint32)) & np.uint32(1)
     bits = bits.reshape(nodes, words.shape[1] * _WORD)

@@ -16,7 +16,6 @@ from task.numerics import seeds
 from task.trees.declared import Declared, objective_of
 from task.trees.ensemble import Ensemble, Values
 from task.trees.objectives import SOFTMAX
-from task.trees.packed import width_of
 from task.trees.xgboost_json import OBJECTIVES, from_xgboost, to_xgboost
 
 MOST_LEVELS = 1024
@@ -38,14 +37,14 @@ class XGBoosting(Declared):
     seed: int
 
     @property
-    def width(self) -> int:
-        """The width of a table of nodes (`task.trees.packed`)."""
-        return width_of(max(len(v.levels) for v in self.variables))
+    def trees_a_round(self) -> int:
+        """How many trees a client grows in a round."""
+        return self.local_epochs * self.objective.classes
 
     def most_nodes(self, rows: int) -> int:
         """Return how many nodes the trees of one client have at most in a round; it has so many rows."""
         full: int = 2 ** (self.keys.max_depth + 1) - 1
-        return self.local_epochs * self.objective.classes * min(full, max(2 * rows - 1, 1))
+        return self.trees_a_round * min(full, max(2 * rows - 1, 1))
 
 
 def xgb_of(config: Config) -> XGBoosting:
@@ -67,7 +66,7 @@ def xgb_of(config: Config) -> XGBoosting:
             f'run-config key "xgb.columns": expected at most {MOST_LEVELS} levels of a column; got more of '
             f"{wide[0]}"
         )
-    objective = objective_of("xgb", keys.objective, target)
+    objective = objective_of(keys.objective, target)
     return XGBoosting(variables, target, objective, keys, config.train.local_epochs, config.seeds.train)
 
 

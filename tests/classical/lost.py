@@ -15,8 +15,11 @@ from tests.support.federation import in_one_process
 from tests.support.grid import LocalGrid
 
 
-def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3) -> Path:
-    """Lose one node's answer of a round, see the run end with the reason, resume it; return its folder."""
+def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3, in_round: int = 3) -> Path:
+    """Lose a node's answer to a question, see the run end with the reason, resume it; return its folder.
+
+    `lost` counts the questions of the rounds to that node, and `in_round` is the one that it is of.
+    """
 
     def tamper(node: int, reply: Message) -> Message | None:
         of_train = reply.metadata.message_type == "train" and node == 1
@@ -25,7 +28,7 @@ def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3) -> Pa
 
     sent: list[bool] = []
     keys = {**keys, "run-name": "lost", "round-timeout": 1.0}
-    why = f"round {lost}: every site is needed, and one has not answered.* resume"
+    why = f"round {in_round}: every site is needed, and one has not answered.* resume"
     with pytest.raises(NodesError, match=why):
         in_one_process(keys, folder, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
     return in_one_process({**keys, "resume": True}, folder, nodes=3)

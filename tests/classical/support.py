@@ -128,17 +128,19 @@ def at_sites(
     keys: Mapping[str, Any],
     least: int = 5,
     grid_type: type[LocalGrid] = LocalGrid,
+    each: Sequence[Mapping[str, Any]] = (),
     **policy: Any,
 ) -> Path:
     """Run on nodes with files of their own, whose owners set a bound; their state stays for the next run.
 
-    The columns of the frames are the header of the files. Returns the result folder.
+    `policy` is that of all owners, and `each` has further rules of each of them. The columns of the frames
+    are the header of the files. Returns the result folder.
     """
     nodes = []
     for i, frame in enumerate(frames):
         frame.to_csv(folder / f"ward-{i}.csv", index=False)
         where = {"data-path": str(folder / f"ward-{i}.csv"), "client-name": f"ward-{i}"}
         where |= {"cache-dir": str(folder / "cache"), "state-dir": str(folder / f"state-{i}")}
-        nodes.append(where | {"min-examples": least} | policy)
+        nodes.append(where | {"min-examples": least} | policy | dict(each[i] if each else {}))
     config = read_config({**keys, "runs-dir": str(folder / "runs"), "min-nodes": len(frames)})
     return run_server(grid_type(make_app(), nodes, as_run_config(config)), config)

@@ -18,6 +18,7 @@ from strategies.engine.rule import Phase, RoundContext
 from task.catalogue.survivals import COUNTS, OBJECTIONS
 from task.classical.bins import bits
 from task.classical.columns import NamedColumns
+from task.classical.concordance import ranked
 from task.classical.cox import cell_sums, cox_of
 from task.classical.hazards import baseline_table, hazards_table
 from task.classical.printed import Printed
@@ -90,15 +91,20 @@ class PlayedCox:
         survival = self.cox.survival
         cases = survival.cases(table)
         shape = (len(survival.names(survival.strata)), survival.last + 1, FATES)
+        if phase.name == "scores":
+            return [0] * bits(self.cox.scores - 1)
         if record == OBJECTIONS:
             return [0] * (2 * shape[0] * bits(survival.last))
-        if record == COUNTS:
+        if record == COUNTS and "bins" in phase.records:
             bins = phase.records["bins"][ROWS].astype(np.int64).reshape(shape)
             return [n << UNIT_BITS for n in survival.counts(moved(cases, bins)).ravel().tolist()]
         cells = cells_in_order(self.cox, phase.records["cells"][ROWS])
         beta = phase.records["coefficients"][ROWS][:, 0].tolist()
         cell = cells[cases.strata, cases.bins, cases.fates]
-        return cell_sums(self.cox, self.cox.centred(table), beta, cell, int(cells.max()) + 1)
+        centred, many = self.cox.centred(table), int(cells.max()) + 1
+        if phase.name == "concordance":
+            return [n << UNIT_BITS for n in ranked(self.cox, centred, beta, cell, many).ravel().tolist()]
+        return cell_sums(self.cox, centred, beta, cell, many)
 
 
 # Written down from lifelines 0.30 and statsmodels 0.15 on the pooled rows.

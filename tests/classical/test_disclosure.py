@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from flwr.app import Message
 
 from task.classical.columns import NamedColumns
-from task.classical.disclosure import closed_cells, closed_cuts, complemented, dominated
+from task.classical.disclosure import closed_cells, closed_cuts, complemented, dominated, vetoes_of
+from task.classical.pooled import closed_by, words_of
 from task.classical.survey import (
     Cut,
     Equation,
@@ -29,6 +31,7 @@ from task.classical.survey import (
 from task.errors import BouquetError, ConfigError, RefusedError, StateError
 from task.numerics.row_sums import from_wire
 from task.privacy.query_ledger import QueryLedger, apart, digests
+from task.privacy.row_sets import single_out
 from task.resolve.read import read_config
 from task.storage.files import read_safetensors
 from tests.classical import support
@@ -149,6 +152,61 @@ def test_no_closed_cell_can_be_computed(seed: int) -> None:
     assert (np.ptp(found, axis=1)[small] >= least).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pooled_cells_are_shown_only_if_enough_of_all_sites_are_in_them(seed: int) -> None:
+    """By drawing sites: a shown cell is of at least ten, or of nobody, or no site has few in it."""
+    rng, asked = np.random.default_rng(seed), survey("a(x|y), b(f|m), c(0..9)", cross="a*b")
+    shown = 0
+    for _ in range(10):
+        sites = []
+        for _ in range(int(rng.integers(3, 7))):
+            n = int(rng.integers(10, 80))
+            columns = {"a": rng.choice(2, n, p=[0.7, 0.3]), "b": rng.integers(0, 2, n), "c": np.ones(n)}
+            sites.append(site_of(asked, **columns))
+        words = [
+            words_of(site, closed_cells(site, M), vetoes_of(site, M), M, 10, allowed=True) for site in sites
+        ]
+        shut = closed_by(asked, np.sum(np.array(words, object), axis=0).tolist())
+        by_site = np.sum([closed_cells(site, M) for site in sites], axis=0)
+        for cell in range(asked.counts):
+            counts = [site.counts[cell] for site in sites]
+            if not shut[cell]:
+                assert sum(counts) >= 10 or not any(0 < count < M for count in counts)
+                shown += by_site[cell] > 0
+            else:
+                assert shut[cell] == by_site[cell]
+    assert shown
+
+
+@pytest.mark.parametrize(("willing", "women"), [(4, 192), (3, "<m"), (0, "<m")])
+def test_the_pooled_count_stays_though_a_site_has_few(willing: int, women: object, tmp_path: Path) -> None:
+    """Heart disease at four hospitals: VA has five women, of 192 at all of them."""
+    counts = {"cleveland": (97, 207), "hungary": (80, 212), "switzerland": (10, 111), "va": (5, 139)}
+    frames = [
+        pd.DataFrame({"sex:category(f|m)": np.repeat(["f", "m"], pair), "ill:target": 1.0})
+        for pair in counts.values()
+    ]
+    keys = {
+        "algorithm": "statistics", "dataset": "csv", "statistics.columns": "sex(f|m)", "secagg": True,
+        "statistics.pooled-least": 10,
+    }  # fmt: skip
+    policies = [{"pooled-counts": i < willing, "secagg-unverified": True} for i in range(4)]
+    folder = support.at_sites(tmp_path, frames, keys, least=10, each=policies)
+    found = table_of(folder)["columns"][0]["levels"]
+    assert found["f"] == women
+    assert found["m"] == (669 if willing == 4 else "<m")
+
+
+def test_pooled_counts_need_masks_and_no_less_than_the_owner_says(tmp_path: Path) -> None:
+    keys = SHORT | {"statistics.columns": "job(clerk|cook|nurse)", "statistics.pooled-least": M - 1}
+    with pytest.raises(ConfigError, match=r"pooled-least.*expected 0 without secagg"):
+        read_config(keys)
+    few = [frame.drop(frame.index[frame.job == "cook"][2:]) for frame in wards()]
+    policy = {"pooled-counts": True, "secagg-unverified": True}
+    levels = table_of(at_sites(tmp_path, few, keys | {"secagg": True}, **policy))["columns"][0]["levels"]
+    assert levels["cook"] == "<m"
+
+
 def ways(depth: int, variable: int = 0) -> list[Cut]:
     """Return all cuts of all parts after so many cuts."""
     found, parts = list[Cut](), [RangePart(variable)]
@@ -249,6 +307,42 @@ def test_a_changed_row_is_one_person() -> None:
     assert apart(rows(1, 2), rows(2, 1)) == 0
 
 
+def test_three_answers_that_only_together_tell_of_a_person_are_refused(tmp_path: Path) -> None:
+    """A - B - C is row 99; each two of them differ by many, and so does each from what another left out."""
+    ledger = QueryLedger(tmp_path)
+    a, b, c = EVERYBODY[20:91], EVERYBODY[20:50], EVERYBODY[50:90]
+    ledger.ask("ward", {"age": a}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"age": b}, EVERYBODY, M, ABOUT)
+    with pytest.raises(
+        RefusedError, match=r"client ward \(age\) .*together with those to 2 other sets of rows"
+    ):
+        ledger.ask("ward", {"age": c}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"bmi": c}, EVERYBODY, M, ABOUT)
+    ledger.ask("ward", {"age": c[:-4]}, EVERYBODY, M, ABOUT)  # five persons are enough
+    ledger.ask("ward", {"age": b}, EVERYBODY, M, ABOUT)  # the same again tells nothing
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_combinations_on_few_rows_are_found_as_brute_force_finds_them(seed: int) -> None:
+    """Rational ranks: the span has a vector on some rows alone if leaving these out lowers the rank."""
+    rng = np.random.default_rng(seed)
+    n, least = 8, int(rng.integers(2, 5))
+    sets = np.unique(rng.integers(0, 2, (int(rng.integers(2, 6)), n)), axis=0)
+    sets = np.repeat(sets[sets.any(axis=1)], rng.integers(1, 4, n), axis=1)
+    rank = np.linalg.matrix_rank(sets)
+    every = range(sets.shape[1])
+    few = (some for k in range(1, least) for some in combinations(every, k))
+    found = any(np.linalg.matrix_rank(np.delete(sets, some, axis=1)) < rank for some in few)
+    row_sets = [np.flatnonzero(one).astype(np.uint64) for one in sets]
+    assert single_out(row_sets, least) == found
+
+
+def test_sets_that_grow_by_enough_persons_stay_allowed() -> None:
+    grown = [rows(*range(40 + 5 * k)) for k in range(40)]
+    assert not single_out(grown, M)
+    assert single_out([*grown, rows(*range(43))], M)
+
+
 def test_the_owner_s_limit_of_questions_counts_refused_ones(tmp_path: Path) -> None:
     ledger = QueryLedger.of(tmp_path, {"max-questions": 3})
     ledger.ask("ward", {"age": EVERYBODY}, EVERYBODY, M, {})
@@ -332,6 +426,24 @@ def test_a_quantile_is_an_interval_where_persons_are_few(tmp_path: Path) -> None
         for bar in age["histogram"]:
             inside = ((site.age > bar["low"]) & (site.age <= bar["high"])).sum()
             assert inside == 0 or inside >= M
+
+
+@pytest.mark.parametrize("least", [0, M])
+def test_quantiles_of_a_site_are_asked_of_it_alone_and_keep_its_rule(least: int, tmp_path: Path) -> None:
+    """Without a bound they are those of the site's own rows; with one, no part has few persons."""
+    keys = KEYS | {"statistics.by-site": True, "statistics.columns": "age(0..120)", "statistics.bins": 2}
+    found = table_of(at_sites(tmp_path, wards(2), keys | {"statistics.site-quantiles": True}, least=least))
+    for site, frame in zip(found["by_site"], wards(2), strict=True):
+        (age,) = site["columns"]
+        lowest, median = age["quantiles"]
+        assert median["low"] <= frame.age.median() <= median["high"]
+        assert (lowest["value"] is None) == bool(least)
+        if not least:
+            assert median["value"] == frame.age.median()
+        for bar in age["histogram"]:
+            inside = ((frame.age > bar["low"]) & (frame.age <= bar["high"])).sum()
+            assert inside == bar["count"]
+            assert inside == 0 or inside >= least
 
 
 def test_a_small_cell_of_one_site_closes_it_for_all_and_stands_nowhere(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def leaves_of(survey: Survey, variable: int, values: np.ndarray) -> list[Leaf]:
 def test_a_run_gives_the_figures_of_pandas(tmp_path: Path) -> None:
     owners = owners_of(splits(FRAME)["3"])
     folder = in_one_process(written(tmp_path, owners, by_site=True), tmp_path, nodes=3)
+    assert "1 from 25 to 346" in (folder / "report.html").read_text()  # two rows have no target
     table = json.loads((folder / "result.json").read_text())["table"]
     found = {column["column"]: column for column in table["columns"]}
     for name in NUMBERS:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 
+from client_app import trial
 from client_app.data.node import Node, open_node
 from client_app.data.registration import registration_of
+from client_app.registering import register
 from client_app.trial import try_out
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
@@ -247,3 +251,12 @@ def test_a_private_run_is_tried_and_charges_nothing(tmp_path: Path) -> None:
     try_out(node)
     left = [p for p in (tmp_path / "state").rglob("*") if p.is_file() and p.name != "pool-id"]
     assert not left
+
+
+def test_a_process_tries_once_for_all_virtual_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(trial, "_try", lambda *_: tried.append(1))
+    for part in range(2):
+        node = replace(_node(tmp_path, model="brought_net:Small"), share=(part, 2))
+        register(node, Context(1, 1, {}, RecordDict(), {}))
+    assert tried == [1]

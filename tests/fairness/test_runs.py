@@ -170,6 +170,27 @@ def test_what_an_owner_closes_is_neither_in_the_sum_nor_in_a_file(tmp_path: Path
     assert found["pooled"][0]["groups"][0]["accuracy"]["of"] == sum(own["f"]) + sum(others["f"])
 
 
+def test_two_runs_do_not_tell_of_those_between_two_cuts(tmp_path: Path) -> None:
+    """First `age>50`, then `age>52`: the difference would be those of 51 and 52."""
+    keys = {"num-server-rounds": 1, "standardise": True, "learning-rate": 0.5, "batch-size": 10}
+    files, owner = write(tmp_path), {"ward-1": {"min-examples": 5}}
+    between = [row for row in people("ward-1")[40:] if 50 < row[0] <= 52]
+    assert 0 < len(between) < 5
+
+    def sites(cut: int, name: str) -> list[str]:
+        own = {"groups": f"age>{cut}", "run-name": name}
+        return list(result(deployed(tmp_path, files, owner, **keys, **own))["groups"]["sites"])
+
+    assert sites(50, "a") == ["ward-1", "ward-2", "ward-3"]
+    assert sites(52, "b") == ["ward-2", "ward-3"]
+    assert sites(50, "c") == ["ward-1", "ward-2", "ward-3"]
+    (ledger,) = tmp_path.rglob("queries.ledger.jsonl")
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert ["refused" in line for line in lines] == [False, True]  # and the same cut again is no question
+    assert "differ by fewer persons from those of an earlier question" in lines[1]["refused"]
+    assert lines[0]["question"] in lines[1]["refused"]
+
+
 def test_a_personalised_model_is_tested_as_each_client_has_it(tmp_path: Path, whole: Path) -> None:
     write(tmp_path, whole=True)
     keys = KEYS | {"algorithm": "ditto", "partition": "natural", "num-clients": 0}

@@ -202,3 +202,15 @@ def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
     with pytest.raises(StateError, match="checksum"):
         Checkpoint(tmp_path).read()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a file that is in use is not deleted elsewhere")
+def test_a_state_lies_in_the_file_of_its_checkpoint_also_when_that_is_deleted(tmp_path: Path) -> None:
+    checkpoint, taken = saved(tmp_path), snapshot(4)
+    found = checkpoint.mapped(4, taken.arrays)
+    assert found is not None
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert sha256(found) == sha256(taken.arrays)
+    assert not any(a.flags.owndata or a.flags.writeable for a in found.values())
+    assert checkpoint.mapped(3, taken.arrays) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,41 @@ def test_a_resumed_run_goes_back_as_well(algorithm: str, every: int, owners: Pat
     again = run(owners, algorithm, tamper, Keep(found[0]))
     for key in ("model_sha256", "rolled_back", "skipped"):
         assert [row[key] for row in again.rows] == [row[key] for row in whole.rows[3:]]
+
+
+class Filed(Keep):
+    """Keeps checkpoints in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir()
+        self.checkpoint, self.filed, self.used = Checkpoint(folder), set[int](), list[int]()
+
+    def round_done(self, row: Any, clients: Any, snapshot: Snapshot, clock: Any) -> None:
+        super().round_done(row, clients, snapshot, clock)
+        self.checkpoint.commit(snapshot, self.checkpoint.write_arrays(snapshot), {})
+        self.filed.add(snapshot.round)
+
+    def mapped(self, server_round: int, like: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        while server_round not in self.filed:  # it is written while the next round trains
+            time.sleep(0.01)
+        found = self.checkpoint.mapped(server_round, like)
+        self.used += [server_round] if found else []
+        return found
+
+
+@pytest.mark.skipif(os.name != "posix", reason="states lie in files on POSIX systems alone")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedavgm", "scaffold"])
+def test_a_state_in_the_file_of_its_checkpoint_is_gone_back_to(
+    algorithm: str, owners: Path, tmp_path: Path
+) -> None:
+    journal, tamper = Filed(tmp_path / "checkpoint"), liar(arrays=huge, rounds=[2])
+    rows = run(owners, algorithm, tamper, journal).rows
+    assert rows[3]["rolled_back"] == 1
+    assert journal.used == [0, 1, 3, 4]  # from which rounds 1, 2, 4 and 5 trained
+    shas = [row["model_sha256"] for row in run(owners, algorithm, tamper).rows]
+    assert [row["model_sha256"] for row in rows] == shas
 
 
 def trouble(bad: dict[int, range], gone: dict[int, range]) -> Tamper:

@@ -34,6 +34,7 @@ from server_app.deploy.host.processes import SUPERVISOR
 from server_app.deploy.host.resource_limits import MemoryLimit
 from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.node.message_loop import MessageLoop
+from task.flower.app import build_bundle
 
 STARTS_S = 120.0
 RUN, NODE = 7, 3
@@ -110,8 +111,8 @@ def crashing_bundle(folder: Path) -> bytes:
 
 
 def own_bundle() -> bytes:
-    """Return the bundle of this app."""
-    return _bundle(APP_DIR)
+    """Return the bundle of this app; Flower's own function reads all of a .venv in its folder."""
+    return build_bundle(APP_DIR)
 
 
 def _bundle(folder: Path) -> bytes:

@@ -5,15 +5,18 @@ So it does with a user's own folder; its model is that of the simulation and of 
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from server_app.deploy.host.host import APP_DIR
+from task.flower.app import build_bundle
 from tests import own_folder
 from tests.support.flwr_run import ROOT, flwr_run, local_superlink
 
@@ -28,19 +31,24 @@ def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
         yield env
 
 
-def test_flwr_run_trains_and_leaves_the_result_folder_and_refuses_a_bad_value(
-    superlink: dict[str, str], tmp_path: Path
-) -> None:
+def test_flwr_run_trains_and_leaves_the_result_folder(superlink: dict[str, str], tmp_path: Path) -> None:
     keys = (
         f'num-server-rounds=2 algorithm="fedprox" fedprox.mu=0.1 run-name="plain" runs-dir="{tmp_path}/runs" '
         f'cache-dir="{tmp_path}/cache"'
     )
-    output = flwr_run(superlink, ROOT, keys)
-    refused = flwr_run(superlink, ROOT, f'algorithm="fedprx" runs-dir="{tmp_path}/bad"')
+    app = tmp_path / "app"  # `flwr run` reads all files of a folder, in a checkout also those of .venv
+    with zipfile.ZipFile(io.BytesIO(build_bundle(ROOT))) as bundle:
+        bundle.extractall(app)
+    output = flwr_run(superlink, app, keys)
     result = tmp_path / "runs" / "plain" / "result.json"
     assert result.exists(), output[-4000:]
     assert json.loads(result.read_text())["algorithm"] == "fedprox"
     assert "round 2/2" in output
+
+
+@pytest.mark.full
+def test_flwr_run_refuses_a_bad_value(superlink: dict[str, str], tmp_path: Path) -> None:
+    refused = flwr_run(superlink, ROOT, f'algorithm="fedprx" runs-dir="{tmp_path}/bad"')
     assert 'Did you mean "fedprox"?' in refused
     assert not (tmp_path / "bad").exists()
 

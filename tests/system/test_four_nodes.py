@@ -1,7 +1,8 @@
 """Runs that follow each other on one federation of four gRPC nodes with TLS and kits: what one process gives.
 
 Every run here is known from a test in one process; what is shown is that its bytes cross the wire unchanged.
-In the last ones a node is killed at each of the four stages of secure aggregation.
+In one with a frozen part one of the nodes has its file and the others are sent it once. In the last ones a
+node is killed at each of the four stages of secure aggregation.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ from server_app.takeout.model import find
 from task.config.read import read_recipe
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, WireError
+from task.numerics.arrays import state_of
 from task.privacy import noise
 from task.privacy.accounting import epsilon
 from task.privacy.noise_ledger import FILE
+from task.resolve.read import read_config
+from task.resolve.run_model import model_of
+from task.storage.files import write_safetensors
 from tests.privacy import test_central
 from tests.privacy.test_ledger import end, lines
+from tests.support import frozen_models
+from tests.support.brought import imported_from
 from tests.support.federation import in_one_process, play, read_by
 from tests.support.grid import LocalGrid
 from tests.support.killer import killer
@@ -55,6 +62,11 @@ NOISE: dict[str, Any] = {
     **DIGITS, "model": "logistic", "num-clients": 8, "max-examples": 600, "secagg": True,
     "fraction-train": 1.0, "num-server-rounds": 1, "dp.noise": Z, "dp.clip": 0.3, "dp.delta": DELTA,
     "dp.noise-by": "nodes",
+}  # fmt: skip
+FROZEN: dict[str, Any] = {
+    "algorithm": "scaffold", "model": "frozen_nets:Bert", "trainable": "*lora*,classifier*",
+    "dataset": "digits",
+    "num-clients": 6, "max-examples": 120, "num-server-rounds": 3, "device": "cpu", "progress": "none",
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "parts": {"algorithm": "fedavgm", "dropout-width": 0.5, "codec.up": "int8", "pixels": "centred"},
@@ -85,13 +97,27 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fed(early: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """The federation of all runs; its kits have a key for encrypted ones."""
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file of a model's frozen part, drawn with another seed; the model's code lies beside it."""
+    folder = tmp_path_factory.mktemp("frozen")
+    shutil.copy(frozen_models.__file__, folder / "frozen_nets.py")
+    with pytest.MonkeyPatch.context() as patch, imported_from(folder):
+        patch.setenv("BOUQUET_CODE", str(folder))
+        patch.setattr("task.trust._named", {FROZEN["model"]})
+        drawn = model_of(read_config(FROZEN | {"seed": 9}), (1, 8, 8), 10)
+        write_safetensors(folder / "base.safetensors", state_of(drawn))
+        yield folder / "base.safetensors"
+
+
+@pytest.fixture(scope="module")
+def fed(early: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """The federation of all runs; its kits have a key for encrypted ones, and `a` has the frozen part."""
     nodes = {name: ["--partition", f"{i}/{len(NODES)}"] for i, name in enumerate(NODES)}
+    nodes["a"] += ["--initial-model", str(base)]
     path = os.pathsep.join([str(early), *filter(None, [os.environ.get("PYTHONPATH")])])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        with federation(nodes, tmp_path_factory.mktemp("four") / "runs", he=True) as made:
+        with federation(nodes, tmp_path_factory.mktemp("four") / "runs", ["frozen_nets"], he=True) as made:
             yield made
 
 
@@ -220,6 +246,25 @@ def test_encrypted_updates_end_in_the_plain_runs_model_at_a_link_without_a_key(
     (tmp_path / "other").write_bytes(ckks.new_key())
     with pytest.raises(WireError, match="another key's"):
         decrypt(folder.path, tmp_path / "other")
+
+
+def test_a_frozen_part_is_sent_once_and_runs_end_in_one_model_in_one_process_resumed_and_on_nodes(
+    fed: Federation, base: Path, tmp_path: Path
+) -> None:
+    runs, own = tmp_path / "runs", FROZEN | {"initial-model": str(base)}
+    here = RunFolder(in_one_process(own | {"run-name": "here"}, runs))
+    half = own | {"run-name": "half", "cache-dir": str(tmp_path / "cache")}
+    in_one_process(half | {"num-server-rounds": 1}, runs)
+    resumed = RunFolder(in_one_process(half | {"resume": True}, runs, nodes=3))
+    shutil.copy(base, fed.kit.path)
+    found = deployed(fed, FROZEN | {"initial-model": str(fed.kit.path / base.name), "run-name": "frozen"})
+    rows, size = found.rounds(), found.config()["frozen"]["bytes"]
+    for other in (resumed, found):
+        assert [row["model_sha256"] for row in other.rounds()] == [r["model_sha256"] for r in here.rounds()]
+    assert not any(row["quarantined"] for row in rows)
+    sent = rows[1]["bytes_down"] - rows[2]["bytes_down"]
+    assert 3 * size < sent < 3.1 * size
+    assert rows[2]["bytes_down"] == rows[3]["bytes_down"] < size
 
 
 SECURE: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 from server_app.deploy.link import follow
 from server_app.engines.federation import Federation, federation
 from server_app.results.folder import MODEL, RunFolder
+from task.errors import BouquetError
 from tests.classical import test_cox_runs, test_multivariate, test_statistics, test_survival_runs
 from tests.classical.test_survival import LUNG
 from tests.faults.federation import HOOK
@@ -79,8 +81,10 @@ def fed(sites: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fede
         yield made
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["clear", "masked"])
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize(
+    ("name", "masked"),
+    [("cox", False), ("cox", True), ("kaplan-meier", False), ("pca", True), ("statistics", True)],
+)
 def test_a_killed_node_that_comes_back_changes_nothing(
     name: str, masked: bool, sites: Sites, fed: Federation, tmp_path: Path
 ) -> None:
@@ -97,7 +101,10 @@ def test_a_killed_node_that_comes_back_changes_nothing(
     job = follow.submit(fed.kit, {**own, "min-nodes": 3, "round-timeout": 30.0})
     there = fed.kit.runs / job.name
     kill_at_a_question(sites, fed, there, asked.after)
-    follow.follow(fed.kit, job)
+    try:
+        follow.follow(fed.kit, job)
+    except BouquetError as err:
+        raise AssertionError(f"{err}\n{fed.logs('bob')}\n{fed.logs('link')}") from None
     tables = [json.loads((folder / "result.json").read_text())["table"] for folder in (there, here)]
     assert tables[0] == tables[1]
     assert tables[0]["converged"]
@@ -125,8 +132,11 @@ def kill_at_a_question(sites: Sites, fed: Federation, run: Path, after: int) -> 
     before = rounds()
     tree = [bob, *bob.children(recursive=True)]
     for process in tree:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(tree, timeout=20)
+    if started := fed.processes.get("bob"):  # by an earlier case
+        started.wait()
     (hook / "hold").unlink()
     assert not (run / "result.json").exists()
     assert rounds() == before

@@ -23,7 +23,7 @@ KINDS = [
     ("rand-k", 0),
     ("rand-k", 2),
 ]
-MUTATIONS = 100_000
+MUTATIONS = 60_000
 RARE = [0x7FC00000, 0xFF800000, 0x7F800000, 0xFFFFFFFF, 0x80000000, 0, 1, 0x7F7FFFFF, 0x7FFFFFFF]
 BASE = {"a": np.full((3, 11), 1.5, np.float32), "b": np.zeros(4, np.float32), "c": np.array(-2, np.float32)}
 
@@ -77,9 +77,9 @@ def test_a_mutated_code_gives_a_field_error_or_finite_arrays(name: str, bits: in
             if isinstance(a, Held):
                 assert np.all(np.diff(a.index) > 0)
                 assert not a.size or not a.index.size or 0 <= a.index[0] <= a.index[-1] < a.size
-    assert refused > 1000
+    assert refused > 600
     assert fields <= {"arrays", *(f"arrays/{n}" for n in BASE)}
-    assert taken > 100
+    assert taken > 60
     assert BASE["a"][0, 0] == 1.5
 
 

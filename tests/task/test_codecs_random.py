@@ -12,7 +12,7 @@ from task.codecs.rotation import Rotation
 from task.numerics.held import dense
 from tests.reference import codecs as reference
 
-DRAWS = 4000
+DRAWS = 2000
 RANDOM = [("int8", 0), ("eden", 1), ("eden", 2), ("eden", 4), ("rand-k", 0), ("rand-k", 2), ("rand-k", 1)]
 
 

@@ -162,6 +162,7 @@ class Policy:
     own_model: bool = False  # whether the site's own model goes to the link and the other sites
     max_questions: int = 0  # most questions for exact sums that are answered, of all runs; 0 = no limit
     missing_counts: bool = False  # whether counts of fewer missing values than min_examples may leave
+    pooled_counts: bool = False  # whether counts of few persons may leave in masked sums of enough
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ names = false  # true = send names of columns, categories and classes to the lin
 own-model = false  # true = send this site's own model to the link and the other sites (cross-evaluation)
 max-questions = 0  # most questions for exact sums (statistics, regressions) answered, all runs together
 missing-counts = false  # true = counts of missing values may leave, also of fewer than min-examples
+pooled-counts = false  # true = counts of few persons may leave in masked sums of min-examples persons or more
 """
 
 LINK_README = """\

@@ -119,6 +119,7 @@ def node_config(
         "keep-models": str(models) if policy.keep_models and models else "",
         "names": policy.names, "own-model": policy.own_model,
         "max-questions": policy.max_questions, "missing-counts": policy.missing_counts,
+        "pooled-counts": policy.pooled_counts,
         "initial-model": str(options.initial_model.resolve()) if options.initial_model else "",
         MAX_EPSILON: policy.max_epsilon, DELTA: policy.delta if policy.max_epsilon else 0,
         ckks.REQUIRED: policy.he, ckks.NODE_KEY: str(key) if key else "",

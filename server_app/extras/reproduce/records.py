@@ -68,7 +68,7 @@ def run_id(keys: Mapping[str, Value]) -> str:
     With a target the number of rounds is only a limit, and two runs with different limits are the same run,
     unless the rounds depend on it (`Config.horizon`).
     """
-    own = {key: keys[key] for key in ("learning-rate", "seed")}
+    own = {key: keys[key] for key in ("learning-rate", "seed") if key in keys}
     shared = _terms(tuple(sorted((key, value) for key, value in keys.items() if key not in own)))
     shared = shared | {key: value for key, value in own.items() if value != defaults()[key]}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:12]
@@ -87,8 +87,8 @@ def folder_name(keys: Mapping[str, Value]) -> str:
     return f"{default_name(read_config(keys))}-{run_id(keys)}"
 
 
-def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str) -> RunRecord:
-    """Return the record of a finished run.
+def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: str, rate: float) -> RunRecord:
+    """Return the record of a finished run at a learning rate.
 
     Raises:
         StateError: Its result.json is damaged.
@@ -105,7 +105,7 @@ def record_of(folder: RunFolder, keys: Mapping[str, Value], table: str, cell: st
     commit = (made.get("git_commit") or "")[:12]
     ended = datetime.datetime.fromtimestamp((folder.path / "result.json").stat().st_mtime, datetime.UTC)
     return RunRecord(
-        run_id(keys), table, cell, float(keys["learning-rate"]), int(keys["seed"]), int(result["rounds"]),
+        run_id(keys), table, cell, rate, int(keys["seed"]), int(result["rounds"]),
         result.get("ended_by"), values_of(result, target, folder.rounds()), str(result.get("model_sha256")),
         round(float(result["seconds"]) / SECONDS_AN_HOUR, 5), str(made.get("machine") or "unknown"),
         ended.date().isoformat(), str(made.get("bouquet") or ""), commit + "+" * bool(made.get("git_dirty")),

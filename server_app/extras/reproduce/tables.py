@@ -34,6 +34,7 @@ OURS = (
     "checkpoint-every",
 )
 WALK, FULL = "walk", "full"
+RATE = "learning-rate"
 # base / cell, cell - base, cell / the least base
 RATIO, DIFFERENCE, OVER_BEST = KINDS = ("ratio", "difference", "over-best")
 # Keys of a table file with their types: those of the whole table, and those that a cell may set too.
@@ -44,7 +45,7 @@ OF_THE_TABLE: dict[str, type | tuple[type, ...]] = {
 OF_A_CELL: dict[str, type | tuple[type, ...]] = {
     "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
     "published-sd": (int, float), "unquoted": str, "fraction": str, "needs": str, "grid": str,
-    "learning-rates": list, "start": (int, float), "seeds": list, "data-seeds": list,
+    "learning-rates": list, "start": (int, float), "rate-key": str, "seeds": list, "data-seeds": list,
     "round-seconds": (int, float), "gpu-round-seconds": (int, float),
 }  # fmt: skip
 REQUIRED = ("setting", "where", "metric", "learning-rates", "seeds", "round-seconds")
@@ -77,7 +78,7 @@ class Cell:
     name: str
     setting: str  # in words
     where: str  # the value's place in the paper
-    keys: Mapping[str, Value]  # of its runs, but learning-rate and seed
+    keys: Mapping[str, Value]  # of its runs, but learning rate and seed
     measure: Measure
     published: float | None
     published_sd: float | None
@@ -92,10 +93,11 @@ class Cell:
     gpu_round_seconds: float | None = None  # estimate, on one H100; None = it does not want one
     rounds: int = 0  # the most of a run
     least_rounds: int = 1  # to which a run may be limited
+    rate_key: str = RATE  # run-config key that the learning rates are of
 
     def keys_of(self, rate: float, seed: RunSeed) -> dict[str, Value]:
         """Return the keys of one run."""
-        return {**self.keys, "learning-rate": rate, **seed.keys}
+        return {**self.keys, self.rate_key: rate, **seed.keys}
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,7 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         _finite(given, "published-sd", where, ">="), given.get("unquoted", ""), given.get("fraction", ""),
         given.get("needs", ""), grid, rates, start, seeds,
         float(_finite(given, "round-seconds", where, ">")), _finite(given, "gpu-round-seconds", where, ">"),
+        rate_key=given.get("rate-key", RATE),
     )  # fmt: skip
     return _with_keys(cell, given, common, where)
 
@@ -270,7 +273,7 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
         base = {**(read_recipe(given["recipe"], 'key "recipe"') if given.get("recipe") else {}), **shared}
         base = {key: value for key, value in base.items() if key not in OURS}
         check_origin({**base, **given["keys"]})
-        keys, _ = fuse(base, {**given["keys"], "learning-rate": cell.start, **cell.seeds[0].keys})
+        keys, _ = fuse(base, {**given["keys"], **cell.keys_of(cell.start, cell.seeds[0])})
         config = read_config(keys)
     except ConfigError as err:
         raise ConfigError(f"{where}: {err}") from None
@@ -285,7 +288,7 @@ def _with_keys(cell: Cell, given: Mapping[str, Any], shared: Mapping[str, Value]
             f'{where}: key "keys.fraction-evaluate": expected > 0, as metric = "{cell.measure.name}" is '
             "measured at the clients; got 0"
         )
-    keys = {key: value for key, value in keys.items() if key not in OURS}
+    keys = {key: value for key, value in keys.items() if key not in (*OURS, cell.rate_key)}
     rounds = config.server.num_server_rounds
     return replace(
         cell, keys=keys, rounds=rounds, least_rounds=rounds if config.horizon else config.train.lr_warmup + 1

@@ -165,7 +165,7 @@ class TableQueue:
         result = folder.result()
         if result is None or result.get("stopped"):
             return None
-        record = record_of(folder, run.keys, table.name, run.cell.name)
+        record = record_of(folder, run.keys, table.name, run.cell.name, run.rate)
         return record if enough(run.cell, record, run.rounds) else None
 
     def _record(self, table: PublishedTable, run: Wanted, record: RunRecord) -> bool:
