@@ -124,7 +124,8 @@ class Objective:
     def base_terms(self, y: Floats, scale: float) -> Floats:
         """Return what rows add to the sums that the base margins follow from, float64 [rows, K]."""
         if self.name == SOFTMAX:
-            return (y[:, None] == np.arange(self.classes)).astype(np.float64)
+            hot: Floats = (y[:, None] == np.arange(self.classes)).astype(np.float64)
+            return hot
         return (y * scale)[:, None]
 
     def base(self, totals: Sequence[int], rows: int, scale: float, names: Sequence[str] = ()) -> Floats:
