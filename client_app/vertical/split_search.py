@@ -33,7 +33,7 @@ _NEITHER = "no parties, which grow trees by logistic or squared-error"
 
 
 @dataclass
-class _Search:
+class _LabelTree:
     """What the party with the labels has of the open tree."""
 
     columns: Columns  # its own
@@ -115,13 +115,13 @@ class SearchWork(GrowingWork):
             "step": {"round": np.array(0)},
         }
 
-    def _search(self, client: str, kept: Kept) -> _Search:
+    def _search(self, client: str, kept: Kept) -> _LabelTree:
         """Return the open tree as it was left."""
         columns, held = self.columns(client, kept), self.opened(client, kept, self.step, self.step - 1)
         keys, (objective, _) = self.config.gbdt, self._objective(self.data(client, kept))
         growth = growth_of(keys, objective.unit)
         tree = SharedTree.of(client, columns.layout.cuts, self._counts(client), *growth)
-        return _Search(columns, tree, held)
+        return _LabelTree(columns, tree, held)
 
     def _by_other(self, client: str, record: str) -> list[np.ndarray]:
         """Return what came of a record, by other party."""
@@ -139,7 +139,7 @@ class SearchWork(GrowingWork):
             raise FieldError("bins", f"at most {most} cuts a column (gbdt.max-bins)", "another number")
         return {p: n[n[:, 0] >= 0, 0] for p, n in zip(self.others(client), given, strict=True)}
 
-    def _placed(self, client: str, search: _Search, first: int = 0) -> Ints:
+    def _placed(self, client: str, search: _LabelTree, first: int = 0) -> Ints:
         """Return where the rows are after the steps before, the last one by the directions that came.
 
         `first` is the place of the first proof of these.
@@ -186,7 +186,7 @@ class SearchWork(GrowingWork):
         found = {"splits": float(len(tree.steps[-1])), "asked": float(len(tree.tree.asked))}
         return wire.ClientUpdate(up, self.examples(search.columns) | found), {"open": search.held}
 
-    def _taken(self, client: str, search: _Search, place: Ints, kept: Kept) -> Ints:
+    def _taken(self, client: str, search: _LabelTree, place: Ints, kept: Kept) -> Ints:
         """Return the histograms of the nodes that the tree asks for, of all columns, [nodes, cells, 3].
 
         Raises:
