@@ -129,6 +129,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         super().__init__(config)
         self.opened: list[int] = []  # as found before round 1, like `sites`
         self.informed = False  # whether the sites have had all trees from this process
+        self.forgetful = False  # whether a site had lost them: a node may run each message in a new process
 
     @cached_property
     def boosting(self) -> Boosting:
@@ -274,10 +275,10 @@ class Questions:
         width: int,
         asked: Sequence[tuple[int, int]] = (),
     ) -> Asking:
-        """Ask with the last round's trees, and again with all of them if a site lacks those before."""
+        """Ask with the last round's trees; with all of them, again and from then on, if a site lacks others."""
         classes = self.rule.boosting.objective.classes
         numbers = size if phase != TRAIN else size + 1
-        wholes = [False, True] if self.rule.informed else [True]
+        wholes = [False, True] if self.rule.informed and not self.rule.forgetful else [True]
         for whole in wholes:
             known = 0 if whole else max(self.trees.trees - classes, 0)
             before = chained(start_digest(self.trees.base, self.cuts), self.trees.prefix(known))
@@ -288,6 +289,7 @@ class Questions:
             if not replies.arrays[record][ROWS][0].any():
                 self.rule.informed = True
                 return replies
+            self.rule.forgetful = True
         raise DataError(
             f"round {self.context.round}: expected all sites to know the trees that came with the question; "
             "some do not. Do all run the same app on unchanged data?"
