@@ -77,7 +77,9 @@ class GrowingWork(EncryptedWork):
 
     def columns(self, client: str, kept: Kept) -> Columns:
         """Return the party's columns with their cuts."""
-        return Columns.of(self.data(client, kept), self.config.gbdt.max_bins)
+        return Columns.of(
+            self.data(client, kept), self.config.gbdt.max_bins, self.config.gbdt.min_child_count
+        )
 
     def examples(self, columns: Columns) -> dict[str, float]:
         """Return what any reply says."""

@@ -19,7 +19,7 @@ from task.numerics.arrays import Arrays
 from task.numerics.row_sums import row_sums
 from task.tasks.evaluate import measure
 from task.trees.boosting import growth_of
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
@@ -33,7 +33,7 @@ _NEITHER = "no parties, which grow trees by logistic or squared-error"
 
 
 @dataclass
-class _Search:
+class _LabelTree:
     """What the party with the labels has of the open tree."""
 
     columns: Columns  # its own
@@ -108,20 +108,20 @@ class SearchWork(GrowingWork):
         if "part" in kept:
             return {name: kept[name] for name in ("part", "margins", "step")}
         objective, y = self._objective(data)
-        trees = Ensemble.empty(_base(objective, y[len(data.tests) :]))
+        trees = TreeEnsemble.empty(_base(objective, y[len(data.tests) :]))
         return {
             "part": {**trees.to_arrays(), "numbers": np.zeros(0, np.int64)},
             "margins": {"margins": np.full(len(y), trees.base[0])},
             "step": {"round": np.array(0)},
         }
 
-    def _search(self, client: str, kept: Kept) -> _Search:
+    def _search(self, client: str, kept: Kept) -> _LabelTree:
         """Return the open tree as it was left."""
         columns, held = self.columns(client, kept), self.opened(client, kept, self.step, self.step - 1)
         keys, (objective, _) = self.config.gbdt, self._objective(self.data(client, kept))
         growth = growth_of(keys, objective.unit)
         tree = SharedTree.of(client, columns.layout.cuts, self._counts(client), *growth)
-        return _Search(columns, tree, held)
+        return _LabelTree(columns, tree, held)
 
     def _by_other(self, client: str, record: str) -> list[np.ndarray]:
         """Return what came of a record, by other party."""
@@ -139,7 +139,7 @@ class SearchWork(GrowingWork):
             raise FieldError("bins", f"at most {most} cuts a column (gbdt.max-bins)", "another number")
         return {p: n[n[:, 0] >= 0, 0] for p, n in zip(self.others(client), given, strict=True)}
 
-    def _placed(self, client: str, search: _Search, first: int = 0) -> Ints:
+    def _placed(self, client: str, search: _LabelTree, first: int = 0) -> Ints:
         """Return where the rows are after the steps before, the last one by the directions that came.
 
         `first` is the place of the first proof of these.
@@ -186,7 +186,7 @@ class SearchWork(GrowingWork):
         found = {"splits": float(len(tree.steps[-1])), "asked": float(len(tree.tree.asked))}
         return wire.ClientUpdate(up, self.examples(search.columns) | found), {"open": search.held}
 
-    def _taken(self, client: str, search: _Search, place: Ints, kept: Kept) -> Ints:
+    def _taken(self, client: str, search: _LabelTree, place: Ints, kept: Kept) -> Ints:
         """Return the histograms of the nodes that the tree asks for, of all columns, [nodes, cells, 3].
 
         Raises:
@@ -212,7 +212,7 @@ class SearchWork(GrowingWork):
         kept, t = self.kept(client), self.order.round
         search, data = self._search(client, kept), self.data(client, kept)
         model, place = self._model(data, kept), self._placed(client, search)
-        trees = Ensemble.from_arrays(model["part"], len(search.tree.whose))
+        trees = TreeEnsemble.from_arrays(model["part"], len(search.tree.whose))
         search.take(len(search.held["counts"]))
         grown = search.tree.tree
         tree, order = grown.tree(), np.array(grown.order(), np.int64)

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from client_app.vertical.party import AlignedParty
-from task.trees.cuts import MISSING, Cuts, bins_of
-from task.trees.histograms import Layout, summed
+from task.trees.cuts import MISSING, Cuts, bins_of, merged
+from task.trees.histograms import CellLayout, summed
 
 Ints = npt.NDArray[np.int64]
 
 
-def quantiles(values: npt.NDArray[np.float32], bins: int) -> Cuts:
+def quantiles(values: npt.NDArray[np.float32], bins: int, least: int = 1) -> Cuts:
     """Return the cuts of a column [N] into at most `bins` bins: its exact quantiles (`task.trees.cuts`).
+
+    Bins of fewer than `least` values are merged.
 
     >>> quantiles(np.array([5, 1, 2, np.nan, 2], np.float32), 2).tolist()
     [2.0]
@@ -26,7 +28,8 @@ def quantiles(values: npt.NDArray[np.float32], bins: int) -> Cuts:
     present = np.sort(values[~np.isnan(values)]) + np.float32(0.0)  # -0 is 0
     ranks = -(-np.arange(1, bins) * len(present) // bins)
     found = np.unique(present[ranks - 1]) if len(present) else present
-    return found[found > present[:1]]
+    found = found[found > present[:1]]
+    return merged(found, np.searchsorted(present, found), len(present), least) if least > 1 else found
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class Columns:
 
     x: npt.NDArray[np.float32]  # [M, p]; NaN = there is no value
     tests: int
-    layout: Layout  # with the cuts
+    layout: CellLayout  # with the cuts
 
     @classmethod
-    def of(cls, data: AlignedParty, bins: int) -> Columns:
-        """Return a party's columns, each cut into at most `bins` bins by its values in the training rows."""
+    def of(cls, data: AlignedParty, bins: int, least: int) -> Columns:
+        """Return a party's columns, each cut into at most `bins` bins of `least` training rows or more."""
         x = data.x(data.rows).flatten(1).float().cpu().numpy()
-        cuts = tuple(quantiles(column, bins) for column in x[len(data.tests) :].T)
-        return cls(x, len(data.tests), Layout(cuts, (0,) * len(cuts)))
+        cuts = tuple(quantiles(column, bins, least) for column in x[len(data.tests) :].T)
+        return cls(x, len(data.tests), CellLayout(cuts, (0,) * len(cuts)))
 
     @property
     def train(self) -> int:

@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from task.config.knobs import Config
 from task.errors import DataError
 from task.trees.cuts import bins_of
-from task.trees.ensemble import HIGHEST, LEAF, Ensemble
+from task.trees.ensemble import HIGHEST, LEAF, TreeEnsemble
 from task.trees.objectives import SQUARED, Objective
 from tests.classical.trees import PlayedTrees, config_of
 
@@ -138,7 +138,7 @@ def test_losses_after_50_rounds_are_the_known_ones(name: str) -> None:
     check_xgboost(name, 50)
 
 
-def in_heap(trees: Ensemble, tree: int) -> dict[int, int]:
+def in_heap(trees: TreeEnsemble, tree: int) -> dict[int, int]:
     """Return nodes of a tree by their number in a heap: the children of k are 2k + 1 and 2k + 2."""
     span, found = trees.span(tree), {0: 0}
     for number in range(2**7):
@@ -233,7 +233,7 @@ def check_xgboost(name: str, rounds: int) -> None:
 
 
 def splits_of(
-    trees: Ensemble, tree: int, cuts: Sequence[np.ndarray], x: np.ndarray
+    trees: TreeEnsemble, tree: int, cuts: Sequence[np.ndarray], x: np.ndarray
 ) -> dict[int, tuple[int, int, int]]:
     """Return the column, the first bin that goes right and the default of each node, by heap number.
 

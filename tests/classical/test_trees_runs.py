@@ -17,7 +17,7 @@ from task.errors import BouquetError, NodesError
 from task.numerics.arrays import NamedArrays
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from tests.classical.lost import lost_and_resumed
 from tests.classical.test_runs import at_sites
 from tests.classical.trees import PlayedTrees
@@ -157,5 +157,5 @@ def test_a_site_with_a_bound_answers_masked_and_bounded_questions_alone(tmp_path
 def test_the_model_file_is_trees_and_names_no_site(tmp_path: Path) -> None:
     folder = in_one_process(written(tmp_path, 3) | {"run-name": "file"}, tmp_path, nodes=3)
     _, arrays = read_model(folder / "model.safetensors")
-    assert Ensemble.from_arrays(arrays, 3).trees == ROUNDS
+    assert TreeEnsemble.from_arrays(arrays, 3).trees == ROUNDS
     assert b"site-" not in b"".join(a.tobytes() for a in arrays.values())

@@ -22,7 +22,7 @@ from task.errors import ConfigError, DataError, RefusedError
 from task.resolve.analyses import declared_of
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.packed import packed, unpacked, width_of
 from task.wire.messages import pack_arrays
 from tests.support.federation import Keep, Played, in_one_process, play
@@ -65,8 +65,8 @@ def arrays_of(played: Played) -> dict[str, np.ndarray]:
     return found
 
 
-def trees_at(keys: dict[str, Any], played: Played) -> Ensemble:
-    return Ensemble.from_arrays(arrays_of(played), len(declared_of(read_config(keys)).variables))
+def trees_at(keys: dict[str, Any], played: Played) -> TreeEnsemble:
+    return TreeEnsemble.from_arrays(arrays_of(played), len(declared_of(read_config(keys)).variables))
 
 
 def matrix(x: np.ndarray, y: Any = None) -> Any:
