@@ -103,7 +103,7 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update):
         while asked:
             sums = yield from self._sums(ask, step, asked, numbers, sides, proofs)
             given = sums | self._last(sides, proofs, self.label, sums["proofs"])
-            rows = {"splits": (len(self.others) * leaves, SPLIT), "asked": (leaves, 1)}
+            rows: Sizes = {"splits": (len(self.others) * leaves, SPLIT), "asked": (leaves, 1)}
             rows |= {"sides": (1, self.rows), "proof": (len(self.others) + 1, PROOF_BYTES)}
             found = yield from ask(
                 "search", (self.label,), self._for_label(given), rows=rows | _sizes(given), step=step
