@@ -23,7 +23,7 @@ from task.errors import DataError, FieldError, RefusedError, WireError
 from task.numerics.row_sums import row_sums
 from task.resolve.analyses import declared_of
 from task.trees.declared import Declared
-from task.trees.ensemble import LEAF, Ensemble, Values
+from task.trees.ensemble import LEAF, TreeEnsemble, Values
 from task.trees.objectives import SQUARED
 from task.trees.packed import packed, unpacked
 from task.trees.xgb import XGBoosting, grown, library, xgb_of
@@ -88,7 +88,7 @@ def measure_trees(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Itera
     return each(order.clients, of)
 
 
-def _received(declared: Declared, order: wire.TrainOrder) -> Ensemble:
+def _received(declared: Declared, order: wire.TrainOrder) -> TreeEnsemble:
     """Return the model that came with an order.
 
     Raises:
@@ -116,7 +116,7 @@ def _base(asked: XGBoosting, table: NamedColumns, least: int, client: str) -> li
     return row_sums(np.concatenate([np.ones((len(y), 1)), terms], axis=1), "the target")
 
 
-def check_leaves(trees: Ensemble, x: Values, least: int, client: str) -> None:
+def check_leaves(trees: TreeEnsemble, x: Values, least: int, client: str) -> None:
     """Refuse trees of which a leaf has fewer than `least` rows, whether a few or none.
 
     Raises:

@@ -195,6 +195,8 @@ class Single(Program):
         """Return views of the model's own parameters, after loading the received and the personal state."""
         load_into(self.model, {**received, **own[0]} if own else received)
         self._own = [p.detach().unsqueeze(0) for p in self._leaves]  # loading may give it new memory
+        if self._in_turn:  # what steps leave free between other things grows from client to client
+            pages.trim(always=True)
         return list(self._own)
 
     def _holds(self, params: Tensors) -> bool:

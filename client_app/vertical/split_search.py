@@ -19,7 +19,7 @@ from task.numerics.arrays import Arrays
 from task.numerics.row_sums import row_sums
 from task.tasks.evaluate import measure
 from task.trees.boosting import growth_of
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
@@ -108,7 +108,7 @@ class SearchWork(GrowingWork):
         if "part" in kept:
             return {name: kept[name] for name in ("part", "margins", "step")}
         objective, y = self._objective(data)
-        trees = Ensemble.empty(_base(objective, y[len(data.tests) :]))
+        trees = TreeEnsemble.empty(_base(objective, y[len(data.tests) :]))
         return {
             "part": {**trees.to_arrays(), "numbers": np.zeros(0, np.int64)},
             "margins": {"margins": np.full(len(y), trees.base[0])},
@@ -212,7 +212,7 @@ class SearchWork(GrowingWork):
         kept, t = self.kept(client), self.order.round
         search, data = self._search(client, kept), self.data(client, kept)
         model, place = self._model(data, kept), self._placed(client, search)
-        trees = Ensemble.from_arrays(model["part"], len(search.tree.whose))
+        trees = TreeEnsemble.from_arrays(model["part"], len(search.tree.whose))
         search.take(len(search.held["counts"]))
         grown = search.tree.tree
         tree, order = grown.tree(), np.array(grown.order(), np.int64)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from client_app.vertical.party import AlignedParty
 from task.trees.cuts import MISSING, Cuts, bins_of, merged
-from task.trees.histograms import Layout, summed
+from task.trees.histograms import CellLayout, summed
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,14 +38,14 @@ class Columns:
 
     x: npt.NDArray[np.float32]  # [M, p]; NaN = there is no value
     tests: int
-    layout: Layout  # with the cuts
+    layout: CellLayout  # with the cuts
 
     @classmethod
     def of(cls, data: AlignedParty, bins: int, least: int) -> Columns:
         """Return a party's columns, each cut into at most `bins` bins of `least` training rows or more."""
         x = data.x(data.rows).flatten(1).float().cpu().numpy()
         cuts = tuple(quantiles(column, bins, least) for column in x[len(data.tests) :].T)
-        return cls(x, len(data.tests), Layout(cuts, (0,) * len(cuts)))
+        return cls(x, len(data.tests), CellLayout(cuts, (0,) * len(cuts)))
 
     @property
     def train(self) -> int:

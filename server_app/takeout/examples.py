@@ -33,7 +33,6 @@ from task.datasets.npz_names import class_names, column_names
 from task.datasets.tables import fits, read_arrays
 from task.datasets.targets import label_of
 from task.errors import DataError
-from task.inputs import NUMBERS
 from task.population import some
 from task.resolve.model_card import ModelCard
 from task.tasks import TASKS
@@ -263,7 +262,7 @@ def _named(path: Path, y: npt.NDArray[np.generic], names: Sequence[str]) -> list
 
 def _has_numbers(card: ModelCard) -> bool:
     """Return whether targets are numbers or labels 0 and 1."""
-    return card.task in NUMBERS
+    return not TASKS[card.task].classes and card.task != "reconstruction"
 
 
 def _joined(path: Path, arrays: dict[str, npt.NDArray[np.generic]], name: str) -> npt.NDArray[np.generic]:

@@ -22,7 +22,7 @@ from task.tasks.base import Task, counted
 from task.tasks.evaluate import BATCH
 from task.tasks.lifetimes import medians
 
-LIFETIME = ("median", "shape")  # of the Weibull distribution of an example's time
+LIFETIME = ("time", "shape")  # median and shape of the Weibull distribution of an example's time
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from task.resolve.analyses import declared_of, grows_trees
 from task.resolve.model_card import ModelCard, read_model
 from task.storage.files import replacing
 from task.trees.declared import Declared
-from task.trees.ensemble import LOWEST, Ensemble, Values
+from task.trees.ensemble import LOWEST, TreeEnsemble, Values
 from task.trees.objectives import LOGISTIC
 from task.trees.onnx_graph import to_onnx
 from task.trees.xgb import library
@@ -48,7 +48,7 @@ class TakenTrees:
 
     card: ModelCard
     declared: Declared
-    trees: Ensemble
+    trees: TreeEnsemble
 
     def answer(self, x: Values) -> npt.NDArray[np.float64]:
         """Return probabilities of the classes, or a number, of each row; float64 [rows, outputs]."""
@@ -65,7 +65,7 @@ def trees_of(card: ModelCard, arrays: NamedArrays) -> TakenTrees:
         DataError: The arrays are not trees over the declared columns.
     """
     declared = declared_of(card.config)
-    return TakenTrees(card, declared, Ensemble.from_arrays(arrays, len(declared.variables)))
+    return TakenTrees(card, declared, TreeEnsemble.from_arrays(arrays, len(declared.variables)))
 
 
 def trees_in(run: Path) -> TakenTrees | None:

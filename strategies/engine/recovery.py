@@ -15,7 +15,7 @@ from strategies.engine.state import ServerState
 from task.numerics.arrays import Arrays, NamedArrays
 
 VOID = "recovery/void"
-Stored = Callable[[int, ServerState], ServerState]
+Mapped = Callable[[int, ServerState], ServerState]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LastGood:
             self._proved, self.kept = True, None
         return None
 
-    def updated(self, stored: Stored = lambda server_round, state: state) -> None:
+    def updated(self, stored: Mapped = lambda server_round, state: state) -> None:
         """Keep the state that the round began with, if it has proved good: the rule has made a new one.
 
         `stored` returns a round's state as its checkpoint has it (`strategies.engine.journal.Journal`).

@@ -12,7 +12,7 @@ losses    sums of losses                 after the tree, of the rows that trees 
 symbol     variable                  meaning                                                   where
 =========  ========================  ========================================================  ===========
 -          state.grown               all trees (`task.trees.ensemble`)                         state
--          the arrays of `Ensemble`  those up to the best one, with ``gbdt.patience``          result
+-          the arrays of `TreeEnsemble`  those up to the best one, with ``gbdt.patience``          result
 -          ``losses``                by round: loss, loss and errors of the rows held out      result
 -          ``sums-sha256``           of the integers of all questions, one after the other     state
 G, H, n    histograms                sums of derivatives and rows, by node, column and bin     wire
@@ -51,9 +51,9 @@ from task.numerics.arrays import Arrays
 from task.numerics.row_sums import DIGITS, value
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import RANGES, Cuts, Search, below, merged
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.grow import GrowingTree
-from task.trees.histograms import Layout
+from task.trees.histograms import CellLayout
 from task.trees.objectives import SQUARED
 from task.trees.orders import TreeOrder, chained, start_digest
 from task.trees.rows import BoostedRows
@@ -75,7 +75,7 @@ class BoostingState(ServerState):
 
 def nothing(boosting: Boosting) -> Arrays:
     """Return the arrays of a result without trees."""
-    empty = Ensemble.empty(np.zeros(boosting.objective.classes))
+    empty = TreeEnsemble.empty(np.zeros(boosting.objective.classes))
     return {**empty.to_arrays(), "losses": np.zeros((0, 3)), "figures": np.zeros(2), **no_sums()}
 
 
@@ -101,7 +101,7 @@ def server_update(state: BoostingState, reduced: AggregatedReplies, config: Conf
     ]
     errors = float(value(wrong) / counts[1]) if counts[1] else 0.0
     losses = np.concatenate([state.arrays["losses"], [[*found, errors]]])
-    trees = Ensemble.from_arrays(state.grown, len(boosting.variables))
+    trees = TreeEnsemble.from_arrays(state.grown, len(boosting.variables))
     rounds, patience = len(losses), boosting.patience if counts[1] else 0
     best = improved(losses[:, 1].tolist()) if patience else rounds
     state = replace(
@@ -129,6 +129,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         super().__init__(config)
         self.opened: list[int] = []  # as found before round 1, like `sites`
         self.informed = False  # whether the sites have had all trees from this process
+        self.forgetful = False  # whether a site had lost them: a node may run each message in a new process
 
     @cached_property
     def boosting(self) -> Boosting:
@@ -178,7 +179,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
                 f"round {context.round}: expected the sites of round 1, {began}; got "
                 f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
             )
-        questions = Questions(self, state, context)
+        questions = TreeQuestions(self, state, context)
         state = yield from questions.grow()
         replies = yield from questions.losses()
         return type(self).update(state, replies, self.config)
@@ -208,7 +209,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
             cuts = [merged(*part, b.least) for part in zip(cuts, parts, present, strict=True)]
         starts = np.cumsum([0, *map(len, cuts)])
         found = {"cuts": np.concatenate([np.zeros(0, np.float32), *cuts]), "starts": starts.astype(np.int64)}
-        empty = Ensemble.empty(self._base()).to_arrays()
+        empty = TreeEnsemble.empty(self._base()).to_arrays()
         return replace(state, arrays={**arrays, **empty}, grown=empty, cuts=found)
 
     def _counts(
@@ -220,17 +221,17 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         return replies.arrays[COUNTS][ROWS][:, 0]
 
 
-class Questions:
+class TreeQuestions:
     """The questions of one round."""
 
     def __init__(self, rule: GBDT, state: BoostingState, context: RoundContext) -> None:
         self.rule, self.state, self.context, b = rule, state, context, rule.boosting
-        self.trees = Ensemble.from_arrays(state.grown, len(b.variables))
+        self.trees = TreeEnsemble.from_arrays(state.grown, len(b.variables))
         starts = state.cuts["starts"]
         self.cuts: list[Cuts] = [state.cuts["cuts"][i:k] for i, k in pairwise(starts)]
         self.round = self.trees.trees // b.objective.classes + 1
         self.columns = columns_drawn(len(b.variables), b.colsample, b.seed, self.round)
-        self.layout: Layout = b.layout(self.cuts).chosen(self.columns)
+        self.layout: CellLayout = b.layout(self.cuts).chosen(self.columns)
 
     def grow(self) -> Generator[Phase, AggregatedReplies, BoostingState]:
         """Grow the round's trees; return the state with them."""
@@ -261,7 +262,7 @@ class Questions:
 
     def losses(self) -> Asking:
         """Ask for the losses after the round's trees."""
-        nothing_grows = Ensemble.empty(self.trees.base)
+        nothing_grows = TreeEnsemble.empty(self.trees.base)
         self.round += 1  # as many trees are there now
         return self._ask("losses", LOSSES, nothing_grows, BoostedRows.losses_size(), DIGITS)
 
@@ -269,15 +270,15 @@ class Questions:
         self,
         phase: str,
         record: str,
-        growing: Ensemble,
+        growing: TreeEnsemble,
         size: int,
         width: int,
         asked: Sequence[tuple[int, int]] = (),
     ) -> Asking:
-        """Ask with the last round's trees, and again with all of them if a site lacks those before."""
+        """Ask with the last round's trees; again and from then on with all, if a site lacks those before."""
         classes = self.rule.boosting.objective.classes
         numbers = size if phase != TRAIN else size + 1
-        wholes = [False, True] if self.rule.informed else [True]
+        wholes = [False, True] if self.rule.informed and not self.rule.forgetful else [True]
         for whole in wholes:
             known = 0 if whole else max(self.trees.trees - classes, 0)
             before = chained(start_digest(self.trees.base, self.cuts), self.trees.prefix(known))
@@ -288,13 +289,14 @@ class Questions:
             if not replies.arrays[record][ROWS][0].any():
                 self.rule.informed = True
                 return replies
+            self.rule.forgetful = True
         raise DataError(
             f"round {self.context.round}: expected all sites to know the trees that came with the question; "
             "some do not. Do all run the same app on unchanged data?"
         )
 
 
-def _joined(parts: Sequence[Ensemble]) -> Ensemble:
+def _joined(parts: Sequence[TreeEnsemble]) -> TreeEnsemble:
     found, *rest = parts
     for part in rest:
         found = found.joined(part)

@@ -31,7 +31,7 @@ Each client's trees, one leaf of value 1 and one of 2, join the model:
 ...                       "dataset": "csv"})
 >>> rows = {"new-trees": {"rows": np.stack([leaf(1), leaf(2)])}}
 >>> replies = AggregatedReplies(rows, ("anna", "ben"), np.array([3, 4]))
->>> state, metrics = server_update(ServerState(Ensemble.empty(np.zeros(1)).to_arrays()), replies, config)
+>>> state, metrics = server_update(ServerState(TreeEnsemble.empty(np.zeros(1)).to_arrays()), replies, config)
 >>> state.arrays["value"].tolist(), metrics
 ([1.0, 2.0], {'trees': 2})
 """
@@ -54,7 +54,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import value
 from task.trees.declared import Declared
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.packed import packed, unpacked
 from task.trees.xgb import XGBoosting, xgb_of
 
@@ -68,9 +68,9 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
         DataError: No client has sent trees over the declared columns, as many as it was asked for.
     """
     asked = xgb_of(config)
-    trees = Ensemble.from_arrays(state.arrays, len(asked.variables))
+    trees = TreeEnsemble.from_arrays(state.arrays, len(asked.variables))
     found = sent_trees(reduced, trees, asked)
-    good = [new for new in found.values() if isinstance(new, Ensemble)]
+    good = [new for new in found.values() if isinstance(new, TreeEnsemble)]
     if not good:
         raise DataError(f"trees: expected those of {', '.join(found)}; {next(iter(found.values()))}")
     for new in good:
@@ -81,10 +81,10 @@ def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updat
 
 
 def sent_trees(
-    reduced: AggregatedReplies, trees: Ensemble, asked: XGBoosting
-) -> dict[str, Ensemble | DataError]:
+    reduced: AggregatedReplies, trees: TreeEnsemble, asked: XGBoosting
+) -> dict[str, TreeEnsemble | DataError]:
     """Return, by client in the order of names, its trees, or why they cannot join the model."""
-    found: dict[str, Ensemble | DataError] = {}
+    found: dict[str, TreeEnsemble | DataError] = {}
     for client, nodes in zip(reduced.clients, reduced.arrays[NEW][ROWS], strict=True):
         try:
             new = unpacked(nodes, trees.base, len(asked.variables))
@@ -116,7 +116,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
         margins = self.model.objective.classes
-        return type(self).state({**Ensemble.empty(np.zeros(margins)).to_arrays(), **no_sums()})
+        return type(self).state({**TreeEnsemble.empty(np.zeros(margins)).to_arrays(), **no_sums()})
 
     def opening(self, context: RoundContext) -> Phases:
         """Find the margins before the first tree.
@@ -145,7 +145,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
     def _taken(self, state: Any, replies: AggregatedReplies, context: RoundContext) -> Updated[Any]:
         """Return what `server_update` does, and say whose trees cannot join; raises what it does."""
-        trees = Ensemble.from_arrays(state.arrays, len(self.model.variables))
+        trees = TreeEnsemble.from_arrays(state.arrays, len(self.model.variables))
         for client, new in sent_trees(replies, trees, self.model).items():
             if isinstance(new, DataError):
                 context.remark(f"round {context.round}: client {client} is left out: {new}")
@@ -169,7 +169,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 
 def sent_down(state: ServerState, declared: Declared) -> tuple[dict[str, Arrays], Sizes]:
     """Return the records of the trees that go down, and their sizes."""
-    trees = Ensemble.from_arrays(state.arrays, len(declared.variables))
+    trees = TreeEnsemble.from_arrays(state.arrays, len(declared.variables))
     found: Arrays = {TREES: packed(trees, declared.width), BASE: trees.base[None]}
     return {name: {ROWS: a} for name, a in found.items()}, {n: (len(a), a.shape[1]) for n, a in found.items()}
 

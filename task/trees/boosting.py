@@ -14,7 +14,7 @@ from task.errors import ConfigError
 from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
 from task.trees.declared import Declared, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
-from task.trees.histograms import Layout
+from task.trees.histograms import CellLayout
 from task.trees.splits import Penalties
 
 MOST_COLUMNS = 4096
@@ -61,12 +61,12 @@ class Boosting(Declared):
         """Return the cuts of the columns that are numbers, into equal steps of their ranges."""
         return [equal_steps(self.variables[j], self.bins) for j in self.numbers]
 
-    def layout(self, cuts: list[Cuts]) -> Layout:
+    def layout(self, cuts: list[Cuts]) -> CellLayout:
         """Return the cells of all columns, given the cuts of those that are numbers."""
         by_column = dict(zip(self.numbers, cuts, strict=True))
         none = np.zeros(0, np.float32)
         found = tuple(by_column.get(j, none) for j in range(len(self.variables)))
-        return Layout(found, tuple(len(v.levels) for v in self.variables))
+        return CellLayout(found, tuple(len(v.levels) for v in self.variables))
 
 
 def boosting_of(config: Config) -> Boosting:

@@ -64,7 +64,7 @@ DTYPES: Mapping[str, type[np.generic]] = {
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class TreeEnsemble:
     """Trees whose outputs are added to margins; the fields are the arrays above."""
 
     tree_starts: Ints
@@ -83,14 +83,14 @@ class Ensemble:
     base: Floats
 
     @classmethod
-    def empty(cls, base: Floats) -> Ensemble:
+    def empty(cls, base: Floats) -> TreeEnsemble:
         """Return an ensemble without a tree, for base margins [K]."""
         found = {name: np.zeros(0, dtype) for name, dtype in DTYPES.items()}
         starts = {name: np.zeros(1, np.int64) for name in ("tree-starts", "category-starts")}
         return cls._of({**found, **starts, "base": np.asarray(base, np.float64)})
 
     @classmethod
-    def from_arrays(cls, arrays: NamedArrays, columns: int) -> Ensemble:
+    def from_arrays(cls, arrays: NamedArrays, columns: int) -> TreeEnsemble:
         """Return the trees of named arrays, of which there may be others; they split `columns` columns.
 
         Raises:
@@ -105,7 +105,7 @@ class Ensemble:
         return found
 
     @classmethod
-    def _of(cls, arrays: NamedArrays) -> Ensemble:
+    def _of(cls, arrays: NamedArrays) -> TreeEnsemble:
         return cls(**{name.replace("-", "_"): arrays[name] for name in DTYPES})
 
     def to_arrays(self) -> Arrays:
@@ -130,7 +130,7 @@ class Ensemble:
         """Return the categories that go right at a node, by its number among all; none if it has a cut."""
         return self.categories[self.category_starts[node] : self.category_starts[node + 1]]
 
-    def prefix(self, trees: int) -> Ensemble:
+    def prefix(self, trees: int) -> TreeEnsemble:
         """Return the ensemble of the first trees."""
         nodes = int(self.tree_starts[trees])
         arrays = {name: a[:nodes] if name in _BY_NODE else a for name, a in self.to_arrays().items()}
@@ -142,7 +142,7 @@ class Ensemble:
         }
         return self._of(arrays)
 
-    def suffix(self, trees: int) -> Ensemble:
+    def suffix(self, trees: int) -> TreeEnsemble:
         """Return the ensemble without the first trees."""
         nodes = int(self.tree_starts[trees])
         first = int(self.category_starts[nodes])
@@ -155,7 +155,7 @@ class Ensemble:
         }
         return self._of(arrays)
 
-    def joined(self, other: Ensemble) -> Ensemble:
+    def joined(self, other: TreeEnsemble) -> TreeEnsemble:
         """Return these trees with another ensemble's behind them; the base margins are these ones."""
         one, two = self.to_arrays(), other.to_arrays()
         found = {name: np.concatenate([one[name], two[name]]) for name in DTYPES if name != "base"}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from task.trees.ensemble import DTYPES, LEAF, Ensemble
-from task.trees.histograms import Layout
+from task.trees.ensemble import DTYPES, LEAF, TreeEnsemble
+from task.trees.histograms import CellLayout
 from task.trees.splits import H, N, Penalties, Split, best_split, consistent
 
 Ints = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class GrowingNode:
 class GrowingTree:
     """A tree that grows; its columns are those of the layout, by their number among all."""
 
-    layout: Layout
+    layout: CellLayout
     columns: Sequence[int]
     penalties: Penalties
     shape: Shape
@@ -128,7 +128,7 @@ class GrowingTree:
         deeper = not self.shape.max_depth or node.depth < self.shape.max_depth
         return deeper and self.penalties.splittable(node.sums)
 
-    def tree(self, of_class: int = 0) -> Ensemble:
+    def tree(self, of_class: int = 0) -> TreeEnsemble:
         """Return the tree as it is, as an ensemble of one: leaves are those that are not split yet."""
         order = self.order()
         numbers = {number: i for i, number in enumerate(order)}
@@ -150,7 +150,7 @@ class GrowingTree:
         found["category-starts"].append(len(found["categories"]))
         found |= {"tree-starts": [0, len(order)], "tree-classes": [of_class], "base": [0.0]}
         arrays = {name: np.array(found[name], dtype) for name, dtype in DTYPES.items()}
-        return Ensemble(**{name.replace("-", "_"): a for name, a in arrays.items()})
+        return TreeEnsemble(**{name.replace("-", "_"): a for name, a in arrays.items()})
 
     def order(self) -> list[int]:
         """Return the nodes breadth-first, as in `tree`."""

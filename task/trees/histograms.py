@@ -20,7 +20,7 @@ _BLOCK = 2**20  # rows at once: float64 sums of so many integers up to 2^30 are 
 
 
 @dataclass(frozen=True)
-class Layout:
+class CellLayout:
     """The cells of the columns that a tree may split."""
 
     cuts: tuple[Cuts, ...]  # of each such column; of categories none
@@ -41,13 +41,17 @@ class Layout:
         """How many cells a node has."""
         return int(self.starts[-1])
 
-    def chosen(self, columns: Sequence[int]) -> Layout:
+    def chosen(self, columns: Sequence[int]) -> CellLayout:
         """Return the layout of some of the columns."""
-        return Layout(tuple(self.cuts[j] for j in columns), tuple(self.levels[j] for j in columns))
+        return CellLayout(tuple(self.cuts[j] for j in columns), tuple(self.levels[j] for j in columns))
 
 
 def summed(
-    bins: Sequence[npt.NDArray[np.int32]], slots: Ints, nodes: int, weights: Sequence[Ints], layout: Layout
+    bins: Sequence[npt.NDArray[np.int32]],
+    slots: Ints,
+    nodes: int,
+    weights: Sequence[Ints],
+    layout: CellLayout,
 ) -> Ints:
     """Return the histograms of nodes, int64 [nodes, cells, weights + 1]: sums of weights, and counts of rows.
 

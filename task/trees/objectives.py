@@ -124,8 +124,8 @@ class Objective:
     def base_terms(self, y: Floats, scale: float) -> Floats:
         """Return what rows add to the sums that the base margins follow from, float64 [rows, K]."""
         if self.name == SOFTMAX:
-            return (y[:, None] == np.arange(self.classes)).astype(np.float64)
-        return (y * scale)[:, None]
+            return np.asarray(y[:, None] == np.arange(self.classes), np.float64)
+        return np.asarray((y * scale)[:, None], np.float64)
 
     def base(self, totals: Sequence[int], rows: int, scale: float, names: Sequence[str] = ()) -> Floats:
         """Return the margins before the first tree, float64 [K], each rounded to float32.

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.trees.ensemble import LEAF, Ensemble
+from task.trees.ensemble import LEAF, TreeEnsemble
 
 OPSETS = {"": 17, "ai.onnx.ml": 3}
 _LEAF, _BELOW = "LEAF", "BRANCH_LT"  # a value equal to the cut goes right
 _HALF = 0.5  # cut of a column of 0 and 1
 
 
-def to_onnx(onnx: Any, trees: Ensemble, objective: str, columns: int) -> Any:
+def to_onnx(onnx: Any, trees: TreeEnsemble, objective: str, columns: int) -> Any:
     """Return trees as an ONNX model; `onnx` is the package, `objective` as in `task.trees.xgboost_json`."""
     helper, kinds = onnx.helper, onnx.TensorProto
     sets, of_node = _sets(trees)
@@ -57,7 +57,7 @@ def to_onnx(onnx: Any, trees: Ensemble, objective: str, columns: int) -> Any:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def _sets(trees: Ensemble) -> tuple[list[tuple[int, tuple[int, ...]]], dict[int, int]]:
+def _sets(trees: TreeEnsemble) -> tuple[list[tuple[int, tuple[int, ...]]], dict[int, int]]:
     """Return the sets of categories, each with its column, and the set's number by node."""
     numbers, of_node = dict[tuple[int, tuple[int, ...]], int](), dict[int, int]()
     for node in np.flatnonzero(np.diff(trees.category_starts)).tolist():
@@ -91,7 +91,7 @@ def _indicators(onnx: Any, sets: list[tuple[int, tuple[int, ...]]]) -> tuple[lis
     return nodes, constants
 
 
-def _ensemble(trees: Ensemble, columns: int, of_node: dict[int, int]) -> dict[str, Any]:
+def _ensemble(trees: TreeEnsemble, columns: int, of_node: dict[int, int]) -> dict[str, Any]:
     """Return the attributes of the operator."""
     sizes = np.diff(trees.tree_starts)
     tree = np.repeat(np.arange(trees.trees), sizes)

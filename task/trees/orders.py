@@ -30,7 +30,7 @@ from task.catalogue.trees import ASKED, CATEGORIES, COLUMNS, CUTS, KNOWN, NODES,
 from task.errors import DataError
 from task.trees.boosting import Boosting
 from task.trees.cuts import Cuts
-from task.trees.ensemble import DTYPES, Ensemble
+from task.trees.ensemble import DTYPES, TreeEnsemble
 
 Floats = npt.NDArray[np.float64]
 _WORDS = 8  # of 32 bits in a digest
@@ -44,8 +44,8 @@ class TreeOrder:
 
     round: int
     before: bytes  # digest of what a client must have
-    closed: Ensemble  # trees since then; its base margins count if whole
-    growing: Ensemble  # the round's trees, one a class, as they are
+    closed: TreeEnsemble  # trees since then; its base margins count if whole
+    growing: TreeEnsemble  # the round's trees, one a class, as they are
     asked: Sequence[tuple[int, int]] = ()  # growing tree and node
     columns: Sequence[int] = ()
     cuts: Sequence[Cuts] = field(default_factory=tuple)  # of each column that is a number
@@ -124,7 +124,7 @@ def _read_setup(boosting: Boosting, rows: Floats) -> tuple[Floats, list[Cuts]]:
     return base, cuts
 
 
-def _read_trees(rows: dict[str, Floats], base: Floats, columns: int) -> Ensemble:
+def _read_trees(rows: dict[str, Floats], base: Floats, columns: int) -> TreeEnsemble:
     nodes, sizes, categories = rows[NODES], rows[SIZES], rows[CATEGORIES]
     if (np.abs(nodes) > np.finfo(np.float32).max).any() or (sizes < 0).any():
         raise DataError("expected numbers of float32; got others")
@@ -141,7 +141,7 @@ def _read_trees(rows: dict[str, Floats], base: Floats, columns: int) -> Ensemble
         "categories": categories[:, 1].astype(np.int32),
         "base": base,
     }
-    return Ensemble.from_arrays(arrays, columns)
+    return TreeEnsemble.from_arrays(arrays, columns)
 
 
 def start_digest(base: Floats, cuts: Sequence[Cuts]) -> bytes:
@@ -152,7 +152,7 @@ def start_digest(base: Floats, cuts: Sequence[Cuts]) -> bytes:
     return digest.digest()
 
 
-def chained(before: bytes, trees: Ensemble) -> bytes:
+def chained(before: bytes, trees: TreeEnsemble) -> bytes:
     """Return the digest after trees, each taken in by itself."""
     arrays = trees.to_arrays()
     for tree in range(trees.trees):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from task.errors import DataError
 from task.numerics.arrays import Arrays
-from task.trees.ensemble import DTYPES, Ensemble
+from task.trees.ensemble import DTYPES, TreeEnsemble
 
 Table = npt.NDArray[np.int32]
 SPARE = -1  # tree of a row to spare
@@ -41,7 +41,7 @@ def width_of(levels: int) -> int:
     return _CATEGORIES - -levels // _WORD
 
 
-def packed(trees: Ensemble, width: int, rows: int = 0) -> Table:
+def packed(trees: TreeEnsemble, width: int, rows: int = 0) -> Table:
     """Return the nodes of trees as a table int32 [rows, width], or with as many rows as nodes.
 
     Raises:
@@ -68,7 +68,7 @@ def packed(trees: Ensemble, width: int, rows: int = 0) -> Table:
     return table
 
 
-def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> Ensemble:
+def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> TreeEnsemble:
     """Return the trees of a table, whose margins begin with `base` and which split `columns` columns.
 
     Raises:
@@ -101,4 +101,4 @@ def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> Ensem
     }
     if ((arrays["default-left"] != 0) & (arrays["default-left"] != 1)).any():
         raise DataError("trees: array 'default-left': expected 0 or 1; got others")
-    return Ensemble.from_arrays({n: arrays[n].astype(dtype) for n, dtype in DTYPES.items()}, columns)
+    return TreeEnsemble.from_arrays({n: arrays[n].astype(dtype) for n, dtype in DTYPES.items()}, columns)

@@ -18,7 +18,7 @@ from task.numerics import seeds
 from task.numerics.row_sums import blocks, row_sums
 from task.trees.boosting import Boosting
 from task.trees.cuts import MISSING, bins_of
-from task.trees.histograms import Layout, summed
+from task.trees.histograms import CellLayout, summed
 from task.trees.objectives import SQUARED
 from task.trees.orders import TreeOrder, chained, start_digest
 from task.trees.sampling import Keys, drawn, keys_of
@@ -36,7 +36,7 @@ class BoostedRows:
     y: Floats
     keys: Keys
     held: npt.NDArray[np.bool_]  # which rows no tree is grown from
-    layout: Layout | None = None  # with the cuts; None = they are not known yet
+    layout: CellLayout | None = None  # with the cuts; None = they are not known yet
     bins: Sequence[npt.NDArray[np.int32]] = ()
     margins: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     derivatives: tuple[Ints, Ints] | None = None
@@ -104,7 +104,7 @@ class BoostedRows:
         self.derivatives, self.digest = None, after
         return True
 
-    def _bins(self, column: int, layout: Layout) -> npt.NDArray[np.int32]:
+    def _bins(self, column: int, layout: CellLayout) -> npt.NDArray[np.int32]:
         x = self.x[:, column]
         if layout.levels[column]:
             return np.where(np.isnan(x), MISSING, x).astype(np.int32)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.trees.ensemble import HIGHEST, LOWEST
-from task.trees.histograms import Layout
+from task.trees.histograms import CellLayout
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -90,7 +90,7 @@ class Split:
     right: Ints
 
 
-def best_split(histogram: Ints, node: Ints, layout: Layout, penalties: Penalties) -> Split | None:
+def best_split(histogram: Ints, node: Ints, layout: CellLayout, penalties: Penalties) -> Split | None:
     """Return the best split of a node with sums [3] by its histogram [cells, 3]; None if it stays a leaf."""
     bins, starts = layout.bins, layout.starts
     width, many = int(bins.max(initial=0)), len(bins)
@@ -138,7 +138,7 @@ def _order(cells: Ints, penalties: Penalties) -> Ints:
 
 
 def _where(
-    column: int, side: int, at: int, layout: Layout, order: Ints | None, histogram: Ints
+    column: int, side: int, at: int, layout: CellLayout, order: Ints | None, histogram: Ints
 ) -> tuple[np.float32, tuple[int, ...]]:
     """Return the cut, or the categories that go right, of a candidate."""
     cuts, levels = layout.cuts[column], layout.levels[column]
@@ -153,7 +153,7 @@ def _where(
     return (cuts[at] if at < len(cuts) else np.float32(HIGHEST)), ()
 
 
-def consistent(histogram: Ints, node: Ints, layout: Layout) -> bool:
+def consistent(histogram: Ints, node: Ints, layout: CellLayout) -> bool:
     """Return whether each column's cells add up to the node's sums, and no H and n is below 0."""
     sums = np.add.reduceat(histogram, layout.starts[:-1], axis=0) if len(layout.bins) else node[None]
     return bool((sums == node).all() and (histogram[:, H:] >= 0).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from task.classical.printed import Printed
 from task.numerics.arrays import NamedArrays
 from task.trees.declared import Declared
-from task.trees.ensemble import LEAF, Ensemble
+from task.trees.ensemble import LEAF, TreeEnsemble
 from task.trees.objectives import SQUARED
 
 _HEAD = ("column", "weight", "gain", "cover", "total_gain", "total_cover")
@@ -14,7 +14,7 @@ _HEAD = ("column", "weight", "gain", "cover", "total_gain", "total_cover")
 def importance_table(declared: Declared, arrays: NamedArrays) -> Printed | None:
     """Return the table; None if no tree has been grown."""
     names = declared.names
-    trees = Ensemble.from_arrays(arrays, len(names))
+    trees = TreeEnsemble.from_arrays(arrays, len(names))
     if not trees.trees:
         return None
     found = trees.importance(len(names))

@@ -14,7 +14,7 @@ from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
 from task.trees.declared import Declared, objective_of
-from task.trees.ensemble import Ensemble, Values
+from task.trees.ensemble import TreeEnsemble, Values
 from task.trees.objectives import SOFTMAX
 from task.trees.xgboost_json import OBJECTIVES, from_xgboost, to_xgboost
 
@@ -89,8 +89,8 @@ def library() -> Any:
 
 
 def grown(
-    asked: XGBoosting, trees: Ensemble, x: Values, y: Floats, server_round: int, client: str
-) -> Ensemble:
+    asked: XGBoosting, trees: TreeEnsemble, x: Values, y: Floats, server_round: int, client: str
+) -> TreeEnsemble:
     """Return the trees that XGBoost grows from a client's rows on top of those that it gets.
 
     The same arguments give the same bits: XGBoost has one thread, and a seed by round and client.

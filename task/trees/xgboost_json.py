@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from task.errors import DataError
 from task.numerics.arrays import Arrays
-from task.trees.ensemble import DTYPES, LEAF, Ensemble
+from task.trees.ensemble import DTYPES, LEAF, TreeEnsemble
 
 OBJECTIVES = {  # XGBoost's names of ours
     "squared-error": "reg:squarederror",
@@ -40,7 +40,7 @@ _NUMBERS = {  # by array of ours, XGBoost's
 
 
 def to_xgboost(
-    trees: Ensemble,
+    trees: TreeEnsemble,
     objective: str,
     names: Sequence[str],
     categorical: Sequence[bool] = (),
@@ -89,7 +89,7 @@ def _score(objective: str, margin: float) -> float:
     return 1.0 / (1.0 + math.exp(-margin)) if objective == "logistic" else margin
 
 
-def _written(trees: Ensemble, tree: int, columns: str) -> dict[str, Any]:
+def _written(trees: TreeEnsemble, tree: int, columns: str) -> dict[str, Any]:
     """Return one tree as XGBoost has it."""
     at, nodes = trees.span(tree), trees.to_arrays()
     leaf, value = trees.feature[at] == LEAF, trees.value[at].astype(np.float64)
@@ -124,7 +124,7 @@ def _written(trees: Ensemble, tree: int, columns: str) -> dict[str, Any]:
     }
 
 
-def from_xgboost(text: bytes, objective: str, columns: int, classes: int = 1, first: int = 0) -> Ensemble:
+def from_xgboost(text: bytes, objective: str, columns: int, classes: int = 1, first: int = 0) -> TreeEnsemble:
     """Return the trees of an XGBoost model of JSON; ``rows`` are 0, as such a model does not have them.
 
     Args:
@@ -157,7 +157,7 @@ def from_xgboost(text: bytes, objective: str, columns: int, classes: int = 1, fi
         ) from None
     if got != want:
         raise DataError(f"XGBoost model: expected {want}; got {got[:400]}")
-    return Ensemble.from_arrays(arrays, columns)
+    return TreeEnsemble.from_arrays(arrays, columns)
 
 
 def _margin(objective: str, score: float) -> float:
@@ -223,7 +223,7 @@ def _joined(parts: Sequence[Arrays], classes: npt.NDArray[np.int32], base: npt.N
         return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
     if not parts:
-        return Ensemble.empty(base).to_arrays()
+        return TreeEnsemble.empty(base).to_arrays()
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["tree-starts"] = starts([len(part["feature"]) for part in parts])
     whole["category-starts"] = starts(whole["sizes"])

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays, NamedArrays
 from task.trees.cuts import Cuts
-from task.trees.ensemble import HIGHEST, LOWEST, Ensemble
+from task.trees.ensemble import HIGHEST, LOWEST, TreeEnsemble
 
 Ints = npt.NDArray[np.int64]
 Sides = npt.NDArray[np.uint8]
@@ -118,7 +118,7 @@ def cut_of(number: int, cuts: Cuts) -> np.float32:
 
 def joined(
     arrays: NamedArrays, columns: Sequence[str], tables: Mapping[str, NamedArrays], party: str
-) -> Ensemble:
+) -> TreeEnsemble:
     """Return the trees of all parts of a model, with each split's cut.
 
     Args:
@@ -131,7 +131,7 @@ def joined(
     Raises:
         DataError: A party's table lacks a split, or has another column for it.
     """
-    trees = Ensemble.from_arrays(arrays, len(columns))
+    trees = TreeEnsemble.from_arrays(arrays, len(columns))
     cut = trees.cut.copy()
     rows = {
         name: {(int(t), int(n)): i for i, (t, n) in enumerate(zip(a["tree"], a["node"], strict=True))}

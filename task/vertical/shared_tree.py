@@ -15,7 +15,7 @@ import numpy as np
 from task.errors import FieldError
 from task.trees.cuts import Cuts
 from task.trees.grow import GrowingTree, Shape
-from task.trees.histograms import Layout
+from task.trees.histograms import CellLayout
 from task.trees.splits import Penalties, Split, consistent
 from task.vertical.open_tree import FOREIGN, Ints, number_of, numbered
 
@@ -44,7 +44,7 @@ class SharedTree:
         return tuple(party for party, cuts in self.cuts.items() for _ in cuts)
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> CellLayout:
         """The cells of all columns."""
         return _layout([cut for cuts in self.cuts.values() for cut in cuts])
 
@@ -112,5 +112,5 @@ class SharedTree:
         return found
 
 
-def _layout(cuts: Sequence[Cuts]) -> Layout:
-    return Layout(tuple(cuts), (0,) * len(cuts))
+def _layout(cuts: Sequence[Cuts]) -> CellLayout:
+    return CellLayout(tuple(cuts), (0,) * len(cuts))

@@ -12,8 +12,8 @@ import warnings
 
 import numpy as np
 import numpy.typing as npt
+import statsmodels.api as sm
 import torch
-from statsmodels.duration.hazard_regression import PHReg
 
 from server_app.extras.reproduce.tables import read_table
 from task.datasets import load_dataset
@@ -36,7 +36,7 @@ def fitted(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArra
     """Return the coefficients, 0 of columns that are the same for all."""
     varies, beta = x.std(0) > 0, np.zeros(x.shape[1])
     with warnings.catch_warnings(action="ignore"):
-        beta[varies] = PHReg(y[:, 0], x[:, varies], status=y[:, 1], ties="efron").fit().params
+        beta[varies] = sm.PHReg(y[:, 0], x[:, varies], status=y[:, 1], ties="efron").fit().params
     return beta
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from task.errors import DataError
-from task.trees.ensemble import DTYPES, HIGHEST, Ensemble
+from task.trees.ensemble import DTYPES, HIGHEST, TreeEnsemble
 
 NAN = np.float32("nan")
 
@@ -33,28 +33,28 @@ def two_trees() -> dict[str, np.ndarray]:
 
 
 def test_rows_go_by_cut_category_and_default() -> None:
-    trees = Ensemble.from_arrays(two_trees(), 2)
+    trees = TreeEnsemble.from_arrays(two_trees(), 2)
     x = np.array([[2.5, 0], [2.4, 0], [2.4, 1], [2.4, 2], [NAN, NAN], [0, NAN], [0, 7]], np.float32)
     assert trees.leaves(x, 0).tolist() == [2, 4, 3, 4, 4, 4, 3]
     assert trees.margins(x)[:, 0].tolist() == [13.5, 12.5, 11.5, 12.5, 12.5, 12.5, 11.5]
 
 
 def test_parts_of_an_ensemble_are_joined_again() -> None:
-    trees = Ensemble.from_arrays(two_trees(), 2)
+    trees = TreeEnsemble.from_arrays(two_trees(), 2)
     again = trees.prefix(1).joined(trees).prefix(3)
     assert again.trees == 3
     assert again.categories_of(6).tolist() == [0, 2]
     x = np.array([[HIGHEST, 0]], np.float32)
-    assert Ensemble.from_arrays(again.to_arrays(), 2).margins(x).tolist() == [[0.5 + 3 + 3 + 10]]
-    empty = Ensemble.empty(trees.base)
-    assert Ensemble.from_arrays(empty.to_arrays(), 2).margins(x).tolist() == [[0.5]]
+    assert TreeEnsemble.from_arrays(again.to_arrays(), 2).margins(x).tolist() == [[0.5 + 3 + 3 + 10]]
+    empty = TreeEnsemble.empty(trees.base)
+    assert TreeEnsemble.from_arrays(empty.to_arrays(), 2).margins(x).tolist() == [[0.5]]
     assert {n: a.tobytes() for n, a in empty.joined(trees).to_arrays().items()} == {
         n: a.tobytes() for n, a in two_trees().items()
     }
 
 
 def test_importance_is_of_the_splits() -> None:
-    found = Ensemble.from_arrays(two_trees(), 3).importance(3)
+    found = TreeEnsemble.from_arrays(two_trees(), 3).importance(3)
     assert {name: a.tolist() for name, a in found.items()} == {
         "weight": [1, 1, 0], "gain": [8, 4, 0], "total_gain": [8, 4, 0],
         "cover": [6, 4, 0], "total_cover": [6, 4, 0],
@@ -91,7 +91,7 @@ def test_what_is_no_tree_is_refused(name: str, at: int, value: float) -> None:
     arrays = two_trees()
     arrays[name][at] = value
     with pytest.raises(DataError, match="trees: "):
-        Ensemble.from_arrays(arrays, 2)
+        TreeEnsemble.from_arrays(arrays, 2)
 
 
 def test_arrays_of_other_forms_are_refused() -> None:
@@ -99,10 +99,10 @@ def test_arrays_of_other_forms_are_refused() -> None:
         arrays = two_trees()
         del arrays[name]
         with pytest.raises(DataError, match=f"expected array '{name}'"):
-            Ensemble.from_arrays(arrays, 2)
+            TreeEnsemble.from_arrays(arrays, 2)
         for other in (two_trees()[name].astype(np.float16), two_trees()[name][None]):
             with pytest.raises(DataError, match=f"expected array '{name}'"):
-                Ensemble.from_arrays(arrays | {name: other}, 2)
+                TreeEnsemble.from_arrays(arrays | {name: other}, 2)
     for name in ("feature", "value", "base"):
         with pytest.raises(DataError):
-            Ensemble.from_arrays(two_trees() | {name: two_trees()[name][:0]}, 2)
+            TreeEnsemble.from_arrays(two_trees() | {name: two_trees()[name][:0]}, 2)

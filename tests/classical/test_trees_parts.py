@@ -18,8 +18,8 @@ from task.classical.columns import NamedColumns, Variable
 from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.trees.boosting import boosting_of
 from task.trees.cuts import Candidates, Search, bins_of
-from task.trees.ensemble import LEAF, Ensemble
-from task.trees.histograms import Layout
+from task.trees.ensemble import LEAF, TreeEnsemble
+from task.trees.histograms import CellLayout
 from task.trees.orders import TreeOrder, chained, read_order, start_digest
 from task.trees.rows import BoostedRows
 from task.trees.sampling import columns_drawn, drawn, keys_of
@@ -115,7 +115,7 @@ def test_categories_are_split_as_by_hand(levels: int, gaps: float) -> None:
     place = np.where(rng.random(90) < gaps, -1, rng.integers(0, levels, 90))
     g = rng.integers(-50, 50, 90) + 30 * (place % 3)
     h, unit = rng.integers(1, 20, 90), 2.0**-6
-    layout = Layout((np.zeros(0, np.float32),), (levels,))
+    layout = CellLayout((np.zeros(0, np.float32),), (levels,))
     cells = np.zeros((levels + 1, 3), np.int64)
     np.add.at(cells, np.where(place < 0, levels, place), np.stack([g, h, np.ones(90, np.int64)], axis=1))
     split = best_split(cells, cells.sum(axis=0), layout, Penalties(unit=unit, min_child_weight=0.0))
@@ -329,5 +329,5 @@ def test_bins_and_margins_agree_on_values_at_a_cut() -> None:
         pd.DataFrame({"a": [4.0] * 9 + [5.0] * 9, "y": [0.0] * 9 + [1.0] * 9}), "a(0..20)", rounds=1
     ).trees
     assert trees.cut[0] == 5.0
-    low, *high = Ensemble.from_arrays(trees.to_arrays(), 1).margins(x)[:, 0]
+    low, *high = TreeEnsemble.from_arrays(trees.to_arrays(), 1).margins(x)[:, 0]
     assert low < high[0] == high[1] == high[2]

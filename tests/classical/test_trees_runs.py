@@ -15,7 +15,9 @@ from server_app.results.trees import tree_lines, tree_plots
 from strategies.rules.gbdt import improved
 from task.errors import BouquetError, NodesError
 from task.numerics.arrays import NamedArrays
-from task.trees.ensemble import Ensemble
+from task.resolve.model_card import read_model
+from task.resolve.read import read_config
+from task.trees.ensemble import TreeEnsemble
 from tests.classical.lost import lost_and_resumed
 from tests.classical.test_runs import at_sites
 from tests.classical.trees import PlayedTrees
@@ -29,7 +31,8 @@ ILL = (AGE + 9 * (JOB == "nurse") + RNG.normal(0, 9, N) > 57).astype(int)
 FRAME = pd.DataFrame({"age": AGE, "job": JOB, "pulse": PULSE, "ill": np.where(ILL, "yes", "no")})
 HEADER = ["age:number", "job:category(clerk|cook|nurse)", "pulse:number", "ill:target(no|yes)"]
 KEYS: dict[str, Any] = {
-    "algorithm": "gbdt", "dataset": "csv", "partition": "natural", "num-clients": 0, "num-server-rounds": ROUNDS,
+    "algorithm": "gbdt", "dataset": "csv", "partition": "natural", "num-clients": 0,
+    "num-server-rounds": ROUNDS,
     "gbdt.columns": "age(0..100), job(clerk|cook|nurse), pulse(30..200)", "gbdt.target": "ill(no|yes)",
     "gbdt.max-depth": 2, "gbdt.max-bins": 8,
 }  # fmt: skip
@@ -47,8 +50,6 @@ def written(folder: Path, owners: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pooled() -> PlayedTrees:
     """The same trees of the pooled rows, in memory."""
-    from task.resolve.read import read_config
-
     frame = FRAME.assign(
         job=FRAME.job.map({"clerk": 0, "cook": 1, "nurse": 2}), ill=(FRAME.ill == "yes").astype(int)
     )
@@ -147,7 +148,7 @@ def wards(least: int, folder: Path, **more: Any) -> Path:
 def test_a_site_with_a_bound_answers_masked_and_bounded_questions_alone(tmp_path: Path) -> None:
     with pytest.raises(BouquetError, match="Use secagg = true"):
         wards(5, tmp_path)
-    with pytest.raises(BouquetError, match="Set gbdt.min-child-count = 5"):
+    with pytest.raises(BouquetError, match=r"Set gbdt\.min-child-count = 5"):
         wards(5, tmp_path, secagg=True)
     folder = wards(5, tmp_path, secagg=True, **{"gbdt.min-child-count": 5})
     assert json.loads((folder / "result.json").read_text())["table"]["trees"] == ROUNDS
@@ -155,8 +156,6 @@ def test_a_site_with_a_bound_answers_masked_and_bounded_questions_alone(tmp_path
 
 def test_the_model_file_is_trees_and_names_no_site(tmp_path: Path) -> None:
     folder = in_one_process(written(tmp_path, 3) | {"run-name": "file"}, tmp_path, nodes=3)
-    from task.resolve.model_card import read_model
-
     _, arrays = read_model(folder / "model.safetensors")
-    assert Ensemble.from_arrays(arrays, 3).trees == ROUNDS
+    assert TreeEnsemble.from_arrays(arrays, 3).trees == ROUNDS
     assert b"site-" not in b"".join(a.tobytes() for a in arrays.values())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from task.errors import DataError
-from task.trees.ensemble import HIGHEST, LOWEST, Ensemble
+from task.trees.ensemble import HIGHEST, LOWEST, TreeEnsemble
 from task.trees.onnx_graph import to_onnx
 from task.trees.xgboost_json import OBJECTIVES, from_xgboost, to_xgboost
 
@@ -43,7 +43,8 @@ def matrix(y: np.ndarray | None = None) -> Any:
 
 def targets(objective: str) -> np.ndarray:
     classes = {"logistic": SCORE > 1, "softmax": np.digitize(SCORE, [0.5, 1.5])}
-    return classes.get(objective, SCORE).astype(np.float32)
+    found: np.ndarray = classes.get(objective, SCORE).astype(np.float32)
+    return found
 
 
 def trained(objective: str, growth: str = "depthwise") -> Any:
@@ -100,8 +101,8 @@ def test_cuts_beyond_all_numbers_and_lone_leaves_mean_the_same_everywhere() -> N
         "right": [2, -1, -1, 2, -1, -1, -1], "value": [0, 1, 2, 0, 4, 8, 16], "gain": [1, 0, 0, 1, 0, 0, 0],
         "hessian": [1] * 7, "rows": [1] * 7, "category-starts": [0] * 8, "categories": [], "base": [0.5],
     }  # fmt: skip
-    like = Ensemble.empty(np.zeros(1)).to_arrays()
-    trees = Ensemble.from_arrays({n: np.array(nodes[n], a.dtype) for n, a in like.items()}, D)
+    like = TreeEnsemble.empty(np.zeros(1)).to_arrays()
+    trees = TreeEnsemble.from_arrays({n: np.array(nodes[n], a.dtype) for n, a in like.items()}, D)
     x = np.array([[0, 0, 0, 0], [np.nan, 0, 0, 0]], np.float32)
     want = [2 + 4 + 16.5, 1 + 8 + 16.5]
     assert trees.margins(x)[:, 0].tolist() == want

@@ -11,8 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Message
+from typer.testing import CliRunner
 
 from client_app.classical.xgb import check_leaves
+from server_app.cli.main import app
 from server_app.takeout.analyses import analysis_in, said_of_rows
 from server_app.takeout.trees import export_trees, trees_in
 from task.catalogue.xgb import NEW
@@ -20,7 +22,7 @@ from task.errors import ConfigError, DataError, RefusedError
 from task.resolve.analyses import declared_of
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.packed import packed, unpacked, width_of
 from task.wire.messages import pack_arrays
 from tests.support.federation import Keep, Played, in_one_process, play
@@ -63,8 +65,8 @@ def arrays_of(played: Played) -> dict[str, np.ndarray]:
     return found
 
 
-def trees_at(keys: dict[str, Any], played: Played) -> Ensemble:
-    return Ensemble.from_arrays(arrays_of(played), len(declared_of(read_config(keys)).variables))
+def trees_at(keys: dict[str, Any], played: Played) -> TreeEnsemble:
+    return TreeEnsemble.from_arrays(arrays_of(played), len(declared_of(read_config(keys)).variables))
 
 
 def matrix(x: np.ndarray, y: Any = None) -> Any:
@@ -275,3 +277,29 @@ def test_a_run_is_exported_and_predicts(keys: dict[str, Any], tmp_path: Path) ->
     assert (said["predicted"] == (said["p_1"] > 0.5)).all()
     assert ((said["predicted"] == FRAME.ill).mean()) > 0.75
     assert read_model(folder / "model.safetensors")[0].config.algorithm == "xgb-bagging"
+
+
+def test_a_resumed_run_ends_in_the_same_trees(keys: dict[str, Any], tmp_path: Path) -> None:
+    keys = {**keys, "algorithm": "xgb-cyclic", "run-name": "whole", "fraction-evaluate": 0.0}
+    whole = in_one_process(keys, tmp_path)
+    first = {**keys, "run-name": "first", "num-server-rounds": 2}
+    in_one_process(first, tmp_path)
+    resumed = in_one_process({**first, "num-server-rounds": 3, "resume": True}, tmp_path)
+    one, two = (read_model(folder / "model.safetensors")[1] for folder in (whole, resumed))
+    assert all((one[name] == two[name]).all() for name in one)
+
+
+def test_the_command_writes_trees_and_refuses_other_runs(keys: dict[str, Any], tmp_path: Path) -> None:
+    more = {"algorithm": "xgb-bagging", "run-name": "trees", "num-server-rounds": 1}
+    folder, out = in_one_process({**keys, **more}, tmp_path), tmp_path / "out.json"
+    command = ["export", str(folder), "--format", "xgboost", "--out", str(out)]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert xgboost.Booster(model_file=out).num_boosted_rounds() == 6
+    with pytest.raises(ConfigError, match="no option but --out"):
+        CliRunner().invoke(app, [*command, "--int8"], catch_exceptions=False)
+    counts = {"algorithm": "statistics", "statistics.columns": "age(0..100)", "num-server-rounds": 1}
+    data = {name: keys[name] for name in ("dataset", "data-path", "partition", "num-clients")}
+    other = in_one_process({**data, **counts, "run-name": "counts"}, tmp_path)
+    with pytest.raises(ConfigError, match="expected a run that grows trees"):
+        CliRunner().invoke(app, ["export", str(other), "--format", "xgboost"], catch_exceptions=False)

@@ -17,7 +17,7 @@ from task.classical.columns import NamedColumns
 from task.config.knobs import Config
 from task.resolve.read import read_config
 from task.trees.boosting import boosting_of
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.trees.orders import read_order
 from task.trees.rows import BoostedRows
 from tests.classical.support import ROWS, answered
@@ -65,7 +65,7 @@ class PlayedTrees:
             self.rows.append(metrics)
         self.arrays = self.state.arrays
         self.bits = {name: array.tobytes() for name, array in self.arrays.items()}
-        self.trees = Ensemble.from_arrays(self.arrays, len(self.boosting.variables))
+        self.trees = TreeEnsemble.from_arrays(self.arrays, len(self.boosting.variables))
 
     def _run(self, phases: Any) -> Any:
         return answered(phases, self._sums)

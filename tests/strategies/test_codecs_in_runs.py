@@ -57,7 +57,7 @@ def last(played: Played) -> str:
 
 @pytest.mark.parametrize(("side", "name"), BOTH)
 def test_neither_nodes_nor_a_resume_change_a_byte(side: str, name: str, owners: Path) -> None:
-    the_same_on_any_nodes_and_resumed(keys(owners, **{f"codec__{side}": name}), nodes=(1, 3, 5))
+    the_same_on_any_nodes_and_resumed(keys(owners, **{f"codec__{side}": name}), nodes=(1, 5))
 
 
 SMALL = {"dataset": "digits", "partition": "iid", "data-path": "", "num-clients": 10, "max-examples": 60}
@@ -80,7 +80,7 @@ def test_nor_does_it_under_codes_both_ways_and_any_rule(algorithm: str, codec: s
     base = owners_config(path, algorithm=algorithm, num_server_rounds=2, fraction_train=0.5)
     picture = SMALL if FORMS[algorithm] else {"model": "2nn"}
     run = base | sent | picture | FORMS[algorithm] | {"state-dir": str(tmp_path / "state")}
-    whole = the_same_on_any_nodes_and_resumed(run, nodes=(1, 3, 10))
+    whole = the_same_on_any_nodes_and_resumed(run, nodes=(1, 10))
     assert len({row["model_sha256"] for row in whole.rows}) == 3
 
 

@@ -43,7 +43,12 @@ ANALYSES = {
     "cox": Analysis(test_cox_runs.RUN, test_cox_runs.FRAME, test_cox_runs.HEADER, 2),
     "kaplan-meier": Analysis(test_survival_runs.KEYS, LUNG, test_survival_runs.HEADER, 0),
     "pca": Analysis(test_multivariate.keys_of("pca"), test_multivariate.PEOPLE, test_multivariate.HEADER, 0),
-    "statistics": Analysis(test_statistics.keys_of(), test_statistics.FRAME, test_statistics.HEADER, 4),
+    "statistics": Analysis(
+        test_statistics.keys_of(**test_statistics.BARS),
+        test_statistics.FRAME.dropna(subset="y"),  # a node refuses to start with rows without a target
+        test_statistics.HEADER,
+        1,
+    ),
 }
 
 

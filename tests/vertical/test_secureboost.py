@@ -14,7 +14,7 @@ from flwr.app import Array, Message
 
 from task.errors import BouquetError
 from task.resolve.read import read_config
-from task.trees.ensemble import Ensemble
+from task.trees.ensemble import TreeEnsemble
 from task.vertical import open_tree
 from task.vertical.rows import in_common_order, num_tests
 from tests.classical.trees import PlayedTrees, config_of
@@ -74,7 +74,7 @@ def owners(
     }
 
 
-def pooled(keys: Mapping[str, Any], names: Sequence[str] = tuple(SLICES), rows: int = 120) -> Ensemble:
+def pooled(keys: Mapping[str, Any], names: Sequence[str] = tuple(SLICES), rows: int = 120) -> TreeEnsemble:
     """Return the trees of gbdt over two sites, of all columns in the order of the parties' names."""
     settings = read_config(keys)
     numbers = settings.data.task == "regression"
@@ -104,7 +104,7 @@ def pooled(keys: Mapping[str, Any], names: Sequence[str] = tuple(SLICES), rows: 
     return PlayedTrees(one, [frame[::2], frame[1::2]]).trees
 
 
-def found(keys: Mapping[str, Any], played: Played, files: Mapping[str, Path]) -> Ensemble:
+def found(keys: Mapping[str, Any], played: Played, files: Mapping[str, Path]) -> TreeEnsemble:
     """Return the trees of the parts that the parties keep."""
     parts = {name: parties.part_of(keys, played, name, files[name]) for name in sorted(files)}
     whose = [name for name in sorted(files) for _ in range(2)]
@@ -112,7 +112,7 @@ def found(keys: Mapping[str, Any], played: Played, files: Mapping[str, Path]) ->
     return open_tree.joined(parts[LABEL], whose, own, LABEL)
 
 
-def same(one: Ensemble, other: Ensemble) -> bool:
+def same(one: TreeEnsemble, other: TreeEnsemble) -> bool:
     """Return whether two ensembles have the same arrays, to the bit."""
     theirs = other.to_arrays()
     return all(
