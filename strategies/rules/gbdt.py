@@ -48,9 +48,9 @@ from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, LOSSES, PIVOTS
 from task.config.knobs import Config
 from task.errors import DataError, NodesError
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import DIGITS, value
+from task.numerics.row_sums import DIGITS, to_wire, value
 from task.trees.boosting import Boosting, boosting_of
-from task.trees.cuts import RANGES, Cuts, Search, below, merged
+from task.trees.cuts import RANGES, Cuts, CutSearch, below, merged
 from task.trees.ensemble import TreeEnsemble
 from task.trees.grow import GrowingTree
 from task.trees.histograms import CellLayout
@@ -69,7 +69,7 @@ class BoostingState(ServerState):
 
     grown: Arrays = field(default_factory=dict)  # all trees
     cuts: Arrays = field(default_factory=dict)  # of the numbers' columns, and where each column's begin
-    cohort: Arrays = field(default_factory=dict)  # names of the sites
+    cohort: Arrays = field(default_factory=dict)  # names of the sites, and sums of their rows before round 1
     ended: bool = False
 
 
@@ -168,16 +168,22 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
 
         Raises:
             NodesError: The sites are not those of the first round.
-            DataError: Sums do not add up.
+            DataError: A site's rows have changed, or sums do not add up.
         """
         names = np.frombuffer("\n".join(self.sites).encode(), np.uint8)
+        cohort = {"names": names, "base": to_wire(self.opened)}
         if not state.grown:
-            state = yield from self._begun(replace(state, cohort={"names": names}), context)
+            state = yield from self._begun(replace(state, cohort=cohort), context)
         elif state.cohort["names"].tobytes() != names.tobytes():
             began = state.cohort["names"].tobytes().decode().replace("\n", ", ")
             raise NodesError(
                 f"round {context.round}: expected the sites of round 1, {began}; got "
                 f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
+            )
+        elif (state.cohort["base"] != cohort["base"]).any():
+            raise DataError(
+                f"round {context.round}: expected the rows of round 1; a site has others now. Put its data "
+                "back and resume the run, or begin another"
             )
         questions = TreeQuestions(self, state, context)
         state = yield from questions.grow()
@@ -197,7 +203,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         present = [int(value(n)) for n in self.opened[first : first + len(b.numbers)]]
         cuts = b.declared_cuts()
         if b.cuts != RANGES:
-            search = Search.begin(b.candidates, present, b.bins)
+            search = CutSearch.begin(b.candidates, present, b.bins)
             while not search.ended:
                 counts = yield from self._counts(context, search.asked())
                 arrays, search = hashed(arrays, counts.tolist()), search.after(counts)

@@ -80,7 +80,7 @@ def equal_steps(v: Variable, bins: int) -> Cuts:
 
 
 @dataclass(frozen=True)
-class Search:
+class CutSearch:
     """A search for the cuts of columns, each [columns, B]: of the least value, and of cuts 1..B - 1."""
 
     candidates: tuple[Candidates, ...]
@@ -89,7 +89,7 @@ class Search:
     high: Ints
 
     @classmethod
-    def begin(cls, candidates: Sequence[Candidates], present: Sequence[int], bins: int) -> Search:
+    def begin(cls, candidates: Sequence[Candidates], present: Sequence[int], bins: int) -> CutSearch:
         """Begin one for columns that have so many values; one without any has no cuts."""
         n = np.array(present, np.int64)[:, None]
         ranks = np.maximum(-(-np.arange(bins) * n // bins), 1)
@@ -114,7 +114,7 @@ class Search:
         low, high = self.low[column], self.high[column]
         return np.unique(((low + high) // 2)[low < high])
 
-    def after(self, counts: Ints) -> Search:
+    def after(self, counts: Ints) -> CutSearch:
         """Return the search after counts of values, int64 [candidates]."""
         low, high, at = self.low.copy(), self.high.copy(), 0
         for j in range(len(self.candidates)):
@@ -128,7 +128,7 @@ class Search:
             enough = of[np.minimum(np.searchsorted(places, middle), len(places) - 1)] >= self.ranks[j]
             low[j] = np.where(going & ~enough, middle + 1, low[j])
             high[j] = np.where(going & enough, middle, high[j])
-        return Search(self.candidates, self.ranks, low, high)
+        return CutSearch(self.candidates, self.ranks, low, high)
 
     def found(self) -> list[Cuts]:
         """Return the cuts of each column."""
@@ -139,7 +139,7 @@ class Search:
 
 
 def below(cuts: Sequence[Cuts]) -> npt.NDArray[np.float64]:
-    """Return, as `Search.asked` does, the largest value below each cut."""
+    """Return, as `CutSearch.asked` does, the largest value below each cut."""
     found = [np.zeros((0, 2))]
     for j, of in enumerate(cuts):
         under = np.nextafter(of, np.float32(-np.inf)).astype(np.float64)

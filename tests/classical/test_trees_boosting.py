@@ -17,7 +17,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from task.config.knobs import Config
-from task.errors import DataError
+from task.errors import DataError, NodesError
 from task.trees.cuts import bins_of
 from task.trees.ensemble import HIGHEST, LEAF, TreeEnsemble
 from task.trees.objectives import SQUARED, Objective
@@ -448,6 +448,18 @@ def test_no_rows_are_without_an_answer() -> None:
     """A site without rows, and nodes without rows of a site, change nothing."""
     one = played()
     assert PlayedTrees(one.config, [*parts(FRAME, 2), FRAME.iloc[:0]]).bits == one.bits
+
+
+def test_trees_go_on_with_the_sites_and_rows_that_they_began_with() -> None:
+    begun, config = played(rounds=1), played(rounds=1).config
+    other = PlayedTrees(config, parts(FRAME.iloc[1:], 3))
+    with pytest.raises(DataError, match="round 0: expected the rows of round 1"):
+        next(other.rule.round(begun.state, other.context))
+    fewer = PlayedTrees(config, parts(FRAME, 2))
+    with pytest.raises(
+        NodesError, match="expected the sites of round 1, site-0, site-1, site-2; got site-0, site-1"
+    ):
+        next(fewer.rule.round(begun.state, fewer.context))
 
 
 def test_clients_that_lost_what_they_knew_get_all_trees_again() -> None:

@@ -17,7 +17,7 @@ from task.catalogue.trees import ASKED, CATEGORIES, COLUMNS, CUTS, HISTOGRAMS, K
 from task.classical.columns import NamedColumns, Variable
 from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.trees.boosting import boosting_of
-from task.trees.cuts import Candidates, Search, bins_of
+from task.trees.cuts import Candidates, CutSearch, bins_of
 from task.trees.ensemble import LEAF, TreeEnsemble
 from task.trees.histograms import CellLayout
 from task.trees.orders import TreeOrder, chained, read_order, start_digest
@@ -34,7 +34,7 @@ from tests.classical.trees import PlayedTrees, config_of
 def searched(x: np.ndarray, variable: Variable, bins: int, steps: int = 0) -> tuple[np.ndarray, int]:
     """Return the cuts of one column, and how many questions they took."""
     values = x[~np.isnan(x)]
-    search, asked = Search.begin([Candidates(variable, steps)], [len(values)], bins), 0
+    search, asked = CutSearch.begin([Candidates(variable, steps)], [len(values)], bins), 0
     while not search.ended:
         pivots = search.asked()[:, 1].astype(np.float32)
         search = search.after(np.array([(values <= p).sum() for p in pivots], np.int64))

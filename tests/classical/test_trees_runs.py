@@ -13,7 +13,7 @@ import pytest
 from client_app.classical import trees as client_trees
 from server_app.results.trees import tree_lines, tree_plots
 from strategies.rules.gbdt import improved
-from task.errors import BouquetError, NodesError
+from task.errors import BouquetError
 from task.numerics.arrays import NamedArrays
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
@@ -103,17 +103,6 @@ def test_a_lost_answer_ends_the_run_which_resumes(
     folder = lost_and_resumed(written(tmp_path, 3), tmp_path, lost, in_round)
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["sums_sha256"] == pooled.arrays["sums-sha256"].tobytes().hex()
-
-
-def test_a_run_goes_on_with_the_sites_of_its_first_round_alone(tmp_path: Path) -> None:
-    keys = written(tmp_path, 3) | {"run-name": "sites", "num-server-rounds": 1}
-    in_one_process(keys, tmp_path, nodes=3)
-    more = {"num-server-rounds": 2, "resume": True}
-    frame = pd.read_csv(str(keys["data-path"]))
-    frame[frame.client != "site-2"].to_csv(str(keys["data-path"]), index=False)
-    with pytest.raises(BouquetError) as err:
-        in_one_process(keys | more, tmp_path, nodes=3)
-    assert isinstance(err.value, NodesError) or "data" in str(err.value)
 
 
 def test_a_folder_has_the_table_and_the_losses(tmp_path: Path) -> None:

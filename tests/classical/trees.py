@@ -55,7 +55,9 @@ class PlayedTrees:
         if base:
             self.rule._base = lambda: np.array(base, np.float64)
         names = tuple(f"site-{i}" for i in range(len(parts)))
-        context = RoundContext(self.rule, config.entry, 0, 1.0, (), names, (), lambda names: {})
+        self.context = context = RoundContext(
+            self.rule, config.entry, 0, 1.0, (), names, (), lambda names: {}
+        )
         self.asked: list[Asked] = []
         self._run(self.rule.opening(context))
         self.state: Any = self.rule.initial_state({}, ())
