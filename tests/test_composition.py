@@ -120,6 +120,7 @@ REASONS: dict[str, dict[str, str]] = {
         "dp.noise > 0": "xgb-cyclic",
         "dp.unit = example": "xgb-bagging",
         "secagg-bits = 64": "xgb-cyclic",
+        "secagg = true": "xgb-bagging",
         "he = true": "xgb-bagging",
         "lora.average = product": "xgb-cyclic",
         "transcript = sums": "xgb-cyclic",
@@ -128,9 +129,6 @@ REASONS: dict[str, dict[str, str]] = {
         "selection = oort": "xgb-bagging",
         "selection = power-of-choice": "xgb-cyclic",
         "selection = proportional": "xgb-bagging",
-    },
-    "the rule needs each client's 'new-trees', and the server learns sums only": {
-        "secagg = true": "xgb-bagging",
     },
     "its bound on the worth of a step holds for gradient steps": {
         "optimizer = adam": "adaptive-tau",

@@ -66,9 +66,9 @@ class Choice:
         def why_not(entry: Algorithm) -> str:
             if entry.vertical:
                 return _PARTIES
-            if entry.statistics and not self.of_sums:
-                return _TREES if any(r.reduce == "collect" for r in entry.up) else _SUMS
-            return check(entry)
+            if entry.statistics and any(r.reduce == "collect" for r in entry.up):
+                return _TREES
+            return _SUMS if entry.statistics and not self.of_sums else check(entry)
 
         object.__setattr__(self, "why_not", why_not)
 

@@ -222,7 +222,7 @@ def test_tables_of_nodes_give_the_trees_back(keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"secagg": True}, "the rule needs each client's 'new-trees'"),
+        ({"secagg": True}, "its clients send trees"),
         ({"codec.up": "int8"}, "its clients send trees"),
         ({"dp.clip": 1.0, "dp.noise": 1.0}, "its clients send trees"),
         ({"xgb.columns": "age(0..100), ill(0..1)"}, "each column once"),

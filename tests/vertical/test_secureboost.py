@@ -186,6 +186,7 @@ def test_the_model_is_measured_on_the_common_test_rows(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_neither_nodes_nor_repeats_nor_restarts_change_a_tree(tmp_path: Path) -> None:
     ids, x, y = table()
     path = write(tmp_path / "all.csv", ids, np.concatenate([x[:, SLICES[n]] for n in SLICES], axis=1), y)

@@ -97,6 +97,7 @@ def test_a_lying_server_is_refused(lie: Any, client: str, what: str, proofs: Pro
     )
 
 
+@pytest.mark.full
 def test_proofs_change_no_tree(proofs: Proofs, tmp_path: Path) -> None:
     files = owners(tmp_path)
     proved = parties.play_own(files, KEYS, proofs=proofs)
