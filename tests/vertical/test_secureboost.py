@@ -274,7 +274,6 @@ def flip(rows: np.ndarray) -> None:
         ("train.search", "sides", put((0, 3), 1), "field 'sides': expected directions of all rows"),
         ("train.divide", "sides", put((0, 3), 3), "field 'sides': expected directions of all rows"),
     ],
-    ids=str,
 )
 def test_what_another_party_must_not_send_is_refused(
     kind: str, record: str, change: Change, message: str, tmp_path: Path
