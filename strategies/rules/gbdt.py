@@ -61,6 +61,7 @@ from task.trees.sampling import columns_drawn
 from task.trees.splits import expanded
 
 Asking = Generator[Phase, AggregatedReplies, AggregatedReplies]
+_PATIENT = 2  # of three first questions that sites lack trees for, the next has all
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,9 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         super().__init__(config)
         self.opened: list[int] = []  # as found before round 1, like `sites`
         self.informed = False  # whether the sites have had all trees from this process
-        self.forgetful = False  # whether a site had lost them: a node may run each message in a new process
+        # Questions with a round's trees alone, and those for which a site lacked others: a node may run each
+        # message in a process of its own.
+        self.tried = self.lacked = 0
 
     @cached_property
     def boosting(self) -> Boosting:
@@ -202,7 +205,7 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
         first = 1 + b.objective.classes
         present = [int(value(n)) for n in self.opened[first : first + len(b.numbers)]]
         cuts = b.declared_cuts()
-        if b.cuts != RANGES:
+        if b.cuts != RANGES and b.numbers:
             search = CutSearch.begin(b.candidates, present, b.bins)
             while not search.ended:
                 counts = yield from self._counts(context, search.asked())
@@ -281,10 +284,12 @@ class TreeQuestions:
         width: int,
         asked: Sequence[tuple[int, int]] = (),
     ) -> Asking:
-        """Ask with the last round's trees; again and from then on with all, if a site lacks those before."""
+        """Ask with the last round's trees; with all, if a site lacks those before, or sites mostly did."""
         classes = self.rule.boosting.objective.classes
         numbers = size if phase != TRAIN else size + 1
-        wholes = [False, True] if self.rule.informed and not self.rule.forgetful else [True]
+        forget = 2 * self.rule.lacked > self.rule.tried + _PATIENT
+        wholes = [False, True] if self.rule.informed and not forget else [True]
+        self.rule.tried += not wholes[0]
         for whole in wholes:
             known = 0 if whole else max(self.trees.trees - classes, 0)
             before = chained(start_digest(self.trees.base, self.cuts), self.trees.prefix(known))
@@ -295,7 +300,7 @@ class TreeQuestions:
             if not replies.arrays[record][ROWS][0].any():
                 self.rule.informed = True
                 return replies
-            self.rule.forgetful = True
+            self.rule.lacked += 1
         raise DataError(
             f"round {self.context.round}: expected all sites to know the trees that came with the question; "
             "some do not. Do all run the same app on unchanged data?"

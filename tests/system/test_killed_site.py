@@ -18,7 +18,13 @@ from server_app.deploy.link import follow
 from server_app.engines.federation import Federation, federation
 from server_app.results.folder import MODEL, RunFolder
 from task.errors import BouquetError
-from tests.classical import test_cox_runs, test_multivariate, test_statistics, test_survival_runs
+from tests.classical import (
+    test_cox_runs,
+    test_multivariate,
+    test_statistics,
+    test_survival_runs,
+    test_trees_runs,
+)
 from tests.classical.test_survival import LUNG
 from tests.faults.federation import HOOK
 from tests.faults.machine import until
@@ -41,6 +47,7 @@ class Analysis:
 
 ANALYSES = {
     "cox": Analysis(test_cox_runs.RUN, test_cox_runs.FRAME, test_cox_runs.HEADER, 2),
+    "gbdt": Analysis(test_trees_runs.KEYS, test_trees_runs.FRAME, test_trees_runs.HEADER, 1),
     "kaplan-meier": Analysis(test_survival_runs.KEYS, LUNG, test_survival_runs.HEADER, 0),
     "pca": Analysis(test_multivariate.keys_of("pca"), test_multivariate.PEOPLE, test_multivariate.HEADER, 0),
     "statistics": Analysis(
@@ -62,7 +69,7 @@ class Sites:
             hook.parent.mkdir()
             hook.write_text(HOOK.format(folder=hook.parent))
             hook.chmod(0o755)
-            self.data(name).touch()  # a node starts with a file
+            self.data(name).write_text("a,y:target\n1,0\n")  # a node starts with a table
 
     def hook(self, name: str) -> Path:
         return self.folder / f"{name}-hook"
@@ -88,7 +95,14 @@ def fed(sites: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fede
 
 @pytest.mark.parametrize(
     ("name", "masked"),
-    [("cox", False), ("cox", True), ("kaplan-meier", False), ("pca", True), ("statistics", True)],
+    [
+        ("cox", False),
+        ("cox", True),
+        ("gbdt", True),
+        ("kaplan-meier", False),
+        ("pca", True),
+        ("statistics", True),
+    ],
 )
 def test_a_killed_node_that_comes_back_changes_nothing(
     name: str, masked: bool, sites: Sites, fed: Federation, tmp_path: Path
