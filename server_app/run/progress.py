@@ -173,11 +173,14 @@ def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
 def _measured(row: Mapping[str, Any]) -> list[str]:
     """Return loss, accuracy and the run's own metrics in words, as the headline has them.
 
-    What was not measured is left out; if nothing was, it is the training loss.
+    What was not measured is left out; if nothing was, it is the training loss, or what the rule says of itself.
     """
     on = measured_on([row])
     if on is None:
-        return [] if row.get("train_loss") is None else [f"train loss {short(row['train_loss'])}"]
+        if row.get("train_loss") is not None:
+            return [f"train loss {short(row['train_loss'])}"]
+        said = scalars_of(row.get("metrics") or {})
+        return [f"{name.replace('-', ' ')} {short(value)}" for name, value in said.items()][:MOST_MEASURES]
     accuracy, loss = (row.get(key) for key in MEASURED[on])
     parts = [] if loss is None else [f"loss {short(loss)}"]
     if accuracy is not None:

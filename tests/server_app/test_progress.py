@@ -79,9 +79,11 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
     with Progress("log", 2, "run", console) as progress:
         progress.round_done(row(1, **none, train_loss=0.5, quarantined=[{}], answered=8))
         progress.round_done(row(2, **none, skipped=True, answered=0, seconds={}))
+        progress.round_done(row(2, **none, metrics={"pooled-loss": 0.25, "moved": None}))
     assert stream.getvalue().splitlines() == [
         "round 1/2  train loss 0.500  clients  8/10  quarantined 1  0.42 s  left 0:00:00",
         "round 2/2  clients  0/10  skipped  left 0:00:00",
+        "round 2/2  pooled loss 0.250  clients 10/10  0.42 s  left 0:00:00",
     ]
 
 
