@@ -203,7 +203,15 @@ def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
         name=_form(data_path), data_dir=data_path.parent, cache_dir=folder, data_path=str(data_path),
         owner=client_name, keep_missing=True,
     )  # fmt: skip
-    return f"{request.name}, {_cached(request, spec_of(request.name).locate(request)).description}"
+    source = spec_of(request.name).locate(request)
+    try:
+        return f"{request.name}, {_cached(request, source).description}"
+    except DataError as err:
+        try:  # statistics read rows without a target, which no training does
+            found = _cached(replace(request, doubles=True), source)
+        except DataError:
+            raise err from None
+        return f"{request.name}, {found.description}; for statistics only, as training refuses it: {err}"
 
 
 def _form(path: Path) -> str:

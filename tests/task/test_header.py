@@ -229,3 +229,13 @@ def test_several_targets_are_numbers_or_labels(table):
         load(dataset="csv", data_path=table("a:target,x,b:target\n0,5,1\n1,6,2\n"), task="multi-label")
     with pytest.raises(DataError, match=r'"num-classes": expected 2, the number of columns to predict, or 0'):
         load(dataset="csv", data_path=path, task="regression", num_classes=3)
+
+
+def test_a_node_starts_with_rows_that_only_statistics_read(table, tmp_path):
+    table("age:number,ill:target(no|yes)\n40,yes\n50,\n60,no\n")
+    said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    assert "for statistics only" in said
+    assert "line 3" in said
+    table("age:number,ill:target(no|yes)\nforty,yes\n50,\n")
+    with pytest.raises(DataError, match="line 2"):
+        check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
