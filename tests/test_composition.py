@@ -39,7 +39,7 @@ REASONS: dict[str, dict[str, str]] = {
     "adaptive local aggregation is tested only with ditto, fedala, fedavg, fedprox, fedrep": {
         "ala = true": "adaptive-tau"
     },
-    "its clients train parts of one model on each other's embeddings; this is not defined for them": {
+    "its clients are parties, which hold columns and parts of the model; this is not defined for them": {
         "ala = true": "splitnn",
         "optimizer = adam": "vertical-logistic",
         "clip-norm > 0": "splitnn",

@@ -35,7 +35,7 @@ class Setting:
         return f"{self.key} = {self.value(config)}" if self.shown else self.key
 
 
-_PARTIES = "its clients train parts of one model on each other's embeddings; this is not defined for them"
+_PARTIES = "its clients are parties, which hold columns and parts of the model; this is not defined for them"
 
 _SUMS = "its clients send exact sums over all their rows, and no model is trained"
 _TREES = "its clients send trees: there is no model whose changes could be coded, clipped or added up"
