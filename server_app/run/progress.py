@@ -173,7 +173,7 @@ def _stream_handlers() -> Iterator[logging.StreamHandler[TextIO]]:
 def _measured(row: Mapping[str, Any]) -> list[str]:
     """Return loss, accuracy and the run's own metrics in words, as the headline has them.
 
-    What was not measured is left out; if nothing was, it is the training loss, or what the rule says of itself.
+    What was not measured is left out; if nothing was, it is the training loss, or what the rule reports.
     """
     on = measured_on([row])
     if on is None:
