@@ -14,9 +14,10 @@ import pytest
 
 from client_app.solvers import SOLVERS
 from client_app.solvers.sgd import Solver
+from client_app.works import WORK
 from strategies import STRATEGIES, Strategy
 from task.catalogue.algorithms import ALGORITHMS
-from task.catalogue.entry import MEASURED, MODEL_UP, evaluation_of
+from task.catalogue.entry import _MEASURING, MEASURED, MODEL_UP, evaluation_of
 from task.catalogue.gradients import gradients_phase
 from task.config.read import knobs
 from task.numerics.arrays import Arrays
@@ -64,6 +65,10 @@ def test_catalogue_and_registries_agree_and_nothing_is_unused() -> None:
     assert {entry.rule for entry in contracts} == set(STRATEGIES)
     by_key = {gradients_phase().solver}  # any algorithm's, by a run-config key
     assert {entry.solver for entry in contracts} | by_key == set(SOLVERS)
+    works = {w for entry in contracts for w in (entry.work, entry.measuring)}
+    by_features = {"adapt", "columns", "loss", "own"}
+    assert works | by_features == set(WORK)
+    assert set(_MEASURING) < set(WORK)
     assert set(ACTIVE) == set(HORIZONTAL)
 
 

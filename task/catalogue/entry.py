@@ -23,42 +23,11 @@ GROUPS = {
     "trees": "Boosted trees",
     "baseline": "Baselines to compare with",
 }
-Work = Literal[
-    "train", "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "embed", "label", "score",
-    "residuals", "products", "open", "finish", "scores", "tally", "bins", "gradients",
-    "histograms", "search", "divide", "grow", "close", "weigh", "own", "regression",
-    "description",
-    "clusters", "components",
-    "survival", "hazards", "ranks",
-    "trees", "tree-test", "boosting",
-]  # fmt: skip
-
-
-_TRAINING = (
-    "train",
-    "embed",
-    "label",
-    "residuals",
-    "products",
-    "open",
-    "finish",
-    "gradients",
-    "histograms",
-    "search",
-    "divide",
-    "grow",
-    "close",
-    "own",
-    "regression",
-    "description",
-    "clusters",
-    "components",
-    "survival",
-    "hazards",
-    "trees",
-    "boosting",
-    "ranks",
-)  # training, or a part of it
+# Work that measures a model or prepares the training, and is asked for as an evaluation; all other trains.
+_MEASURING = (
+    "evaluate", "loss", "columns", "adapt", "points", "mask", "match", "score", "scores", "tally", "bins",
+    "weigh", "tree-test",
+)  # fmt: skip
 
 MCMAHAN = paper("1602.05629")
 LI_PROX = paper("1812.06127", "Algorithm 2")
@@ -99,8 +68,8 @@ class Algorithm:
     # nor kept, or send their own model. Parties (`vertical`) align their rows in three steps, embed rows, and
     # where the labels are, train on embeddings or measure them; or they train by sums of products that others
     # decrypt, or grow trees by sums that the one with the labels decrypts.
-    work: Work = "train"
-    measuring: Work = "evaluate"  # what those do that are asked to measure the model
+    work: str = "train"  # what its clients do, a name in `client_app.works.WORK`
+    measuring: str = "evaluate"  # what those do that are asked to measure the model
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
@@ -187,7 +156,7 @@ class Algorithm:
     @property
     def verb(self) -> Literal["train", "evaluate"]:
         """The kind of Flower's message that asks for it."""
-        return "train" if self.work in _TRAINING else "evaluate"
+        return "evaluate" if self.work in _MEASURING else "train"
 
     @property
     def traits(self) -> SolverTraits:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from task.catalogue.entry import Algorithm, Work
+from task.catalogue.entry import Algorithm
 from task.catalogue.papers import Paper
 from task.catalogue.record import Layout, Record
 
@@ -21,7 +21,7 @@ def numbers(name: str, meaning: str) -> Record:
 
 
 def question(
-    name: str, title: str, source: Paper, work: Work, down: tuple[Record, ...], up: tuple[Record, ...]
+    name: str, title: str, source: Paper, work: str, down: tuple[Record, ...], up: tuple[Record, ...]
 ) -> Algorithm:
     """Return the contract of a question other than the round's."""
     return Algorithm(name, title, source, down=down, up=up, work=work, weight="uniform", statistics=True)
@@ -31,7 +31,7 @@ def analysis(
     name: str,
     title: str,
     source: Paper,
-    work: Work,
+    work: str,
     down: tuple[Record, ...],
     up: tuple[Record, ...],
     phases: Mapping[str, Algorithm],

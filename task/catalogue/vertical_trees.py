@@ -3,7 +3,7 @@
 What every record is and where it goes stands in `strategies.rules.secureboost`.
 """
 
-from task.catalogue.entry import Algorithm, Work
+from task.catalogue.entry import Algorithm
 from task.catalogue.papers import paper
 from task.catalogue.record import FREE, Record, Scalar
 from task.catalogue.vertical import ALIGNED, BYTES, DIGEST, KEY, OTHER_PROOFS, PLACES, PROOF, alignment_of
@@ -48,7 +48,7 @@ _OF_TREE, _OF_MODEL = (OPEN, ALIGNED), (TREES, ROUND, OPEN, ALIGNED)
 _OF_LABEL = (TREES, MARGINS, ROUND, OPEN, KEY, ALIGNED)
 
 
-def _step(title: str, work: Work, **fields: object) -> Algorithm:
+def _step(title: str, work: str, **fields: object) -> Algorithm:
     """Return the contract of one phase."""
     return Algorithm(
         _NAME,
