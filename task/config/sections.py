@@ -531,7 +531,7 @@ class DPConfig(Section, switch="noise"):
         0.1,
         "C, clipping bound: largest L2 norm of a client's update or of an example's gradient",
         above=0,
-        when=TRAINS,
+        when=(When("dp.noise"), TRAINS),
     )
     clip_quantile: float = knob(
         0.0,

@@ -45,6 +45,4 @@ FEATURE = Feature(
         )
     ),
     refuses=_refuses,
-    stock_clients=(((DP_ROWS,), "cannot add the noise that the run requires"),),
-    stock_loops=(((DP_ROWS,), 'only its own clients add the noise of "dp.noise"'),),
 )

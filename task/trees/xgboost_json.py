@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from task.errors import DataError
+from task.errors import DataError, local
 from task.numerics.arrays import Arrays
 from task.trees.ensemble import DTYPES, LEAF, TreeEnsemble
 
@@ -153,7 +153,7 @@ def from_xgboost(text: bytes, objective: str, columns: int, classes: int = 1, fi
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as err:
         raise DataError(
             "XGBoost model: expected JSON of XGBoost 3.1 or later with trees (gbtree); got "
-            f"{type(err).__name__}: {str(err)[:200]}"
+            f"{local(repr(err)[:200])}"
         ) from None
     if got != want:
         raise DataError(f"XGBoost model: expected {want}; got {got[:400]}")

@@ -442,7 +442,7 @@ def test_the_port_hands_a_run_to_a_process_of_its_own(
 
 def test_values_in_a_bundles_project_count_as_if_they_were_given(kit: LinkKit, installed_app: bytes) -> None:
     """`flwr run` users edit them there; with the link's own values the run would silently be another."""
-    own = edited(installed_app, PROJECT, "learning-rate = ", "learning-rate = 0.125 # ")
+    own = edited(installed_app, PROJECT, "learning-rate = 0.1\n", "learning-rate = 0.125\n")
     job = submission(kit, "alice", started(own, KEYS | {"run-name": "a"}))
     assert job.keys["learning-rate"] == 0.125
     job = submission(kit, "alice", started(own, KEYS | {"run-name": "b", "learning-rate": 0.25}))

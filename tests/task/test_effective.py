@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.common.config import parse_config_args
 
 import client_app.app
 from server_app.run.public_examples import distiller
 from strategies import STRATEGIES
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.knobs import NESTED, Config
-from task.config.read import as_run_config, defaults, flatten, knobs, read_recipe, recipes
+from task.config.options import parse_options
+from task.config.read import as_run_config, defaults, knobs, read_recipe, recipes
 from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
@@ -323,10 +323,10 @@ def test_every_command_of_the_documents_is_a_run() -> None:
         recipe, pairs = "", []
         for option, value in itertools.pairwise(words):
             recipe = value.rstrip(";,") if option in ("--recipe", "-r") else recipe
-            pairs += [value] if option == "-c" and "=" in value else []
+            pairs += [value.rstrip(";")] if option == "-c" and "=" in value else []
         if recipe.isupper() or not (recipe or pairs):
             continue
-        keys, _ = fuse(read_recipe(recipe) if recipe else {}, flatten(parse_config_args(pairs)))
+        keys, _ = fuse(read_recipe(recipe) if recipe else {}, parse_options(pairs))
         with pytest.raises(ConfigError) if refused else nullcontext():
             read_config(keys)
         checked += 1
