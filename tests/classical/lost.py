@@ -15,10 +15,11 @@ from tests.support.federation import in_one_process
 from tests.support.grid import LocalGrid
 
 
-def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3, in_round: int = 3) -> Path:
+def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3, in_round: int = 0) -> Path:
     """Lose a node's answer to a question, see the run end with the reason, resume it; return its folder.
 
-    `lost` counts the questions of the rounds to that node, and `in_round` is the one that it is of.
+    `lost` counts the questions of the rounds to that node, and `in_round` is the one that it is of, 0 = there is
+    one question a round.
     """
 
     def tamper(node: int, reply: Message) -> Message | None:
@@ -28,7 +29,7 @@ def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3, in_ro
 
     sent: list[bool] = []
     keys = {**keys, "run-name": "lost", "round-timeout": 1.0}
-    why = f"round {in_round}: every site is needed, and one has not answered.* resume"
+    why = f"round {in_round or lost}: every site is needed, and one has not answered.* resume"
     with pytest.raises(NodesError, match=why):
         in_one_process(keys, folder, nodes=3, grid_type=partial(LocalGrid, tamper=tamper))
     return in_one_process({**keys, "resume": True}, folder, nodes=3)
