@@ -18,8 +18,8 @@ from tests.support.grid import LocalGrid
 def lost_and_resumed(keys: Mapping[str, Any], folder: Path, lost: int = 3, in_round: int = 0) -> Path:
     """Lose a node's answer to a question, see the run end with the reason, resume it; return its folder.
 
-    `lost` counts the questions of the rounds to that node, and `in_round` is the one that it is of, 0 = there is
-    one question a round.
+    `lost` counts the questions of the rounds to that node, and `in_round` is the one that it is of,
+    0 = there is one question a round.
     """
 
     def tamper(node: int, reply: Message) -> Message | None:
