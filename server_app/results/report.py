@@ -35,7 +35,8 @@ from server_app.results.plots import (
 )
 from server_app.results.rows import ClientTable, config_row, plot_row, round_row
 from server_app.results.summary import measured_on, summarise
-from server_app.results.tables import table_plots
+from server_app.results.tables import table_lines, table_plots
+from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import defaults, read_checked
 from task.config.run_name import CHANGE_NO_RESULT, changed
 from task.datasets.facts import in_words
@@ -101,7 +102,8 @@ def write_report(run: Path) -> list[Path]:
     plots += [*contributions(seen.contribution), *labels(card)]
     plots += [*cross_evaluation(folder.cross_evaluation()), *samples(folder.path / SAMPLES)]
     result = folder.result()
-    plots += table_plots(keys.get("algorithm", ""), result or {})
+    if result and result.get("table"):  # an analysis measures no model, so that many plots would be empty
+        plots = [*table_plots(keys.get("algorithm", ""), result), *filter(None, plots)]
     written = []
     for plot in plots:
         path = folder.path / "plots" / f"{plot.name}.svg"
@@ -155,7 +157,8 @@ def _run(
         "job": None,
         "problems": [],
     }
-    known, drifts = dict(headline(summary)), [label for label, _ in lines_of(summary)]
+    known, entry = dict(headline(summary)), ALGORITHMS.get(str(keys.get("algorithm")))
+    told = [*lines_of(summary), *table_lines(entry.work if entry else "", summary)]
     read = {key: value for key, value in keys.items() if unmet(key, {**defaults(), **keys}) is None}
     mine, versions = _changed(keys), config.get("environment") or {}
     pairs = " ".join(f"{key}={_toml(value)}" for key, value in mine.items())
@@ -163,7 +166,7 @@ def _run(
         "run": run,
         "problems": [],
         "warnings": [],
-        "facts": [[label, known[label]] for label in (*TILES, *drifts) if label in known],
+        "facts": [*([label, known[label]] for label in TILES if label in known), *map(list, told)],
         "classes": by_class(rounds, config.get("data") or {}),
         "groups": tables_of(last_of(rounds) | (result or {}), partial(class_names, config.get("data") or {})),
         "data": _data(config.get("data") or {}),

@@ -14,6 +14,7 @@ import pytest
 
 from client_app.app import make_app
 from server_app.app import run as run_server
+from server_app.results.tables import table_lines
 from strategies.rules.exact_sums import SHA256
 from task.classical.curves import curves_of
 from task.classical.survival import survival_of
@@ -82,7 +83,12 @@ def test_a_folder_has_table_picture_and_report_and_a_lost_answer_is_resumed(tmp_
     assert "sex=1 & 138 & 112 & 91.5817 & 270 & 210 & 306" in (folder / "table.tex").read_text()
     assert (folder / "survival.png").read_bytes().startswith(b"\x89PNG")
     assert "sex=2" in (folder / "plots" / "survival.svg").read_text()
-    assert '"survival"' in (folder / "report.html").read_text()
+    report = (folder / "report.html").read_text()
+    assert '"survival"' in report
+    assert all(
+        label in report and text in report for label, text in table_lines("survival", {"table": table})
+    )
+    assert "nothing was measured" not in report  # an analysis has no accuracy
 
 
 # ------------------------------------------------------------------------------------------- policy
