@@ -45,6 +45,7 @@ from client_app.training.loop import LocalTask
 from client_app.training.programs import Batch, Program, Single, Tensors
 from client_app.training.stacked import Perceptron
 from task.config.personal_sections import FedALAConfig
+from task.features.ala_weights import WEIGHT
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.tasks.base import Task
@@ -166,8 +167,13 @@ class ALA(Stage):
         self._mixing.apply(task)
 
     def finish(self, cohort: Sequence[str], finished: Finished) -> Finished:
-        """Keep W_i and what goes up."""
-        return self._mixing.keep(finished)
+        """Keep W_i and what goes up, and add the mean of W_i if the run asks for it."""
+        kept = self._mixing.keep(finished)
+        if self.node.config.fedala.write_weights:
+            for upload, keep in kept:
+                W = np.concatenate([w.ravel() for w in keep["ala-weights"].values()])
+                upload.scalars[WEIGHT.name] = float(W.mean(dtype=np.float64))
+        return kept
 
 
 def _mix(old: Tensors, new: Tensors, W: Tensors) -> Tensors:

@@ -106,7 +106,28 @@ def _with_drift(plot: Plot, drifted: Sequence[tuple[int, int]]) -> Plot:
 
 def over_clients(lines: Sequence[Row], participation: Row) -> list[Plot]:
     """Return how the clients differ in the last round that measured them, and how often each took part."""
-    return [_clients(lines), _participation(participation)]
+    return [_clients(lines), _participation(participation), *ala_weights(lines)]
+
+
+def ala_weights(lines: Sequence[Row]) -> list[Plot]:
+    """Return how much of the global model each client took in its last round; nothing if it was not sent."""
+    told = (row for row in lines if number((row.get("metrics") or {}).get("ala-weight")) is not None)
+    last = {row["name"]: row for row in told}
+    rows = sorted(last.values(), key=lambda row: (row["metrics"]["ala-weight"], row["name"]))
+    if not rows:
+        return []
+    values = [float(row["metrics"]["ala-weight"]) for row in rows]
+    mean = float(np.mean(values))
+    rule = Series(f"mean {short(mean)}", GREEN, [Point(0, mean)], "rule")
+    return [
+        Plot(
+            "ala", "Weights of ALA", "mean of W",
+            "1: a client began from the global model's last layers; 0: from its own.",
+            [Series("", SKY, _bars(values), "bars"), rule],
+            x=f"{len(values)} clients, lowest first",
+            **_named([row["name"] for row in rows], values), zero=True, within=(0.0, 1.0),
+        )
+    ]  # fmt: skip
 
 
 def contributions(of: Mapping[str, float]) -> list[Plot]:
@@ -334,16 +355,20 @@ def _clients(lines: Sequence[Row]) -> Plot:
     if key == "accuracy":
         worst = worst_decile(values)
         rules.append(Series(f"mean of the worst 10 % {short(worst)}", RED, [Point(0, worst)], "rule"))
-    step = -(-len(values) // MOST_CLIENTS)
-    bars = [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
     return Plot(
         "clients", f"Clients in round {rows[0]['round']}", what,
         f"One bar per client: {what}.",
-        [Series("", SKY, bars, "bars"), *rules],
+        [Series("", SKY, _bars(values), "bars"), *rules],
         x=f"{len(values)} clients, lowest first",
         **_named([row["name"] for row in rows], values), zero=True,
         within=(0.0, 1.0) if key == "accuracy" else (0.0, math.inf),
     )  # fmt: skip
+
+
+def _bars(values: Sequence[float]) -> list[Point]:
+    """Return a bar for each client, or of many for each few that stand side by side."""
+    step = -(-len(values) // MOST_CLIENTS)
+    return [Point(i, values[i], 0.0, min(i + step, len(values)) - 1) for i in range(0, len(values), step)]
 
 
 def _named(names: Sequence[str], values: Sequence[float]) -> dict[str, Any]:

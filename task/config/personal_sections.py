@@ -135,6 +135,9 @@ class FedALAConfig(Section, when=algorithms(lambda entry: "ala" in entry.stages,
     sampling: str = knob(
         "block", "how the s percent are chosen: consecutive or random", choices=("block", "random")
     )
+    write_weights: bool = knob(
+        False, "write the mean of each client's W to clients.jsonl, drawn in the report; changes no model"
+    )
 
 
 class DittoConfig(Section):

@@ -6,6 +6,7 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import MODEL_UP, Scalar
 from task.config.knobs import Config
 from task.features.feature import Feature
+from task.features.refusals import hides_clients
 
 NORM = Scalar("update-norm", "|w_k - w^t|, over the parameters that the client sends", required=False, low=0)
 
@@ -15,8 +16,7 @@ def _adds(_: Config, contract: Algorithm) -> Algorithm:
 
 
 def _refuses(config: Config, entry: Algorithm) -> str:
-    hides = {"secagg": config.server.secagg, "he": config.server.he, "dp.noise": config.dp.noise}
-    if why := next((key for key, on in hides.items() if on), ""):
+    if why := hides_clients(config):
         return f'"norms": under "{why}" the server learns no client\'s own numbers; expected false; got true'
     sends = MODEL_UP.name in {record.name for record in entry.up}
     return "" if sends else f'"norms": the clients of "{entry.name}" send no model; expected false; got true'

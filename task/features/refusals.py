@@ -169,3 +169,9 @@ def algorithm_is(holds: Callable[[Algorithm], object]) -> Setting:
 def policy_is(holds: Callable[[Selection], object], fits: str = '"uniform"') -> Setting:
     """Return the selection policy as a setting: those that satisfy a condition."""
     return Setting("selection", lambda config: holds(SELECTIONS[config.server.selection]), fits)
+
+
+def hides_clients(config: Config) -> str:
+    """Return the key by which the server learns no client's own numbers; "" = it does."""
+    hides = {"secagg": config.server.secagg, "he": config.server.he, "dp.noise": config.dp.noise}
+    return next((key for key, on in hides.items() if on), "")
