@@ -87,7 +87,7 @@ REFUSED = {
     "initial-model": ({"initial-model": ""}, '"num-server-rounds": 0 trains nothing'),
     "fraction-evaluate": ({"fraction-evaluate": 0.0}, "only evaluate; expected > 0"),
     "a model of each client's own": ({"algorithm": "ditto"}, 'expected "fedavg" with num-server-rounds = 0'),
-    "a model in parts": ({"algorithm": "splitnn"}, "parts of one model"),
+    "a model in parts": ({"algorithm": "splitnn"}, "parts of the model"),
     "encryption": ({"he": True}, '"he": expected false with num-server-rounds = 0, as nothing is trained'),
     "noise": ({"dp.noise": 1.0, "dp.clip": 1.0}, '"dp.noise": it does not go with num-server-rounds = 0'),
     "an attack": ({"attack.kind": "scale"}, '"attack.kind": expected "none"'),
