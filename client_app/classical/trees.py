@@ -156,7 +156,9 @@ def check_owner(node: Node, boosting: Boosting, rows: int, client: str) -> None:
 def _rows(node: Node, boosting: Boosting, client: str, table: NamedColumns) -> BoostedRows:
     """Return a client's rows with what is kept of them; the clients that were asked last are kept."""
     data = node.dataset
-    key = (data.fingerprint or id(data), data.round, boosting, client, table.rows)
+    if not data.fingerprint:  # other data could not be told from these
+        return BoostedRows.of(boosting, client, table)
+    key = (data.fingerprint, data.round, boosting, client, table.rows)
     with _lock:
         found = _kept.pop(key, None)
     found = found or BoostedRows.of(boosting, client, table)

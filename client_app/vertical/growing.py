@@ -44,7 +44,7 @@ class GrowingWork(EncryptedWork):
         With `later` = 1 the part is that of the round.
 
         Raises:
-            StateError: It has no part of the model of the round before.
+            StateError: The party lacks its part of the last round's model.
         """
         last = self.order.round - 1 + later
         (kept,) = self.memory.load([client], self.order.round + later)

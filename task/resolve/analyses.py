@@ -27,7 +27,7 @@ ANALYSES: Mapping[str, Callable[[Config], object]] = {
 
 
 def declared_of(config: Config) -> Declared:
-    """Return what a run that grows trees is told; raises TypeError of another run."""
+    """Return the settings of a run with trees; raises TypeError for any other run."""
     found = ANALYSES[config.entry.work](config)
     if not isinstance(found, Declared):
         raise TypeError(f"{config.algorithm} grows no trees")

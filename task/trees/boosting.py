@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from task.classical.columns import Variable, variable_of, variables_of
+from task.classical.columns import Variable, variable_of
 from task.config.algorithm_sections import GBDTConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
-from task.trees.declared import Declared, objective_of
+from task.trees.declared import Declared, columns_in, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
 from task.trees.histograms import CellLayout
 from task.trees.splits import Penalties
@@ -76,15 +76,9 @@ def boosting_of(config: Config) -> Boosting:
         ConfigError: Columns are not declared as they should be, or keys do not go together.
     """
     keys = config.gbdt
-    variables, target = variables_of("gbdt.columns", keys.columns), variable_of("gbdt.target", keys.target)
     row_key = variable_of("gbdt.row-key", keys.row_key) if keys.row_key else None
-    all_ = [*variables, target, *([row_key] if row_key else [])]
-    names = [v.name for v in all_]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(
-            f'run-config key "gbdt.columns": expected each column once, and neither the target nor the row '
-            f"key among them; got {', '.join(twice)}"
-        )
+    others = [row_key] if row_key else []
+    variables, target = columns_in("gbdt.columns", keys.columns, keys.target, *others)
     if len(variables) > MOST_COLUMNS:
         raise ConfigError(
             f'run-config key "gbdt.columns": expected at most {MOST_COLUMNS} columns; got {len(variables)}'

@@ -1,4 +1,4 @@
-"""What every algorithm that grows trees is told: the columns that they split, the target, and the loss."""
+"""Settings that all algorithms with trees share: the columns to split, the target, and the loss."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from task.classical.columns import Floats, NamedColumns, Variable
+from task.classical.columns import Floats, NamedColumns, Variable, variable_of, variables_of
 from task.errors import ConfigError, DataError
 from task.trees.ensemble import Values
 from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
 from task.trees.packed import width_of
+
+Variables = tuple[Variable, ...]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,26 @@ class Declared:
                 f'{self.objective.name}"; got other numbers'
             )
         return found
+
+
+def columns_in(key: str, columns: str, target: str, *others: Variable) -> tuple[Variables, Variable]:
+    """Read the columns, declared by `key`, and the target, by ``target`` of the same section.
+
+    `others` are columns that are in neither.
+
+    Raises:
+        ConfigError: A declaration is not of the form, or names a column twice.
+    """
+    variables = variables_of(key, columns)
+    of = variable_of(key.replace("columns", "target"), target)
+    names = [v.name for v in (*variables, of, *others)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        roles = " or ".join(["the target", *(v.key.rpartition(".")[2] for v in others)])
+        raise ConfigError(
+            f'run-config key "{key}": expected each column once, and not as {roles} too; got '
+            f"{', '.join(twice)}"
+        )
+    return variables, of
 
 
 def objective_of(name: str, target: Variable) -> Objective:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from task.classical.columns import Floats, variable_of, variables_of
+from task.classical.columns import Floats
 from task.config.algorithm_sections import XGBConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
-from task.trees.declared import Declared, objective_of
+from task.trees.declared import Declared, columns_in, objective_of
 from task.trees.ensemble import TreeEnsemble, Values
 from task.trees.objectives import SOFTMAX
 from task.trees.xgboost_json import OBJECTIVES, from_xgboost, to_xgboost
@@ -30,7 +30,7 @@ _OWN = {
 
 @dataclass(frozen=True)
 class XGBoosting(Declared):
-    """The columns and the target, and what XGBoost is told."""
+    """Settings of a run with XGBoost at its clients."""
 
     keys: XGBConfig
     local_epochs: int  # boosting rounds of a client in a round
@@ -54,13 +54,7 @@ def xgb_of(config: Config) -> XGBoosting:
         ConfigError: Its columns or its target are not declared as they should be.
     """
     keys = config.xgb
-    variables, target = variables_of("xgb.columns", keys.columns), variable_of("xgb.target", keys.target)
-    names = [*(v.name for v in variables), target.name]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(
-            f'run-config key "xgb.columns": expected each column once, and the target not among them; got '
-            f"{', '.join(twice)}"
-        )
+    variables, target = columns_in("xgb.columns", keys.columns, keys.target)
     if wide := [v.name for v in variables if len(v.levels) > MOST_LEVELS]:
         raise ConfigError(
             f'run-config key "xgb.columns": expected at most {MOST_LEVELS} levels of a column; got more of '

@@ -98,7 +98,7 @@ class SharedTree:
         return self.split(node).column - self.whose.index(self.owner(node))
 
     def told(self, party: str, size: int) -> np.ndarray:
-        """Return what a party is told of the last step's splits, int32 [size, 4].
+        """Return the message to a party about the last step's splits, int32 [size, 4].
 
         A row has the node, and if the split is the party's, its column, cut and default direction by number.
         """

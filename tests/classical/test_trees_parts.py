@@ -185,7 +185,7 @@ def test_columns_are_drawn_by_tree() -> None:
     ("keys", "error"),
     [
         ({"columns": "a(0..1), a(0..2)"}, "each column once"),
-        ({"columns": "y(0..1)"}, "neither the target"),
+        ({"columns": "y(0..1)"}, "and not as the target"),
         ({"target": "y(0..9)", "objective": "logistic"}, 'two levels, or "name'),
         ({"target": "y(a|b|c)", "objective": "logistic"}, "two levels"),
         ({"target": "y(a|b)", "objective": "squared-error"}, "a number with its range"),

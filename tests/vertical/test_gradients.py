@@ -42,7 +42,7 @@ def test_grouped_sums_come_back_whole(bits: int) -> None:
     for found in made:
         sums = packing.sums(packing.opened(key.decrypt(found), len(groups), bits))
         assert sums.tolist() == [[int(g[i].sum()), int(h[i].sum()), len(i)] for i in groups]
-    if bits:  # drawn anew, a sum of nothing too: which rows were added cannot be told
+    if bits:  # each sum is re-randomised, even one of no rows, so that nobody can tell which rows were added
         assert len({*made[0], *made[1]}) == 6
 
 
