@@ -242,7 +242,7 @@ TOUCHED = {
     "num-classes",
     "d-psgd.degree", "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
-    "model", "models.features", "models.levels", "vertical.cut", "gbdt.max-leaves",
+    "model", "models.features", "models.levels", "vertical.cut", "gbdt.max-leaves", "fedala.write-weights",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
     "attack.fraction", "attack.scale", "attack.deviations", "attack.std", "per-fedavg.delta",
     "drop-stragglers",
