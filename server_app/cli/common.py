@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from task.errors import ConfigError
@@ -38,6 +39,23 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="First delete the run of this --run-name, finished or not.")
 ]
 RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
+Target = Annotated[
+    float,
+    typer.Option(
+        "--target",
+        min=0,
+        max=1,
+        help="Target accuracy: count the rounds, bytes and seconds until it is reached.",
+    ),
+]
+Whose = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        click_type=click.Choice(["server", "clients"]),
+        help="Whose evaluations to compare; default: the server's, else the clients'.",
+    ),
+]
 KeepState = Annotated[
     bool | None,
     typer.Option(

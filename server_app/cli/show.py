@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import Code, Recipe, Set, check, console, read_keys
+from server_app.cli.common import Code, Recipe, Set, Target, Whose, check, console, read_keys
 from task.errors import ConfigError
 from task.text import plain
 
@@ -110,19 +110,8 @@ def compare(
             help="Result folders, or folders of sweeps; runs that differ only in the seed form one row."
         ),
     ],
-    on: Annotated[
-        str | None,
-        typer.Option(
-            click_type=click.Choice(["server", "clients"]),
-            help="Whose evaluations to compare; default: the server's, else the clients'.",
-        ),
-    ] = None,
-    target: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Target accuracy: count the rounds, bytes and seconds until it is reached."
-        ),
-    ] = 0.9,
+    on: Whose = None,
+    target: Target = 0.9,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     plot: Annotated[
         str,

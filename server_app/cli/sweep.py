@@ -9,11 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 from server_app.cli import exits
-from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
+from server_app.cli.common import Code, RunsDir, Target, Whose, allow, console, importing, sigterm_is_ctrl_c
 from task import portable
 from task.errors import BouquetError, ConfigError
 from task.text import plain
@@ -64,16 +63,8 @@ def sweep(
         ),
     ] = False,
     warm_up: Annotated[int, typer.Option(min=1, help="First round at which --median-stop compares.")] = 5,
-    on: Annotated[
-        str | None,
-        typer.Option(click_type=click.Choice(["server", "clients"]), help="As in `bouquet compare`."),
-    ] = None,
-    target: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Target accuracy: count the rounds, bytes and seconds until it is reached."
-        ),
-    ] = 0.9,
+    on: Whose = None,
+    target: Target = 0.9,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     code: Code = None,
 ) -> None:

@@ -10,7 +10,6 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from server_app.results import svg
 from server_app.results.clients import gather, participation
 from server_app.results.drift import lines_of
 from server_app.results.folder import CLIENTS, CONFIG, ROUNDS, SAMPLES, RunFolder, to_json
+from server_app.results.frame import page
 from server_app.results.headline import headline
 from server_app.results.lines import Row
 from server_app.results.people import last_of, tables_of
@@ -56,28 +56,13 @@ TILES = (
 )  # fmt: skip
 _DERIVED = CHANGE_NO_RESULT | {"min-replies", "nodes"}  # may be set by a command or a link, not by the user
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-<main id="main" tabindex="-1">
+_BODY = """<main id="main" tabindex="-1">
 <noscript>This page needs JavaScript. The same plots lie in plots/, the numbers in result.json.</noscript>
 </main>
 <script type="application/json" id="filed">{data}</script>
 <script>
 {script}
-</script>
-</body>
-</html>
-"""
+</script>"""
 
 
 def write_report(run: Path) -> list[Path]:
@@ -128,7 +113,7 @@ def _page(title: str, filed: Mapping[str, Any]) -> str:
     """Return the page; in a script element only "<" could end the data, so it is written as an escape."""
     parts = page_parts()
     data = to_json(filed).decode().strip().replace("<", "\\u003c")
-    return _PAGE.format(title=escape(plain(title)), style=parts["style"], script=parts["script"], data=data)
+    return page(plain(title), parts["style"], _BODY.format(script=parts["script"], data=data))
 
 
 def page_parts() -> dict[str, str]:

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from server_app.results.frame import page
 from server_app.results.lines import Row
 from task.classical.described import CLOSED, begun, described
 from task.classical.noised import is_cut
@@ -27,27 +28,12 @@ _NOISE = (
     "them, and an interval holds the quantile in 95 of 100 runs"
 )
 _MOMENTS = ("mean", "sd")
-_HTML = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-body {{ font: 1rem/1.5 system-ui, sans-serif; padding: 1rem; max-width: 72rem; margin: auto; }}
-table {{ border-collapse: collapse; margin: 0.5rem 0 1.5rem; }}
-th, td {{ padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; }}
-th:first-child, td:first-child {{ text-align: left; }}
-.bar {{ display: inline-block; height: 0.8em; background: #4a7ebb; vertical-align: middle; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_STYLE = """\
+body { font: 1rem/1.5 system-ui, sans-serif; padding: 1rem; max-width: 72rem; margin: auto; }
+table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
+th, td { padding: 0.2rem 0.7rem; text-align: right; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; }
+.bar { display: inline-block; height: 0.8em; background: #4a7ebb; vertical-align: middle; }"""
 
 
 def write_statistics(folder: Path, config: Config, arrays: NamedArrays) -> dict[str, Any]:
@@ -140,7 +126,8 @@ def _number(found: Any) -> str:
 def page_of(title: str, table: Row) -> str:
     """Return the tables as a page of HTML that needs nothing else."""
     body = "\n".join(_sections(table))
-    return _HTML.format(title=escape(f"{title}: statistics"), body=body)
+    title = f"{title}: statistics"
+    return page(title, _STYLE, f"<h1>{escape(title)}</h1>\n{body}")
 
 
 def _sections(table: Row) -> Iterator[str]:
