@@ -6,6 +6,7 @@ parts are in the state folder of this machine. Each is compared with the SHA-256
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -85,23 +86,24 @@ def _part(node: Node, run: str, client: str, digests: NamedArrays) -> Arrays:
 
 
 def _joined(card: ModelCard, node: Node, parts: Mapping[str, Arrays]) -> TakenTrees:
-    """Return the trees of all parts, with the columns of the data set in its order."""
+    """Return the trees of all parts, over the parties' columns in the order of their names."""
     (label,) = (name for name in parts if Party(node, name).labelled)
-    places = {name: range(node.dataset.input_shape[-1])[Party(node, name).columns] for name in parts}
+    shape = node.dataset.input_shape
+    index = np.arange(math.prod(shape)).reshape(shape)
+    places = {name: index[..., Party(node, name).columns].ravel().tolist() for name in parts}
     whose = [name for name in parts for _ in places[name]]
     tables = {name: part for name, part in parts.items() if name != label}
     trees = open_tree.joined(parts[label], whose, tables, label)
-    place = np.array([*(p for name in parts for p in places[name]), -1], np.int32)
-    trees = replace(trees, feature=place[trees.feature])
     names = card.columns[:-1]
-    if len(names) != len(whose):  # categories, of which each level is a column
-        names = tuple(f"x{j}" for j in range(len(whose)))
+    if len(names) != index.size:  # categories, of which each level is a column
+        names = tuple(f"x{j}" for j in range(index.size))
     classes = node.task.name == "classification"
     target = Variable(
         card.columns[-1] if card.columns else "target", "data", levels=card.names if classes else ()
     )
+    columns = [names[place] for name in parts for place in places[name]]
     declared = Declared(
-        tuple(Variable(name, "data", -_MOST, _MOST) for name in names),
+        tuple(Variable(name, "data", -_MOST, _MOST) for name in columns),
         target,
         Objective(LOGISTIC if classes else SQUARED),
     )
