@@ -57,7 +57,7 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
         assert words[words.index("--recipe") + 1] in recipes()
     if "-c" in words:
         pairs = words[words.index("-c") + 1]
-        keys = set(read_axes("", [pairs])[0]) if words[1] == "sweep" else keys_of(pairs)
+        keys = set(read_axes("", [pairs])[0]) if words[1] in ("sweep", "audit") else keys_of(pairs)
         assert keys <= {k.key for k in knobs()}
 
 
