@@ -24,7 +24,7 @@ from tests.support.federation import play
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
-    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*/*.md")))
 }
 README = PAGES[ROOT / "README.md"]
 
@@ -38,8 +38,8 @@ def commands(program: str) -> list[str]:
 
 def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
-    assert PAGES[ROOT / "docs/algorithms.md"] == sent(), "run `make docs`"
-    assert PAGES[ROOT / "docs/reproduction.md"] == reproduction(), "run `make docs`"
+    assert PAGES[ROOT / "docs/reference/algorithms.md"] == sent(), "run `make docs`"
+    assert PAGES[ROOT / "docs/results/reproduction.md"] == reproduction(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))
@@ -78,7 +78,7 @@ def keys_of(pairs: str) -> set[str]:
 
 
 def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
-    text = PAGES[ROOT / "docs/data.md"]
+    text = PAGES[ROOT / "docs/howto/data.md"]
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "(Rule, " in b)
     (tmp_path / "rules.py").write_text(dedent(block))
     keys = {"dataset": "digits", "num-clients": 4, "max-examples": 90, "num-server-rounds": 2}
@@ -109,13 +109,14 @@ def test_linked_files_exist(page: Path) -> None:
 
 
 def test_every_key_of_a_round_is_explained() -> None:
-    table = PAGES[ROOT / "docs/runs.md"].partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
+    page = PAGES[ROOT / "docs/howto/runs.md"]
+    table = page.partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
     explained = [key for line in table.splitlines() for key in re.findall("`(.*?)`", line.split("|")[1])]
     assert sorted(explained) == sorted(RoundLog(0).row({}, {"frozen": np.zeros(1)}))
 
 
 def test_a_table_of_ones_own_is_explained(tmp_path: Path) -> None:
-    page = PAGES[ROOT / "docs/tables.md"]
+    page = PAGES[ROOT / "docs/howto/tables.md"]
     explained: dict[str, list[str]] = {}
     for head, rows in re.findall(r"^\| (.*?) \|.*\n\|---.*\n((?:\|.*\n)*)", page, re.M):
         names = [re.findall("`(.*?)`", row.split("|")[1]) for row in rows.splitlines()]
