@@ -406,3 +406,4 @@ class DatasetSpec:
     own: bool = False  # whether a node can bring data of its own in this form
     targets: int = 1  # upper limit for a row: in text, each predicted byte counts as an example
     text: bool = False  # whether a model reads bytes or numbers of words, int64
+    drawn: bool = False  # whether the seed draws the examples, which are vectors of features
