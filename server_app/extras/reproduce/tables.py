@@ -91,6 +91,7 @@ class Cell:
     seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
     gpu_round_seconds: float | None = None  # estimate, on one H100; None = it does not want one
+    on_gpu: bool = False  # whether it is to run on a GPU, and `round_seconds` is the estimate there
     rounds: int = 0  # the most of a run
     least_rounds: int = 1  # to which a run may be limited
     rate_key: str = RATE  # run-config key that the learning rates are of
