@@ -258,6 +258,7 @@ def _request(
         num_clients=config.num_clients,
         seed=seed,
         synthetic=synthetic,
+        shuffle_lines=config.shuffle_lines,
         owner=owner,
         keep_missing=config.keep_missing or config.missing != "refuse",
         doubles=config.doubles,

@@ -286,7 +286,7 @@ def test_a_gpus_budget_ends_the_run_at_work_and_the_next_call_goes_on(
     killed = list[int]()
     with monkeypatch.context() as patch:
         patch.setattr(pool, "Forks", Endless)
-        left = worked(tiny, budget_s=0.1, gpu=True)
+        left = worked(tiny, budget_s=1.0, gpu=True)
     assert (killed, left.over_budget, left.failed) == ([1], True, {})
     assert not worked(tiny, gpu=True).over_budget  # no lock is left
 
