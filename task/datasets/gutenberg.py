@@ -12,9 +12,10 @@ The book's table of contents names the works; the ones that have roles are plays
 * ``  KING. My lord,`` indented by two to three blanks, and the further lines of the speech by four or more;
   stage directions have other margins or stand in brackets.
 
-A role is a play and a name, in upper case; roles with fewer than ``MINIMUM`` lines are left out, as in McMahan
-et al. 2017. The paper does not say how it treats spellings and groups ("ALL", "BOTH"); here each name is a role.
-Typographic quotes and dashes become those of ASCII, as the data set's characters are bytes.
+A role is a play and a name, in upper case. Roles with fewer than ``MINIMUM`` lines are left out, as in
+McMahan et al. 2017. The paper does not say how it treats spellings and groups ("ALL", "BOTH"); here each name
+is a role. Typographic quotes and dashes become those of ASCII, as the data set's characters
+are bytes.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from task.errors import BouquetError, DataError
 from task.storage.files import make_folder
 
 MINIMUM = 2  # lines of a role
+BRING = "Bring the plain text (UTF-8) of Project Gutenberg's ebook 100, the complete works"
 CONTENTS = re.compile(r"\s*contents\s*", re.IGNORECASE)
 END = re.compile(r"\*\*\* ?END OF (THE|THIS) PROJECT GUTENBERG", re.IGNORECASE)
 ALONE = re.compile(r"([A-Z][A-Z0-9'&, -]*[A-Z0-9])\.")  # "KING HENRY."
@@ -68,30 +70,28 @@ def roles_of(text: str, source: str) -> Roles:
     kept = {key: spoken for key, spoken in found.items() if len(spoken) >= MINIMUM}
     if not kept:
         raise DataError(
-            f"{source}: expected plays in which a role's name in capitals and a full stop precede each speech; "
-            f"got none in {len(titles)} works. Bring the plain text (UTF-8) of Project Gutenberg's ebook 100"
+            f"{source}: expected plays with a role's name in capitals and a full stop before each speech; got "
+            f"none in {len(titles)} works. {BRING}"
         )
     return kept
 
 
 def _contents(lines: Sequence[str], source: str) -> tuple[int, frozenset[str]]:
     """Return where the works begin, and their titles."""
-    at = next((i for i, line in enumerate(lines) if CONTENTS.fullmatch(line)), None)
+    at = next((i for i, line in enumerate(lines) if CONTENTS.fullmatch(line)), len(lines)) + 1
     titles = list[str]()
-    end = 0
-    for end, line in enumerate(lines[at + 1 :] if at is not None else (), start=(at or 0) + 1):
-        if line.strip() in titles:  # the first work begins
+    for line in map(str.strip, lines[at:]):
+        if line in titles or line != line.upper():  # the first work begins
             break
-        if line.strip() and line.strip() == line.strip().upper():
-            titles.append(line.strip())
-        elif line.strip():
-            break
+        at += 1
+        if line:
+            titles.append(line)
     if not titles:
         raise DataError(
-            f'{source}: expected a line "Contents" and below it the titles of the works in capitals; got none. '
-            "Bring the plain text (UTF-8) of Project Gutenberg's ebook 100, the complete works"
+            f'{source}: expected a line "Contents" and below it the titles of the works in capitals; got '
+            f"none. {BRING}"
         )
-    return end, frozenset(titles)
+    return at, frozenset(titles)
 
 
 def _add(found: dict[tuple[str, str], list[str]], title: str, play: Sequence[str]) -> None:
@@ -161,10 +161,10 @@ def main() -> int:
     try:
         path, roles = write_roles(given.book, given.folder)
     except BouquetError as err:
-        print(f"error: {err}", file=sys.stderr)  # noqa: T201
+        print(f"error: {err}", file=sys.stderr)
         return 65
     plays = len({play for play, _ in roles})
-    print(f"{path}: {len(roles)} roles of {plays} plays, {sum(map(len, roles.values()))} lines")  # noqa: T201
+    print(f"{path}: {len(roles)} roles of {plays} plays, {sum(map(len, roles.values()))} lines")
     return 0
 
 

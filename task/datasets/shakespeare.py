@@ -2,9 +2,9 @@
 
 Two forms are read. ``roles.jsonl.gz``: one JSON object per line with ``play``, ``role`` and ``lines``. A role
 is an owner; the last fifth of its lines (rounded up) is its test text. A text is cut into windows of 80 bytes
-that do not overlap; every byte but a text's first is predicted once, and short last windows are padded. With
-the run-config key ``shuffle-lines`` the owners are not roles: the roles' training lines are shuffled and dealt to
-as many owners, the IID partition of McMahan et al. 2017. The test text stays the roles'.
+that do not overlap; every byte but a text's first is predicted once, and short last windows are padded.
+With the run-config key ``shuffle-lines`` the owners are not roles: the roles' training lines are shuffled and
+dealt to as many owners, the IID partition of McMahan et al. 2017. The test text stays the roles'.
 
 LEAF's JSON (`task.datasets.leaf`): ``x`` are strings of 80 characters and ``y`` the next character. Only that
 next character counts, as in LEAF.

@@ -157,7 +157,7 @@ def test_shuffled_lines_are_the_training_lines_in_equal_parts(tmp_path: Path) ->
         texts.append((bytes([data.x[rows][0, 0]]) + bytes(y[y != base.PADDING].astype(np.uint8))).decode())
     found = [text.split("\n") for text in texts]
     assert [len(lines) for lines in found] == [24, 24, 24]
-    assert sorted(sum(found, [])) == sorted(
+    assert sorted(line for lines in found for line in lines) == sorted(
         line for _, _, lines in roles for line in lines[: len(lines) * 4 // 5]
     )
     assert all(len({line.split()[0] for line in lines}) > 1 for lines in found)
