@@ -70,8 +70,8 @@ def roles_of(text: str, source: str) -> Roles:
     kept = {key: spoken for key, spoken in found.items() if len(spoken) >= MINIMUM}
     if not kept:
         raise DataError(
-            f"{source}: expected plays with a role's name in capitals and a full stop before each speech; got "
-            f"none in {len(titles)} works. {BRING}"
+            f"{source}: expected plays with a role's name in capitals and a full stop before each speech; "
+            f"got none in {len(titles)} works. {BRING}"
         )
     return kept
 

@@ -545,6 +545,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("published = 8", "publisher = 8", 'cell big: key "publisher".*Did you mean "published"'),
         ("published = 8", 'published = "8"', 'cell big: key "published": expected int or float'),
         ("published = 8", "", 'cell big: expected "published".*got neither'),
+        ("start = 0.1", 'start = 0.1\nspeed-up-over = "bog"', 'cell big: key "speed-up-over".*got "bog"'),
         ("start = 0.1", "start = 0.2", 'cell big: key "start": expected one of the learning-rates; got 0.2'),
         ("[0.01, 0.1, 1.0, 10.0]", "[1.0, 0.1]", 'key "learning-rates": expected rising numbers'),
         ("[1, 2, 3]", "[1, 1]", 'key "seeds": expected finite numbers, each once'),
@@ -728,6 +729,27 @@ def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: A
         run_id(keys), table.name, cell, rate, seed, model_sha256="ab" * 32, hours=0.5,
         machine="a machine", date="2026-11-24", version="1", commit="c0ffee", **given,
     )  # fmt: skip
+
+
+def test_a_speed_up_stands_behind_both_values(tiny: Path) -> None:
+    """Published: 8 rounds to 4; ours: 9 to 6. Without a value of the base there is none of ours."""
+    tiny.write_text(TINY.replace("[1, 2, 3]", "[1]") + 'speed-up-over = "big"\n', "utf-8")
+    table, records = read_table(str(tiny)), RunRecords(results_of(tiny))
+
+    def shown() -> tuple[str, str]:
+        row = rows_of(table)[1]
+        return row.published, row.ours
+
+    def add(cell: str, rounds: float) -> None:
+        for rate in (0.01, 0.1, 1.0):  # the walk ends at 0.1
+            more = 0.0 if rate == 0.1 else 1.0
+            records.add(measured(table, cell, 1, rate, values={"rounds": rounds + more}))
+
+    add("small", 6.0)
+    assert shown() == ("4 (2x)", "6.0")
+    add("big", 9.0)
+    assert shown() == ("4 (2x)", "6.0 (1.5x)")
+    assert "x)" not in rows_of(table)[0].published
 
 
 def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
