@@ -47,6 +47,7 @@ from task import timing
 from task.errors import BouquetError, ConfigError
 from task.flower.services import CONTROL
 from tests.support.asgi import Caller
+from tests.support.contents import contents
 from tests.support.runtime import crashing_bundle
 
 KEYS: dict[str, Any] = {"dataset": "digits", "num-clients": 4}
@@ -578,7 +579,7 @@ def test_a_links_kit_cannot_call_as_a_submitter_nor_a_submitters_kit_as_the_link
     assert (alice.link, link.submit) == ("127.0.0.1:9096", "0.0.0.0:9096")
     assert {p.name for p in alice.path.iterdir()} == {"README.txt", "ca.crt", "kit.toml", "submitter.secret"}
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in alice.path.iterdir())
-    there = b"".join(p.read_bytes() for p in link.path.rglob("*") if p.is_file())
+    there = b"".join(data for _, data in contents(link.path))
     for secret in (alice.secret.read_bytes(), alice.token.encode(), bytes.fromhex(alice.token)):
         assert secret not in there
     assert len({alice.token, link.token, read_submitting_kit(kits / "bob").token}) == 3

@@ -14,6 +14,7 @@ from tests.faults.case import ENDLESS, Rig, case
 from tests.faults.cases_nodes import blamed
 from tests.faults.federation import Federation
 from tests.faults.runs import KEYS
+from tests.support.contents import contents
 
 SECRET = "smith-4711"
 
@@ -95,11 +96,9 @@ def errors(rig: Rig) -> str:
     line = len(before.splitlines()) + 1
     assert f"line {line}, column 3" in why, why
     run.wait_end()
-    for path in (fed.kits / "link").rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            assert SECRET.encode() not in content, path
-            assert b"ward-3.csv" not in content, path
+    for path, content in contents(fed.kits / "link"):
+        assert SECRET.encode() not in content, path
+        assert b"ward-3.csv" not in content, path
     log = fed.log("ward-3", "warm")
     assert SECRET in log
     assert "ward-3.csv" in log

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from tests.privacy import test_central
 from tests.privacy.test_ledger import end, lines
 from tests.support import frozen_models
 from tests.support.brought import imported_from
+from tests.support.contents import contents
 from tests.support.federation import in_one_process, play, read_by
 from tests.support.grid import LocalGrid
 from tests.support.killer import killer
@@ -229,8 +231,7 @@ def test_encrypted_updates_end_in_the_plain_runs_model_at_a_link_without_a_key(
     key = (kits / "he" / ckks.KEY_FILE).read_bytes()
     # Nothing of the link, neither kit nor database, logs and results, has the key or a part of it.
     parts = [key[at : at + 64] for at in range(len(key) // 4, len(key) - 64, len(key) // 8)]
-    for path in [p for place in (kits / "link", fed.kit.runs) for p in place.rglob("*") if p.is_file()]:
-        data = path.read_bytes()
+    for path, data in chain(contents(kits / "link"), contents(fed.kit.runs)):
         assert not any(part in data for part in parts), path
     assert folder.result()["encrypted"]  # type: ignore[index]
     rows = folder.rounds()
