@@ -18,6 +18,9 @@ symbol     variable                  meaning                                    
 G, H, n    histograms                sums of derivatives and rows, by node, column and bin     wire
 =========  ========================  ========================================================  ===========
 
+Where noise protects each row (`task.trees.noised`), only the question ``train`` is asked: of histograms, and
+once more a tree of the sums of its leaves. Cuts are declared, and the first margins tell nothing.
+
 Every site must answer each question (`strategies.rules.exact_sums`), and the sites must stay the same from
 the first round to the last: a tree of other rows would not continue these ones.
 
@@ -78,7 +81,8 @@ class BoostingState(ServerState):
 def nothing(boosting: Boosting) -> Arrays:
     """Return the arrays of a result without trees."""
     empty = TreeEnsemble.empty(np.zeros(boosting.objective.classes))
-    return {**empty.to_arrays(), "losses": np.zeros((0, 3)), "figures": np.zeros(2), **no_sums()}
+    found = {**empty.to_arrays(), **no_sums()}
+    return found if boosting.noised else {**found, "losses": np.zeros((0, 3)), "figures": np.zeros(2)}
 
 
 def improved(losses: Sequence[float]) -> int:

@@ -4,7 +4,8 @@ depth-wise    each level's nodes are split at once: a question a level
 leaf-wise     the leaf of the largest gain is split, of several the first: a question a split
 
 Of two children that can be split the one with fewer rows is asked for; the other's histogram is the parent's
-less that one, exactly. With noise both are asked for, as a difference has the noise of both. A child that can have no two legal children of its own is not asked for.
+less that one, exactly. With noise both are asked for, as a difference would have the noise of two histograms.
+A child that can have no two legal children of its own is not asked for.
 """
 
 from __future__ import annotations
