@@ -16,6 +16,8 @@ from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
 from task.trees.declared import Declared, columns_in, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
 from task.trees.histograms import CellLayout
+from task.trees.noised import GRID as NOISE_GRID
+from task.trees.noised import check_noise
 from task.trees.splits import Penalties
 
 MOST_COLUMNS = 4096
@@ -36,6 +38,7 @@ class Boosting(Declared):
     held_out: float
     patience: int
     seed: int
+    noised: bool  # whether sums have noise that protects each row
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -90,7 +93,9 @@ def boosting_of(config: Config) -> Boosting:
             f"got {keys.row_key!r}"
         )
     objective = objective_of(keys.objective, target)
-    penalties, shape = growth_of(keys, objective.unit)
+    if noised := config.dp.local:
+        check_noise(keys)
+    penalties, shape = growth_of(keys, 2.0**-NOISE_GRID if noised else objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(
             'run-config key "gbdt.patience": expected a share of rows in gbdt.held-out by which the number '
@@ -111,6 +116,7 @@ def boosting_of(config: Config) -> Boosting:
         keys.held_out,
         keys.patience,
         config.seeds.train,
+        noised,
     )
 
 
