@@ -140,6 +140,8 @@ class Algorithm:
     missing_values: bool = False  # whether the rows of its tables may lack values
     # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
     noised_rows: bool = False
+    # Run-config key of how many questions a round then asks at most besides the last; "" = none.
+    more_questions: str = ""
     # Of such an analysis, whether clients measure its result on rows that they have set aside for that
     # (`measuring`): only if ``fraction-evaluate`` says so, or by default.
     tested: Literal["", "asked", "always"] = ""
