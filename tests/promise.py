@@ -70,7 +70,7 @@ def message(fields: tuple[Any, ...], scalars: tuple[Any, ...]) -> list[str]:
 
 
 def shape(value: Any) -> Any:
-    """Return the names and JSON types of a value. A list is what its first item is, numbers as names are one."""
+    """Return the names and JSON types of a value: a list is its first item, all numbers as names are one."""
     if isinstance(value, dict) and value and all(re.fullmatch(r"[\d.]+", name) for name in value):
         return {"a number": sorted({json.dumps(shape(inner)) for inner in value.values()} - {'"null"'})}
     if isinstance(value, dict):
