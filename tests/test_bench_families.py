@@ -98,7 +98,7 @@ def test_the_tables_of_attacks_are_those_of_the_figures() -> None:
     for maps in kinds.values():
         assert robustness.as_markdown(maps[0.2]) in text
         assert len(maps) == 1 or robustness.summary(maps) in text
-    assert robustness.survivors(kinds) in (DOCS / "howto" / "robust.md").read_text(encoding="utf-8")
+    assert robustness.survivors(kinds) in (DOCS / "results" / "measured.md").read_text(encoding="utf-8")
 
 
 def test_a_rule_that_has_too_few_clients_is_asked_once(

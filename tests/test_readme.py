@@ -66,7 +66,7 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
         assert words[words.index("--recipe") + 1] in recipes()
     if "-c" in words:
         pairs = words[words.index("-c") + 1]
-        keys = set(read_axes("", [pairs])[0]) if words[1] == "sweep" else keys_of(pairs)
+        keys = set(read_axes("", [pairs])[0]) if words[1] in ("sweep", "audit") else keys_of(pairs)
         assert keys <= {k.key for k in knobs()}
 
 
@@ -177,3 +177,10 @@ def test_every_page_is_two_links_from_the_readme() -> None:
             links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
             reached |= {(page.parent / link).resolve() for link in links}
     assert set(PAGES) <= reached
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/howto/*.md")), ids=lambda page: page.name)
+def test_a_how_to_shows_an_example_before_it_explains(page: Path) -> None:
+    before = re.split(r"^(?:```|    \S)", PAGES[page], maxsplit=1, flags=re.M)
+    assert len(before) == 2, "there is nothing to run"
+    assert len(before[0].split()) <= 150

@@ -172,6 +172,11 @@ class DataConfig(Section):
         "standardise columns of csv and npz by the mean and deviation over all clients",
         when=(_TABLE, AVERAGED),
     )
+    shuffle_lines: bool = knob(
+        False,
+        "deal all roles' training lines to as many owners of equal size, in an order drawn by seed",
+        when=When("dataset", ("shakespeare",)),
+    )
     pool_test: bool = knob(False, "split the test set among clients, too, as PFLlib does: no global test set")
 
     # Whether numbers of a csv file are read as float64 and no rows are kept for a test; no key, as it follows
