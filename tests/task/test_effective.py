@@ -238,7 +238,7 @@ SETTINGS = {
 }  # fmt: skip
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
-    "augment", "batch-size", "local-epochs", "local-steps", "momentum", "weight-decay", "data-path",
+    "augment", "batch-size", "local-epochs", "local-steps", "momentum", "weight-decay", "data-path", "shuffle-lines",
     "num-classes",
     "d-psgd.degree", "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
