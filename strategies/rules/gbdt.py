@@ -52,7 +52,7 @@ from task.config.knobs import Config
 from task.errors import DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import DIGITS, to_wire, value
-from task.trees.boosting import Boosting, boosting_of
+from task.trees.boosting import Boosting, boosting_of, improved, waits
 from task.trees.cuts import RANGES, Cuts, CutSearch, below, merged
 from task.trees.ensemble import LEAF, TreeEnsemble
 from task.trees.grow import GrowingTree
@@ -83,16 +83,6 @@ def nothing(boosting: Boosting) -> Arrays:
     empty = TreeEnsemble.empty(np.zeros(boosting.objective.classes))
     found = {**empty.to_arrays(), **no_sums()}
     return found if boosting.noised else {**found, "losses": np.zeros((0, 3)), "figures": np.zeros(2)}
-
-
-def improved(losses: Sequence[float]) -> int:
-    """Return after how many rounds the loss was least, the first of several."""
-    return int(np.argmin(losses)) + 1 if len(losses) else 0
-
-
-def waits(losses: Sequence[float], patience: int) -> bool:
-    """Return whether fewer rounds than `patience` have gone by since the loss was least."""
-    return len(losses) - improved(losses) < patience
 
 
 def server_update(state: BoostingState, reduced: AggregatedReplies, config: Config) -> Updated[BoostingState]:

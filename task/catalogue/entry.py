@@ -279,3 +279,13 @@ def adaptation_of(entry: Algorithm) -> Algorithm:
     stages = tuple(name for name in entry.stages if name == "ala")  # no client reports a loss or attacks
     asked = replace(unmeasured(entry), down=entry.down, down_scalars=entry.down_scalars)
     return replace(asked, keeps=(), stages=stages, work="adapt")
+
+
+def phase_of(entry: Algorithm, name: str) -> Algorithm | None:
+    """Return the contract of ``train``, ``evaluate``, ``adapt`` or a phase of the entry's own; else None."""
+    if name in entry.phases:
+        return entry.phases[name]
+    derived = {"evaluate": evaluation_of, "adapt": adaptation_of}
+    if name in derived:
+        return derived[name](entry)
+    return entry if name == "train" else None

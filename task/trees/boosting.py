@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,6 +118,16 @@ def boosting_of(config: Config) -> Boosting:
         config.seeds.train,
         noised,
     )
+
+
+def improved(losses: Sequence[float]) -> int:
+    """Return after how many rounds the loss was least, the first of several."""
+    return int(np.argmin(losses)) + 1 if len(losses) else 0
+
+
+def waits(losses: Sequence[float], patience: int) -> bool:
+    """Return whether fewer rounds than `patience` have gone by since the loss was least."""
+    return len(losses) - improved(losses) < patience
 
 
 def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:
