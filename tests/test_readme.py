@@ -34,8 +34,12 @@ README = PAGES[ROOT / "README.md"]
 
 
 def commands(program: str) -> list[str]:
-    """Return the pages' command lines of a program, comments cut off, continuations joined."""
-    blocks = [block for text in PAGES.values() for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
+    """Return the pages' command lines of a program, comments cut off, continuations joined.
+
+    Apps that a page describes have run-config keys of their own.
+    """
+    pages = [text for path, text in PAGES.items() if ROOT / "docs/apps" not in path.parents]
+    blocks = [block for text in pages for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line for line in dict.fromkeys(lines) if line.split(" ")[0] == program]
 
