@@ -19,7 +19,7 @@ import numpy.typing as npt
 from task.errors import DataError, local, reason
 from task.storage.files import building, synced
 
-FORMAT = 2  # of the entries; a new one makes old entries unused, also where a reader has changed
+FORMAT = 3  # of the entries; a new one makes old entries unused, also where a reader has changed
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -118,14 +118,13 @@ def assemble(
             f"{local(where)}, row {row}: expected an owner's name (client) of 1 to {LONGEST_NAME} letters "
             f"that print; got {len(name)} letters, {local(repr(name[:40]))}"
         )
-    if test is None and request.doubles:
+    if test is None and request.owner:
+        drawn = growing_test if request.grows else local_test
+        test = drawn(len(y), request.local_test_fraction, request.seed, request.owner)
+    elif test is None and request.doubles:  # an analysis is of all rows
         test = np.zeros(len(y), dtype=bool)
     elif test is None:
-        if request.owner:
-            drawn = growing_test if request.grows else local_test
-            test = drawn(len(y), request.local_test_fraction, request.seed, request.owner)
-        else:
-            test = _cut(labels, len(y), request.seed)
+        test = _cut(labels, len(y), request.seed)
     order = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
     num_train = int((~test).sum())
     if not num_train:

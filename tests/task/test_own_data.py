@@ -10,7 +10,9 @@ from PIL import Image
 from task import datasets
 from task.config.sections import DataConfig
 from task.datasets import check_owned, images, load_owned
+from task.datasets.skew import load_partitioned
 from task.errors import ConfigError, DataError
+from task.resolve.read import read_config
 from tests.task.helpers import load
 
 
@@ -467,3 +469,22 @@ def test_real_cifar_subset(data_folder):
     data = load(dataset="imagefolder", data_path="cifar10/cifar10-jpeg-subset.zip")
     assert np.bincount(data.y[: data.num_train]).tolist() == [2400] * 10
     assert np.bincount(data.y[data.test_rows]).tolist() == [480] * 10
+
+
+@pytest.mark.parametrize("algorithm", ["xgb-bagging", "xgb-cyclic", "gbdt"])
+def test_trees_are_measured_on_the_same_rows_at_a_node_and_in_simulation(tmp_path, algorithm):
+    lines = [f"{i},{i % 7}" for i in range(12)]
+    alone = table(tmp_path / "alone.csv", "\n".join(["x:number,y:target", *lines]))
+    both = [f"{line},ward-3" for line in lines] + ["90,1,ward-4", "91,2,ward-4"]
+    pooled = table(tmp_path / "pooled.csv", "\n".join(["x:number,y:target,client", *both]))
+    name = algorithm.partition("-")[0]
+    asked = {f"{name}.columns": "x(0..99)", f"{name}.target": "y(0..9)", "fraction-evaluate": 1.0}
+    keys = {"algorithm": algorithm, "dataset": "csv", "local-test-fraction": 0.25, **asked}
+    config = read_config({**keys, "data-path": pooled, "partition": "natural", "num-clients": 0})
+    together, partition = load_partitioned(config)
+    client = partition.index("ward-3")
+    there = load_owned(read_config(keys).data, alone, "ward-3", config.seeds.data)
+    of_node = there.owners.train(0), there.owners.test(0)
+    of_client = partition.train(client), partition.test(client)
+    assert [len(rows) for rows in of_node] == [9, 3]
+    assert [rows_of(there, rows) for rows in of_node] == [rows_of(together, rows) for rows in of_client]
