@@ -1,7 +1,8 @@
 """Histograms of a client's rows for boosted trees; `strategies.rules.gbdt` has the whole.
 
-A client keeps its rows' margins to the next question. Where it has lost them, it makes them again from all
-trees (`task.trees.orders`), so that nothing that it keeps changes an answer.
+A client keeps its rows' margins to the next question, on a deployed node in a file
+(`client_app.classical.margins`). Where it has lost them, it makes them again from all trees
+(`task.trees.orders`), so that nothing that it keeps changes an answer.
 
 A bound on a site's own cells would change the trees with the division of the rows. So where the node's owner
 sets ``min-examples`` = m, the bound is on the sums over all sites. Nothing is sent
@@ -18,7 +19,9 @@ import threading
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
+from client_app.classical.margins import margins_kept
 from client_app.classical.questions import answer_rows, answers, sent, table_of
 from client_app.data.node import Node
 from client_app.stages.stage import Outcome
@@ -26,7 +29,6 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, KNOWN, LOSSES, PIVOTS
 from task.classical.columns import NamedColumns
 from task.errors import DataError, RefusedError, WireError
-from task.numerics.row_sums import to_wire
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import QUANTILES
 from task.trees.orders import WIDTHS, TreeOrder, read_order
@@ -63,14 +65,13 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
         )
     asked = order_of(boosting, order)
     if record.name == LOSSES:
-        size = BoostedRows.losses_size()
-        return answer_rows(
-            node,
-            entry,
-            order,
-            to_wire([0] * size).shape,
-            lambda client, table: to_wire(rows_of(client, table).losses(asked)),
-        )
+
+        def losses(client: str, table: NamedColumns) -> list[int]:
+            rows = rows_of(client, table)
+            with margins_kept(node, order, client, rows):
+                return rows.losses(asked)
+
+        return answers(node, entry, order, BoostedRows.losses_size(), losses)
     assert record.name == HISTOGRAMS
     # The number of cells follows from the cuts, which a client may lack that has not begun.
     size, _ = order.rows.get(record.name, (0, 0))
@@ -78,9 +79,13 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
         raise WireError(
             f"training message: expected a question for at most {most} numbers; got {size}", record.name
         )
-    return answer_rows(
-        node, entry, order, (size, 1), lambda client, table: rows_of(client, table).histograms(asked, size)
-    )
+
+    def histograms(client: str, table: NamedColumns) -> npt.NDArray[np.int64]:
+        rows = rows_of(client, table)
+        with margins_kept(node, order, client, rows):
+            return rows.histograms(asked, size)
+
+    return answer_rows(node, entry, order, (size, 1), histograms)
 
 
 def check_terms(node: Node) -> None:
