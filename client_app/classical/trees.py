@@ -172,3 +172,7 @@ def _rows(node: Node, boosting: Boosting, client: str, table: NamedColumns) -> B
         while len(_kept) > 1 and sum(rows.size for rows in _kept.values()) > _MOST:
             del _kept[next(iter(_kept))]
     return found
+
+
+WORK = {"boosting": sum_histograms}
+TERMS = {"boosting": check_terms}
