@@ -100,4 +100,4 @@ def restore(rows: BoostedRows, found: Arrays) -> None:
 
 
 def _digest(rows: BoostedRows) -> np.ndarray:
-    return np.frombuffer(hashlib.sha256(np.ascontiguousarray(rows.x)).digest(), np.uint8)
+    return np.frombuffer(hashlib.sha256(rows.x.tobytes()).digest(), np.uint8)
