@@ -29,7 +29,7 @@ demo: setup  ## train 10 clients on the digits in a simulation, some seconds
 	$(BIN)/bouquet run --recipe demo --run-name demo --runs-dir $(RUNS) --overwrite
 
 SCENE ?= straggler
-scene: setup  ## a scene for teaching, see docs/teaching.md: SCENE=attacker, personalised, ring, secure, straggler
+scene: setup  ## a scene for teaching, see docs/howto/teaching.md: SCENE=attacker, personalised, ring, secure, straggler
 	$(BIN)/bouquet scene $(SCENE) --runs-dir $(RUNS)
 
 federation: setup  ## the same ten clients on a SuperLink and three nodes: real gRPC processes, TLS, node keys
@@ -85,10 +85,10 @@ FUZZ ?= --seconds 600
 fuzz: setup  ## whole runs with mutated replies, ten minutes or FUZZ="--seconds N --seed S"
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, some minutes; writes docs/soak.md
-	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/soak.md
+soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, some minutes; writes docs/results/soak.md
+	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/results/soak.md
 
-docs: setup  ## write what is generated: the README's table, docs/composition.md, pyproject.toml's run-config keys
+docs: setup  ## write what is generated: the README's table, docs/reference/composition.md, pyproject.toml's run-config keys
 	$(BIN)/python -m tests.pages
 
 clean:  ## remove the .venv and the caches of the tools

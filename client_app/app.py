@@ -15,7 +15,7 @@ from client_app.registering import register
 from client_app.stages import queries
 from client_app.stages.node_stage import Query
 from task import trust
-from task.catalogue.entry import adaptation_of, evaluation_of
+from task.catalogue.entry import phase_of
 from task.config.paths import state_root
 from task.errors import (
     BouquetError,
@@ -113,9 +113,7 @@ def make_app(
     def on_phase(name: str) -> OnMessage:
         def on_message(message: Message, context: Context) -> Message:
             node = node_of(context)
-            entry = contract_of(node.config)
-            own = {TRAIN: entry, EVALUATE: evaluation_of(entry), "adapt": adaptation_of(entry)}
-            contract = {**own, **entry.phases}.get(name)
+            contract = phase_of(contract_of(node.config), name)
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training depend on the verb
                 raise WireError(f"{node.config.algorithm} has no {verb} phase {name!r} with this run config")

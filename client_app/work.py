@@ -26,7 +26,7 @@ from task.config.sections import TrainConfig
 from task.errors import MISTAKES, BouquetError, DataError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
-from task.numerics.tensors import load_into
+from task.numerics.tensors import load_into, seed_drawing
 from task.references import is_reference
 from task.tasks.evaluate import measure
 from task.text import logger
@@ -257,7 +257,7 @@ class Training:
         """Have dropout and the like drawn by seed, number of the training and client, for the block."""
         device = self.node.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seeds.seed_for(self.node.config.seeds.train, seeds.TORCH, number, client))
+            seed_drawing(seeds.seed_for(self.node.config.seeds.train, seeds.TORCH, number, client), device)
             yield
 
     @contextmanager

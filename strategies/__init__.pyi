@@ -59,7 +59,8 @@ class ServerArguments(TypedDict, total=False):
     secagg_bits: int
     """secagg: bits of a sum; 96 = exact; with fewer, values are rounded by max-update-norm"""
     transcript: str
-    """what is published so that anyone can check the rounds: sums, or also nodes' uploads (docs/verify.md)"""
+    """what is published so that anyone can check the rounds: sums, or also nodes' uploads
+    (docs/howto/verify.md)"""
     target_accuracy: float
     """stop when this accuracy is reached; 0 = never"""
     plateau_rounds: int

@@ -291,23 +291,32 @@ def _sha256(package: str) -> str:
         fresh = [p for p in found if p.relative_to(base).as_posix() not in files]
         files |= {p.relative_to(base).as_posix(): p for p in fresh}
         if str(base) not in _INSTALLED:
-            queue += sorted({name for p in fresh for name in _read(p)[1]})
-    lines = [f"{name},{_read(p)[0]}\n" for name, p in sorted(files.items())]
+            queue += sorted({name for p in fresh for name in _imports(*_version(p))})
+    lines = [f"{name},{_digest(*_version(p))}\n" for name, p in sorted(files.items())]
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
-def _read(path: Path) -> tuple[str, frozenset[str]]:
-    """Return the SHA-256 of a Python file, and the top-level names that it imports."""
+# Each registration asks for all files of the user's package: they are read again only if they changed.
+# Imports are looked up apart, because parsing a library's thousands of files takes half a minute.
+
+
+def _version(path: Path) -> tuple[Path, int, int]:
     now = path.stat()
-    return _read_once(path, now.st_mtime_ns, now.st_size)
+    return path, now.st_mtime_ns, now.st_size
 
 
 @lru_cache(4096)
-def _read_once(path: Path, modified_ns: int, size: int) -> tuple[str, frozenset[str]]:
-    """Read a file, unless it is as it was: each registration asks for all files of the user's package."""
-    code, found = path.read_bytes(), set[str]()
+def _digest(path: Path, modified_ns: int, size: int) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(4096)
+def _imports(path: Path, modified_ns: int, size: int) -> frozenset[str]:
+    """Return the top-level names that a Python file imports."""
+    found = set[str]()
     try:
-        nodes = ast.walk(ast.parse(code))
+        nodes = ast.walk(ast.parse(path.read_bytes()))
     except (SyntaxError, ValueError):  # its import reports the error
         nodes = iter(())
     for node in nodes:
@@ -315,7 +324,7 @@ def _read_once(path: Path, modified_ns: int, size: int) -> tuple[str, frozenset[
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
-    return hashlib.sha256(code).hexdigest(), frozenset(found)
+    return frozenset(found)
 
 
 def place(err: Exception) -> str:

@@ -38,16 +38,16 @@ bouquet algorithms fedprox        # one algorithm: the same, with its knobs and 
 ```
 
 Nothing else leaves a client: a test records every array on the wire and compares it with the
-[catalogue](../task/catalogue/algorithms.py), from which `make docs` makes this page.
+[catalogue](../../task/catalogue/algorithms.py), from which `make docs` makes this page.
 
 A `mean` is weighted by examples. In a `plain mean` all clients have equal weight, as in the paper.
 
 With `standardise` or `missing="mean"` a client also sends the sums of its table's columns, once, before
-round 1 ([`columns.py`](../task/catalogue/columns.py)). For each column of numbers these are the number of
+round 1 ([`columns.py`](../../task/catalogue/columns.py)). For each column of numbers these are the number of
 values, their sum and, to standardise, the sum of their squares.
 
 With `metrics` or `groups` a client sends sums over its test examples with its evaluation; those of
-[groups of people](fairness.md#what-leaves-a-site) as far as its owner lets them go."""
+[groups of people](../howto/fairness.md#what-leaves-a-site) as far as its owner lets them go."""
 
 NEWCOMERS = """
 ## Clients that join, are away, or leave
@@ -89,10 +89,10 @@ bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its 
 bouquet reproduce mytable.toml     # your own table; its results.jsonl lies next to it
 ```
 
-`make docs` makes the page from the [tables](../task/recipes/tables) and the
-[results](../task/recipes/tables/results.jsonl). Only `bouquet reproduce` writes results: each run's value,
-hash of the final model, hours, machine, date and commit. [tables.md](tables.md) says how to write a table,
-with its keys and metrics.
+`make docs` makes the page from the [tables](../../task/recipes/tables) and the
+[results](../../task/recipes/tables/results.jsonl). Only `bouquet reproduce` writes results: each run's value,
+hash of the final model, hours, machine, date and commit. [tables.md](../howto/tables.md) says how to write a
+table, with its keys and metrics.
 
 How to read the tables:
 
@@ -102,6 +102,8 @@ How to read the tables:
   needed.
 * A grid is *walked*: from a start to the neighbours of the best rate, until both are worse. This finds the
   best of the whole grid if there is one optimum over the rates. The number of rates tried is in brackets.
+* A factor such as (16.5x) says how many times fewer rounds a cell needs than FedSGD, in McMahan's Table 1
+  than C = 0.
 * `>N`: a run ended after N rounds without the target. A cell with such a seed has no mean.
 * *full*: all seeds at the published size; *fraction*: less, and what; *not run*: no results yet.
 * Hours are wall-clock time, including the grid's, on machines with much other work: two cores, or a
@@ -130,7 +132,7 @@ def paper_link(a: Algorithm) -> str:
 
 
 def sent() -> str:
-    """Return docs/algorithms.md: what each algorithm does, what goes to clients and what leaves them."""
+    """Return docs/reference/algorithms.md: what each algorithm does, and what goes to and leaves clients."""
     parts = [ALGORITHMS_HEAD]
     for title, algorithms in groups().items():
         head = OWN if algorithms[0].personal else [*SENT, "equals FedAvg when"]
@@ -174,7 +176,7 @@ def composition() -> str:
 
 
 def reproduction() -> str:
-    """Return docs/reproduction.md: every cell of the tables of papers, ours beside theirs."""
+    """Return docs/results/reproduction.md: every cell of the tables of papers, ours beside theirs."""
     found = sorted((read_table(name) for name in tables()), key=lambda t: t.group)
     parts = [(t, rows_of(t)) for t in found]
     lines = [[f"[{t.title}](#{anchor(t.title)})", f"`{t.name}`", *counts(rows)] for t, rows in parts]
@@ -249,9 +251,9 @@ def stub() -> str:
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
-    (ROOT / "docs/algorithms.md").write_text(sent())
-    (ROOT / "docs/composition.md").write_text(composition())
-    (ROOT / "docs/reproduction.md").write_text(reproduction())
+    (ROOT / "docs/reference/algorithms.md").write_text(sent())
+    (ROOT / "docs/reference/composition.md").write_text(composition())
+    (ROOT / "docs/results/reproduction.md").write_text(reproduction())
     (ROOT / "server_app/results/page.json").write_text(page())
     (ROOT / "strategies/__init__.pyi").write_text(stub())
     project = ROOT / "pyproject.toml"

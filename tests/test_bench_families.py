@@ -13,6 +13,7 @@ from task.errors import ConfigError
 from tests.bench import claims, data, families, robustness
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+RESULTS = DOCS / "results"
 TINY = {
     "train-images-idx3-ubyte": (40, 4, 4),
     "train-labels-idx1-ubyte": (40,),
@@ -93,11 +94,11 @@ def test_a_table_of_attacks_says_how_far_a_backdoor_came(monkeypatch: pytest.Mon
 
 def test_the_tables_of_attacks_are_those_of_the_figures() -> None:
     text = (DOCS.parent / "task" / "recipes" / "README.md").read_text(encoding="utf-8")
-    kinds = robustness.read_all(DOCS / "robust-attacks.png")
+    kinds = robustness.read_all(DOCS / "images" / "robust-attacks.png")
     for maps in kinds.values():
         assert robustness.as_markdown(maps[0.2]) in text
         assert len(maps) == 1 or robustness.summary(maps) in text
-    assert robustness.survivors(kinds) in (DOCS / "robust.md").read_text(encoding="utf-8")
+    assert robustness.survivors(kinds) in (DOCS / "results" / "measured.md").read_text(encoding="utf-8")
 
 
 def test_a_rule_that_has_too_few_clients_is_asked_once(
@@ -140,7 +141,7 @@ def test_a_claim_has_a_table_of_its_runs() -> None:
 
 
 def test_the_tables_of_the_documents_are_those_of_the_figures() -> None:
-    text, found = ((DOCS / f"families.{kind}").read_text(encoding="utf-8") for kind in ("md", "json"))
+    text, found = ((RESULTS / f"families.{kind}").read_text(encoding="utf-8") for kind in ("md", "json"))
     figures = json.loads(found)
     for name in {key.partition(" ")[0] for key in figures}:
         partitions = ["dirichlet"] if name.startswith("cifar10") else ["shards", "dirichlet"]
@@ -148,6 +149,6 @@ def test_the_tables_of_the_documents_are_those_of_the_figures() -> None:
 
 
 def test_so_are_those_of_the_claims() -> None:
-    text, found = ((DOCS / name).read_text(encoding="utf-8") for name in ("families.md", "claims.json"))
+    text, found = ((RESULTS / name).read_text(encoding="utf-8") for name in ("families.md", "claims.json"))
     for made in claims.tables(json.loads(found)).values():
         assert made in text

@@ -1,4 +1,4 @@
-"""docs/challenges.md: it has all algorithms and names nothing that is not there."""
+"""docs/howto/challenges.md: it has all algorithms and names nothing that is not there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import defaults
 
-PAGE = (Path(__file__).parents[1] / "docs" / "challenges.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "howto" / "challenges.md").read_text("utf-8")
 CODE = set(re.findall(r"`([^`]+)`", PAGE))
 
 

@@ -444,4 +444,4 @@ def test_nothing_is_refused_for_another_reason() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert (ROOT / "docs/composition.md").read_text() == composition(), "run make docs"
+    assert (ROOT / "docs/reference/composition.md").read_text() == composition(), "run make docs"

@@ -14,7 +14,7 @@ from tests.faults.table import PAGE_FILE, cases, page
 def test_no_case_is_missing_and_the_page_lists_them_all() -> None:
     ids = [c.id for c in cases()]
     assert ids == [f"R{i}" for i in range(1, 38)] + [f"S{i}" for i in range(1, 25)]
-    assert PAGE_FILE.read_text() == page(), "python -m tests.faults --write docs/faults.md"
+    assert PAGE_FILE.read_text() == page(), "python -m tests.faults --write docs/explain/faults.md"
 
 
 def test_each_case_belongs_to_one_module_of_the_suite() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.script import ROOT, run_script
 
-NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "docs").glob("*/*.ipynb"))
 
 
 @pytest.mark.system

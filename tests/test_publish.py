@@ -37,7 +37,7 @@ def test_flowers_hub_takes_the_project(checkout: Path, capsys: pytest.CaptureFix
     paths = publish._collect_file_paths(checkout)
     publish._validate_files(paths)
     names = {path.relative_to(checkout.resolve()).as_posix() for path in paths}
-    assert {"pyproject.toml", "README.md", "LICENSE", "docs/deploy.md", "server_app/app.py"} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "docs/howto/deploy.md", "server_app/app.py"} <= names
     assert not [name for name in names if name.startswith("tests/")]
     assert "Skip: tests/conftest.py" in capsys.readouterr().out
 

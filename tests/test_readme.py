@@ -24,7 +24,7 @@ from tests.support.federation import play
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
-    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*/*.md")))
 }
 README = PAGES[ROOT / "README.md"]
 
@@ -38,8 +38,8 @@ def commands(program: str) -> list[str]:
 
 def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
-    assert PAGES[ROOT / "docs/algorithms.md"] == sent(), "run `make docs`"
-    assert PAGES[ROOT / "docs/reproduction.md"] == reproduction(), "run `make docs`"
+    assert PAGES[ROOT / "docs/reference/algorithms.md"] == sent(), "run `make docs`"
+    assert PAGES[ROOT / "docs/results/reproduction.md"] == reproduction(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))
@@ -57,7 +57,7 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
         assert words[words.index("--recipe") + 1] in recipes()
     if "-c" in words:
         pairs = words[words.index("-c") + 1]
-        keys = set(read_axes("", [pairs])[0]) if words[1] == "sweep" else keys_of(pairs)
+        keys = set(read_axes("", [pairs])[0]) if words[1] in ("sweep", "audit") else keys_of(pairs)
         assert keys <= {k.key for k in knobs()}
 
 
@@ -78,7 +78,7 @@ def keys_of(pairs: str) -> set[str]:
 
 
 def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
-    text = PAGES[ROOT / "docs/data.md"]
+    text = PAGES[ROOT / "docs/howto/data.md"]
     (block,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "(Rule, " in b)
     (tmp_path / "rules.py").write_text(dedent(block))
     keys = {"dataset": "digits", "num-clients": 4, "max-examples": 90, "num-server-rounds": 2}
@@ -109,13 +109,14 @@ def test_linked_files_exist(page: Path) -> None:
 
 
 def test_every_key_of_a_round_is_explained() -> None:
-    table = PAGES[ROOT / "docs/runs.md"].partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
+    page = PAGES[ROOT / "docs/howto/runs.md"]
+    table = page.partition("| key | what |\n|---|---|\n")[2].partition("\n\n")[0]
     explained = [key for line in table.splitlines() for key in re.findall("`(.*?)`", line.split("|")[1])]
     assert sorted(explained) == sorted(RoundLog(0).row({}, {"frozen": np.zeros(1)}))
 
 
 def test_a_table_of_ones_own_is_explained(tmp_path: Path) -> None:
-    page = PAGES[ROOT / "docs/tables.md"]
+    page = PAGES[ROOT / "docs/howto/tables.md"]
     explained: dict[str, list[str]] = {}
     for head, rows in re.findall(r"^\| (.*?) \|.*\n\|---.*\n((?:\|.*\n)*)", page, re.M):
         names = [re.findall("`(.*?)`", row.split("|")[1]) for row in rows.splitlines()]
@@ -138,3 +139,10 @@ def test_every_page_is_two_links_from_the_readme() -> None:
             links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
             reached |= {(page.parent / link).resolve() for link in links}
     assert set(PAGES) <= reached
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/howto/*.md")), ids=lambda page: page.name)
+def test_a_how_to_shows_an_example_before_it_explains(page: Path) -> None:
+    before = re.split(r"^(?:```|    \S)", PAGES[page], maxsplit=1, flags=re.M)
+    assert len(before) == 2, "there is nothing to run"
+    assert len(before[0].split()) <= 150

@@ -11,6 +11,8 @@ sets ``min-examples`` = m, the bound is on the sums over all sites. Nothing is s
 * if a leaf or a bin may have fewer than m rows of all sites (``gbdt.min-child-count``);
 * of exact quantiles, which are somebody's values, or of other cuts than declared ones; or
 * of fewer than m rows of the client.
+
+Where noise protects each row (`task.trees.noised`), the bound is the owner's limit of epsilon instead.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from client_app.classical.margins import margins_kept
 from client_app.classical.questions import answer_rows, answers, sent, table_of
 from client_app.data.node import Node
+from client_app.data.noised import noise_of
 from client_app.stages.stage import Outcome
 from task.catalogue.entry import Algorithm
 from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, KNOWN, LOSSES, PIVOTS
@@ -31,10 +34,12 @@ from task.classical.columns import NamedColumns
 from task.errors import DataError, RefusedError, WireError
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import QUANTILES
+from task.trees.noised import ENDS, GRID, sensitivity
 from task.trees.orders import WIDTHS, TreeOrder, read_order
 from task.trees.rows import BoostedRows
 from task.wire import messages as wire
 
+Ints = npt.NDArray[np.int64]
 _MOST = 2**26  # numbers of all clients that are kept to the next question
 _kept: dict[tuple[object, ...], BoostedRows] = {}
 _lock = threading.Lock()
@@ -50,7 +55,8 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
     (record,) = entry.up
 
     def rows_of(client: str, table: NamedColumns) -> BoostedRows:
-        check_owner(node, boosting, table.rows, client)
+        if not boosting.noised:
+            check_owner(node, boosting, table.rows, client)
         return _rows(node, boosting, client, table)
 
     if record.name == BASE:
@@ -73,17 +79,25 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
 
         return answers(node, entry, order, BoostedRows.losses_size(), losses)
     assert record.name == HISTOGRAMS
+    noise, objective = noise_of(node), boosting.objective
     # The number of cells follows from the cuts, which a client may lack that has not begun.
     size, _ = order.rows.get(record.name, (0, 0))
-    if size > (most := 1 + len(asked.asked) * boosting.most_numbers):
+    if size > (most := 1 + ENDS + len(asked.asked) * boosting.most_numbers):
         raise WireError(
             f"training message: expected a question for at most {most} numbers; got {size}", record.name
         )
 
-    def histograms(client: str, table: NamedColumns) -> npt.NDArray[np.int64]:
+    def histograms(client: str, table: NamedColumns) -> Ints:
         rows = rows_of(client, table)
         with margins_kept(node, order, client, rows):
-            return rows.histograms(asked, size)
+            if not boosting.noised:
+                return rows.histograms(asked, size)
+            totals = rows.noised(asked, size - 1 - ENDS)
+        assert noise is not None
+        if totals is None:
+            return np.array([1, *[0] * (size - 1)], np.int64)[:, None]
+        squared = sensitivity(objective, len(asked.columns))
+        return np.array([0, *noise.added(client, totals, squared, GRID)], np.int64)[:, None]
 
     return answer_rows(node, entry, order, (size, 1), histograms)
 
@@ -97,10 +111,11 @@ def check_terms(node: Node) -> None:
     """
     boosting, data = boosting_of(node.config), node.dataset
     for client, rows in zip(node.clients.names, node.clients.num_train(), strict=True):
-        check_owner(node, boosting, int(rows), client)
+        if not boosting.noised:
+            check_owner(node, boosting, int(rows), client)
     table = table_of(data, np.arange(len(data.y)))
-    boosting.x(table)
-    boosting.y(table)
+    boosting.x(table, clipped=boosting.noised)
+    boosting.y(table, clipped=boosting.noised)
 
 
 def order_of(boosting: Boosting, order: wire.TrainOrder) -> TreeOrder:

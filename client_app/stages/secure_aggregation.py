@@ -71,7 +71,8 @@ def answer_stage(
         roster, senders = secure.roster_in(order), secure.texts(order, "senders")
         sealed = secure.by_name(order, "from", "sealed")
         alive = secure.texts(order, "alive")
-        once = config.dp.distributed or config.dp.local
+        # An analysis's repeated answer has other noise, and is paid for in the node's ledger like any other.
+        once = config.dp.distributed or (config.dp.local and not config.entry.noised_rows)
         state, shares = steps.unmask(state, session, rules, roster, senders, alive, sealed, once=once)
         raw = [share.to_bytes(shamir.SHARE_BYTES, "big") for share in shares.values()]
         fields = {"of": list(shares), "shares": raw}

@@ -1,4 +1,4 @@
-"""Defences of a party against leakage by embeddings and gradients (docs/vertical.md says against whom).
+"""Defences of a party against leakage by embeddings and gradients (docs/howto/vertical.md says against whom).
 
 Max-norm: each row's gradient g_i becomes g_i (1 + sigma_i xi), xi ~ N(0, 1), with sigma_i =
 sqrt(|g_max|^2 / |g_i|^2 - 1), so that all rows of a batch have an expected square norm of |g_max|^2 and their

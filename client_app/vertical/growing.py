@@ -14,7 +14,9 @@ from client_app.vertical.party import AlignedParty, Kept, aligned
 from client_app.vertical.tree_columns import Columns
 from task.catalogue.entry import Algorithm
 from task.errors import FieldError, StateError
+from task.numerics import seeds
 from task.numerics.arrays import Arrays, sha256
+from task.trees.sampling import Flags, Keys, drawn, keys_of
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
 from task.wire import messages as wire
@@ -30,6 +32,11 @@ _NO_SPLITS = {
 def digest_of(part: Arrays) -> Arrays:
     """Return the SHA-256 of a party's part of the model, [1, 32]."""
     return {ROWS: np.frombuffer(bytes.fromhex(sha256(part)), np.uint8).reshape(1, 32)}
+
+
+def _keys(rows: int) -> Keys:
+    """Return the keys by which training rows are drawn: their places in the common order."""
+    return keys_of("", np.arange(rows), np.arange(rows, dtype=np.float64))
 
 
 class GrowingWork(EncryptedWork):
@@ -77,9 +84,18 @@ class GrowingWork(EncryptedWork):
 
     def columns(self, client: str, kept: Kept) -> Columns:
         """Return the party's columns with their cuts."""
-        return Columns.of(
-            self.data(client, kept), self.config.gbdt.max_bins, self.config.gbdt.min_child_count
-        )
+        data, keys = self.data(client, kept), self.config.gbdt
+        held = self.held(len(data.rows) - len(data.tests))
+        return Columns.of(data, keys.max_bins, keys.min_child_count, held)
+
+    def held(self, rows: int) -> Flags:
+        """Return which of the training rows no tree is grown from, bool [rows]."""
+        return drawn(_keys(rows), self.config.gbdt.held_out, self.config.seeds.train, seeds.UNGROWN)
+
+    def used(self, rows: int) -> Flags:
+        """Return from which of the training rows the round's tree is grown, bool [rows]."""
+        share, seed = self.config.gbdt.subsample, self.config.seeds.train
+        return ~self.held(rows) & drawn(_keys(rows), share, seed, seeds.TREE_ROWS, self.order.round)
 
     def examples(self, columns: Columns) -> dict[str, float]:
         """Return what any reply says."""
@@ -115,7 +131,8 @@ class TableWork(GrowingWork):
         packing, (packs, _) = Packing(columns.train), self.order.rows["histograms"]
         nodes, ciphers = opened["asked"].tolist(), from_rows(opened["ciphers"])
         slots = packing.slots(self.key_bits)
-        groups = columns.groups(open_tree.slots(opened["place"][columns.tests :], nodes), len(nodes))
+        of = open_tree.slots(opened["place"][columns.tests :], nodes)
+        groups = columns.groups(np.where(self.used(columns.train), of, -1), len(nodes))
         if len(ciphers) != columns.train or len(groups) > packs * slots:
             raise FieldError(
                 "ciphers",

@@ -16,9 +16,9 @@ from task.catalogue.entry import SUMS, TRAIN_LOSS
 from task.classical.columns import scale_of
 from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays
-from task.numerics.row_sums import row_sums
+from task.numerics.row_sums import row_sums, value
 from task.tasks.evaluate import measure
-from task.trees.boosting import growth_of
+from task.trees.boosting import growth_of, improved, waits
 from task.trees.ensemble import TreeEnsemble
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
 from task.vertical import open_tree
@@ -90,7 +90,9 @@ class SearchWork(GrowingWork):
         g, h = (a[:, 0] for a in objective.derivatives(margins, y[tests:]))
         key, (count, _) = kept.get("key") or self.new_key(), self.order.rows["ciphers"]
         secret = secret_key(key)
-        numbers = Packing(len(g)).numbers(g, h)[:count]  # of one party alone nobody asks for any
+        # Nothing is said of rows that are not drawn. Of one party alone nobody asks.
+        said = zip(Packing(len(g)).numbers(g, h)[:count], self.used(len(g)).tolist(), strict=False)
+        numbers = [n if used else 0 for n, used in said]
         up = {
             "moduli": {ROWS: self.modulus(secret)},
             "ciphers": {ROWS: to_rows([secret.encrypt(n) for n in numbers], self.cipher_bytes)},
@@ -108,10 +110,12 @@ class SearchWork(GrowingWork):
         if "part" in kept:
             return {name: kept[name] for name in ("part", "margins", "step")}
         objective, y = self._objective(data)
-        trees = TreeEnsemble.empty(_base(objective, y[len(data.tests) :]))
+        train = y[len(data.tests) :]
+        trees = TreeEnsemble.empty(_base(objective, train, ~self.held(len(train))))
+        margins = np.full(len(y), trees.base[0])
         return {
             "part": {**trees.to_arrays(), "numbers": np.zeros(0, np.int64)},
-            "margins": {"margins": np.full(len(y), trees.base[0])},
+            "margins": {"margins": margins},
             "step": {"round": np.array(0)},
         }
 
@@ -120,7 +124,8 @@ class SearchWork(GrowingWork):
         columns, held = self.columns(client, kept), self.opened(client, kept, self.step, self.step - 1)
         keys, (objective, _) = self.config.gbdt, self._objective(self.data(client, kept))
         growth = growth_of(keys, objective.unit)
-        tree = SharedTree.of(client, columns.layout.cuts, self._counts(client), *growth)
+        draw = keys.colsample, self.config.seeds.train, self.order.round
+        tree = SharedTree.of(client, columns.layout.cuts, self._counts(client), growth, draw)
         return _LabelTree(columns, tree, held)
 
     def _by_other(self, client: str, record: str) -> list[np.ndarray]:
@@ -194,7 +199,7 @@ class SearchWork(GrowingWork):
         """
         tree, columns, others = search.tree, search.columns, self.others(client)
         nodes, g, h = tree.tree.asked, search.held["g"], search.held["h"]
-        slots = open_tree.slots(place[columns.tests :], nodes)
+        slots = np.where(self.used(columns.train), open_tree.slots(place[columns.tests :], nodes), -1)
         parts = {client: columns.histograms(slots, len(nodes), g, h)}
         packing, secret = Packing(columns.train), secret_key(kept["key"])
         given, counts = self._by_other(client, "histograms"), self._counts(client)
@@ -219,13 +224,44 @@ class SearchWork(GrowingWork):
         number = np.argsort(order)  # of each node, by the one that it had while the tree grew
         margins = model["margins"]["margins"] + tree.value[number[place]].astype(np.float64)
         part = {**trees.joined(tree).to_arrays(), "numbers": np.append(model["part"]["numbers"], order)}
-        keep = {"part": part, "margins": {"margins": margins}, "step": {"round": np.array(t)}}
-        loss = self._measured(data, margins, slice(len(data.tests), None))[0]["loss"]
+        stopping, best = self._stopping(data, model, margins)
+        keep = {
+            "part": part | stopping,
+            "margins": {"margins": margins} | best,
+            "step": {"round": np.array(t)},
+        }
+        rows = len(data.tests) + np.flatnonzero(~self.held(search.columns.train))
+        loss = self._measured(data, margins, rows)[0]["loss"]
         numbers = {**self.examples(search.columns), TRAIN_LOSS.name: loss}
+        if stopping:
+            losses, patience = stopping["held-out-losses"].tolist(), self.config.gbdt.patience
+            numbers["held-out-loss"] = losses[-1]
+            numbers["ended"] = float(patience > 0 and not waits(losses, patience))
+        part = keep["part"]
         return wire.ClientUpdate({"digest": digest_of(part)}, numbers), {**keep, "open": kept["open"]}
 
+    def _stopping(self, data: AlignedParty, model: Kept, margins: np.ndarray) -> tuple[Arrays, Arrays]:
+        """Return the losses of the rows held out and the best number of trees, and their margins.
+
+        Nothing if no rows are held out; no number if the run has no patience.
+        """
+        tests, (objective, y) = len(data.tests), self._objective(data)
+        held = self.held(len(y) - tests)
+        if not held.any():
+            return {}, {}
+        terms, _ = objective.losses(margins[tests:][held, None], y[tests:][held])
+        (total,) = row_sums(terms[:, None], "losses")
+        loss = objective.mean_loss(value(total), int(held.sum()))
+        losses = np.append(model["part"].get("held-out-losses", np.zeros(0)), loss)
+        found: Arrays = {"held-out-losses": losses}
+        if not self.config.gbdt.patience:
+            return found, {}
+        best = improved(losses.tolist())
+        kept = margins if best == len(losses) else model["margins"]["best"]
+        return found | {"best": np.array(best)}, {"best": kept}
+
     def _measured(
-        self, data: AlignedParty, margins: np.ndarray, rows: slice
+        self, data: AlignedParty, margins: np.ndarray, rows: slice | Ints
     ) -> tuple[dict[str, float], Arrays]:
         f, y = torch.from_numpy(margins[rows]), data.y(data.rows[rows])
         classes = self.node.task.name == "classification"
@@ -236,11 +272,12 @@ class SearchWork(GrowingWork):
         """Measure the model on the common test rows."""
         kept = self.kept(client, later=1)
         data = self.data(client, kept)
-        found, sums = self._measured(data, kept["margins"]["margins"], slice(len(data.tests)))
+        margins = kept["margins"].get("best", kept["margins"]["margins"])
+        found, sums = self._measured(data, margins, slice(len(data.tests)))
         return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
 
 
-def _base(objective: Objective, y: np.ndarray) -> np.ndarray:
-    """Return the margin before the first tree, float64 [1], of the targets that trees are grown from."""
-    scale = scale_of(float(np.abs(y).max(initial=1.0)))
+def _base(objective: Objective, y: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Return the margin before the first tree, float64 [1], by the targets `y` of the rows that are used."""
+    scale, y = scale_of(float(np.abs(y).max(initial=1.0))), y[used]
     return objective.base(row_sums(objective.base_terms(y, scale), "targets"), len(y), scale)

@@ -25,6 +25,7 @@ from task.errors import StateError, WireError
 from task.models.split import bottom_of, top_of
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
+from task.numerics.tensors import seed_drawing
 from task.tasks.evaluate import measure
 from task.vertical.rows import batches, windows
 from task.wire import messages as wire
@@ -142,7 +143,8 @@ class SplitWork(PartyWork):
     def seeded(self, client: str, window: int, batch: int) -> None:
         """Let dropout and the like draw the same for a batch whenever it is passed forward."""
         name = f"{client}/{window}/{batch}"
-        torch.manual_seed(seeds.seed_for(self.config.seeds.train, seeds.TORCH, self.order.round, name))
+        seed = seeds.seed_for(self.config.seeds.train, seeds.TORCH, self.order.round, name)
+        seed_drawing(seed, self.node.device)
 
     def embed(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Train on the last window's gradients, if they came, and send embeddings of the next rows."""

@@ -41,10 +41,13 @@ class Columns:
     layout: CellLayout  # with the cuts
 
     @classmethod
-    def of(cls, data: AlignedParty, bins: int, least: int) -> Columns:
-        """Return a party's columns, each cut into at most `bins` bins of `least` training rows or more."""
+    def of(cls, data: AlignedParty, bins: int, least: int, held: npt.NDArray[np.bool_]) -> Columns:
+        """Return a party's columns, each cut into at most `bins` bins of `least` rows or more.
+
+        `held` says which training rows are held out, and do not count.
+        """
         x = data.x(data.rows).flatten(1).float().cpu().numpy()
-        cuts = tuple(quantiles(column, bins, least) for column in x[len(data.tests) :].T)
+        cuts = tuple(quantiles(column, bins, least) for column in x[len(data.tests) :][~held].T)
         return cls(x, len(data.tests), CellLayout(cuts, (0,) * len(cuts)))
 
     @property

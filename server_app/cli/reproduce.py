@@ -15,7 +15,7 @@ import typer
 
 from server_app.cli import exits
 from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
-from task.errors import BouquetError, ConfigError, choose_from
+from task.errors import BouquetError, ConfigError, DataError, choose_from
 from task.text import plain
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from server_app.extras.reproduce.plan import Wanted
     from server_app.extras.reproduce.records import RunRecord
     from server_app.extras.reproduce.tables import Cell, PublishedTable
-    from server_app.extras.reproduce.work import Remaining
+    from server_app.extras.reproduce.work import Remaining, TableQueue
 
 ON_CPU, ON_GPU = "cpu", "gpu"  # of --plan
 UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -102,6 +102,7 @@ def reproduce(
         chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU,
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
+    lacking = _say_missing(queue) if limit else ""
     try:
         with sigterm_is_ctrl_c():
             left = queue.work(limit)
@@ -114,6 +115,28 @@ def reproduce(
         typer.echo(f"stopped; continue with: {again}", err=True)
         sys.exit(exits.INTERRUPTED)
     _say_left(left)
+    if lacking:
+        raise DataError(
+            f"reproduce: cells of {lacking} were not run, as their data are missing; the first lines say "
+            "what to do. The same command then runs them"
+        )
+
+
+def _say_missing(queue: TableQueue) -> str:
+    """Say once for each data set why it cannot be found; return their names.
+
+    Raises:
+        DataError: No cell is left to run.
+    """
+    before = len(queue.cells)
+    why = queue.missing_data()
+    lines = "".join(f"\n  {plain(text)}" for text in why.values())
+    if why and all(at.done for _, at in queue.standings()):
+        raise DataError(f"reproduce: the data of all cells that are left are missing{lines}")
+    if why:
+        left_out = before - len(queue.cells)
+        typer.echo(f"{left_out} of {before} cells lack their data and are left out{lines}", err=True)
+    return ", ".join(why)
 
 
 def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[PublishedTable, Cell]]:
@@ -144,16 +167,22 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
 
 
 def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
-    """Return the cells that want a GPU, with the seconds that a round takes there."""
+    """Return the cells that want a GPU, with the seconds that a round takes there if one is at hand."""
     from dataclasses import replace
 
-    found = [(t, replace(c, round_seconds=c.gpu_round_seconds)) for t, c in chosen if c.gpu_round_seconds]
+    found = [(t, c) for t, c in chosen if c.gpu_round_seconds]
     if not found:
         raise ConfigError(
             '--plan gpu: expected cells with "gpu-round-seconds", the estimated seconds of a round there; '
             f"got {len(chosen)} without. Add the key to the table, or leave --plan out"
         )
-    return found
+    with importing():
+        from task.numerics.devices import gpu_model
+
+    if not gpu_model():
+        typer.echo("--plan gpu: torch sees no GPU here; the runs use the CPU, as do the estimates", err=True)
+        return found
+    return [(t, replace(c, round_seconds=c.gpu_round_seconds or 0.0, on_gpu=True)) for t, c in found]
 
 
 def _seconds(budget: str) -> float:

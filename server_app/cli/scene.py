@@ -26,7 +26,8 @@ def scene(
 ) -> None:
     """Run a scene for teaching: several runs in sequence, compared in a table and a plot.
 
-    The runs are named NAME-RUN and replace those of an earlier call. docs/teaching.md says what to look at.
+    The runs are named NAME-RUN and replace those of an earlier call.
+    docs/howto/teaching.md says what to look at.
     """
     from task.config.read import scene_runs, scenes
 

@@ -71,8 +71,9 @@ def predict(
     """
     allow(code)
     with importing():
-        from server_app.takeout.analyses import analysis_in, said_of_rows
+        from server_app.takeout.analyses import analysis_in, said_by_trees, said_of_rows
         from server_app.takeout.examples import read_examples
+        from server_app.takeout.joined import joined_in
         from server_app.takeout.predict import own_examples
         from server_app.takeout.predict import predict as run_model
 
@@ -80,6 +81,11 @@ def predict(
         if data is None or client or global_test:
             raise ConfigError("predict: expected --data FILE.csv, and none of --client and --global-test")
         _give(said_of_rows(*analysis, data), out)
+        return
+    if run is not None and kit is None and not client and (joined := joined_in(run)):
+        if data is None or global_test:
+            raise ConfigError("predict: expected --data FILE.csv with the columns of all parties")
+        _give(said_by_trees(joined, data), out)
         return
     if kit is not None and data is None and not client:
         raise ConfigError("--data: expected a file; a kit has no test set of the global model")
@@ -250,10 +256,12 @@ def _export_trees(run: Path | None, form: str, out: Path | None, *, others: bool
         ConfigError: It has none, and the format is theirs.
     """
     with importing():
+        from server_app.takeout.joined import joined_in
         from server_app.takeout.model import find
         from server_app.takeout.trees import FORMATS, export_trees, trees_in
 
-    taken = trees_in(run) if run is not None and not (others and form == "onnx") else None
+    asked = run if not (others and form == "onnx") else None
+    taken = (trees_in(asked) or joined_in(asked)) if asked is not None else None
     if taken is None and form == "onnx":
         return False
     if taken is None or run is None or others:

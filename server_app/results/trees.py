@@ -35,6 +35,8 @@ def tree_lines(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 def tree_plots(result: Mapping[str, Any]) -> list[Plot]:
     """Return the plot of the losses by round."""
     table, which = result["table"], (("rows of the trees", "losses"), ("rows held out", "held_out_losses"))
+    if "losses" not in table:  # they are not asked for where noise protects rows
+        return []
     series = [
         Series(name, i, [Point(t, loss) for t, loss in enumerate(table[key], 1)])
         for i, (name, key) in enumerate(which)

@@ -36,10 +36,7 @@ def prepare_data(queue: SweepQueue) -> None:
         config = read_config(entry.keys)
         if spec_of(config.data.dataset).own and not config.data.data_path:
             continue
-        seed = config.seeds.data if config.data.max_examples or config.data.dataset == "synthetic" else 0
-        key = repr(
-            (config.data.dataset, config.data.data_path, config.data.max_examples, config.synthetic, seed)
-        )
+        key = repr((config.data, config.synthetic, config.seeds.data))
         if entry.state == WAITING and key not in seen:
             seen.add(key)
             load_dataset(config.data, config.synthetic, config.seeds.data)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.model import find
-from server_app.takeout.trees import trees_of
+from server_app.takeout.trees import TakenTrees, trees_of
 from task.catalogue.user_algorithm import algorithm_of
 from task.classical.clusters import clustering_of, nearest
 from task.classical.columns import NamedColumns, Variable
@@ -68,16 +68,27 @@ def said_of_rows(card: ModelCard, arrays: NamedArrays, data: Path) -> str:
         ConfigError: A column is not there.
         DataError: A cell is none of its column's declaration, naming its line.
     """
+    entry = algorithm_of(card.config.algorithm)
+    return _answered(data, lambda read: _SAYS[entry.work](card, arrays, read), missing=entry.missing_values)
+
+
+def said_by_trees(taken: TakenTrees, data: Path) -> str:
+    """Return, as csv, what trees say of each row of a csv file; raises what `said_of_rows` does."""
+    return _answered(data, lambda read: _said(taken, read), missing=True)
+
+
+def _answered(data: Path, says: Callable[[Reader], Columns], *, missing: bool) -> str:
+    """Return as csv what is said of the rows of a file."""
     if data.suffix.lower() != ".csv" or not data.is_file():
         raise ConfigError(f"--data: expected a csv file with the columns of the analysis; got {data}")
-    ids, entry = list[str](), algorithm_of(card.config.algorithm)
+    ids = list[str]()
 
     def read(variables: Sequence[Variable]) -> NamedColumns:
-        table, found = _read(data, variables, missing=entry.missing_values)
+        table, found = _read(data, variables, missing=missing)
         ids[:] = found
         return table
 
-    columns = _SAYS[entry.work](card, arrays, read)
+    columns = says(read)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", *(name for name, _ in columns)])
@@ -128,8 +139,11 @@ def _scores(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
 
 
 def _outputs(card: ModelCard, arrays: NamedArrays, read: Reader) -> Columns:
+    return _said(trees_of(card, arrays), read)
+
+
+def _said(taken: TakenTrees, read: Reader) -> Columns:
     """Return what trees say of each row: a number, or a class and the probability of each."""
-    taken = trees_of(card, arrays)
     declared, names = taken.declared, taken.declared.outputs
     found = taken.answer(declared.x(read(declared.variables)))
     if len(names) == 1:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from strategies.engine.state import AggregatedReplies, MeansState, Number, ServerState, rescaled
-from task.catalogue.entry import Algorithm, adaptation_of, evaluation_of
+from task.catalogue.entry import Algorithm, phase_of
 from task.catalogue.record import MODEL_DOWN
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
@@ -133,13 +133,10 @@ class RoundContext:
             ConfigError: The entry has no such phase.
         """
         server, trains = self.rule.config.server, name == TRAIN
-        own = {EVALUATE: evaluation_of(self.entry), ADAPT: adaptation_of(self.entry)}
-        contracts = {TRAIN: self.entry, **own, **self.entry.phases}
-        if name not in contracts:
-            raise ConfigError(
-                choose_from(f"algorithm {self.entry.name}, a phase of its entry", name, contracts)
-            )
-        contract = contracts[name]
+        contract = phase_of(self.entry, name)
+        if contract is None:
+            names = (TRAIN, EVALUATE, ADAPT, *self.entry.phases)
+            raise ConfigError(choose_from(f"algorithm {self.entry.name}, a phase of its entry", name, names))
         asked = self.cohort if to is None else tuple(to)
         records = {
             f.name: state.arrays if f == MODEL_DOWN else self.rule.down_record(state, f.name, self)
@@ -154,7 +151,8 @@ class RoundContext:
         epochs = {c: e for c, e in self.epochs.items() if c in asked} if work else {}
         enough = server.enough_replies if trains else 0
         rings = len(self.groups) > 1  # then the round as a whole needs `min_replies`, see `Rule.round`
-        least = 0 if name in own or contract.noised else 1 if rings else max(server.min_replies, 1)
+        measures = name in (EVALUATE, ADAPT)
+        least = 0 if measures or contract.noised else 1 if rings else max(server.min_replies, 1)
         limits = self.rule.limits(self.registered(asked), epochs) if name == TRAIN else {}
         return Phase(
             name, contract, asked, records, route, scalars, epochs, enough, least, limits, models, session

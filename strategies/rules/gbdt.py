@@ -18,6 +18,9 @@ symbol     variable                  meaning                                    
 G, H, n    histograms                sums of derivatives and rows, by node, column and bin     wire
 =========  ========================  ========================================================  ===========
 
+Where noise protects each row (`task.trees.noised`), only the question ``train`` is asked: of histograms, and
+once more a tree of the sums of its leaves. Cuts are declared, and the first margins tell nothing.
+
 Every site must answer each question (`strategies.rules.exact_sums`), and the sites must stay the same from
 the first round to the last: a tree of other rows would not continue these ones.
 
@@ -49,11 +52,12 @@ from task.config.knobs import Config
 from task.errors import DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import DIGITS, to_wire, value
-from task.trees.boosting import Boosting, boosting_of
+from task.trees.boosting import Boosting, boosting_of, improved, waits
 from task.trees.cuts import RANGES, Cuts, CutSearch, below, merged
-from task.trees.ensemble import TreeEnsemble
+from task.trees.ensemble import LEAF, TreeEnsemble
 from task.trees.grow import GrowingTree
 from task.trees.histograms import CellLayout
+from task.trees.noised import ENDS, agreeing, careful, derivatives_in, deviation, first_margins
 from task.trees.objectives import SQUARED
 from task.trees.orders import TreeOrder, chained, start_digest
 from task.trees.rows import BoostedRows
@@ -77,17 +81,8 @@ class BoostingState(ServerState):
 def nothing(boosting: Boosting) -> Arrays:
     """Return the arrays of a result without trees."""
     empty = TreeEnsemble.empty(np.zeros(boosting.objective.classes))
-    return {**empty.to_arrays(), "losses": np.zeros((0, 3)), "figures": np.zeros(2), **no_sums()}
-
-
-def improved(losses: Sequence[float]) -> int:
-    """Return after how many rounds the loss was least, the first of several."""
-    return int(np.argmin(losses)) + 1 if len(losses) else 0
-
-
-def waits(losses: Sequence[float], patience: int) -> bool:
-    """Return whether fewer rounds than `patience` have gone by since the loss was least."""
-    return len(losses) - improved(losses) < patience
+    found = {**empty.to_arrays(), **no_sums()}
+    return found if boosting.noised else {**found, "losses": np.zeros((0, 3)), "figures": np.zeros(2)}
 
 
 def server_update(state: BoostingState, reduced: AggregatedReplies, config: Config) -> Updated[BoostingState]:
@@ -154,6 +149,8 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
             DataError: There are no rows, or all are of one class.
         """
         self.sites = tuple(context.names)
+        if self.boosting.noised:
+            return
         replies = yield from self.ask("base", context, BoostedRows.base_size(self.boosting))
         self.opened = totals_in(replies, BASE)
         self._base()
@@ -163,6 +160,8 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
 
     def _base(self) -> npt.NDArray[np.float64]:
         b = self.boosting
+        if b.noised:
+            return first_margins(b.objective, b.target)
         rows, *sums = self.opened[: 1 + b.objective.classes]
         return b.objective.base(sums, int(value(rows)), b.target.scale, b.target.levels)
 
@@ -188,6 +187,9 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
                 f"round {context.round}: expected the rows of round 1; a site has others now. Put its data "
                 "back and resume the run, or begin another"
             )
+        if self.boosting.noised:
+            state = yield from NoisedQuestions(self, state, context).grow()
+            return replace(state, arrays={**state.arrays, **state.grown}), {}
         questions = TreeQuestions(self, state, context)
         state = yield from questions.grow()
         replies = yield from questions.losses()
@@ -233,6 +235,8 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
 class TreeQuestions:
     """The questions of one round."""
 
+    ends = 0  # further numbers of a histogram's answer
+
     def __init__(self, rule: GBDT, state: BoostingState, context: RoundContext) -> None:
         self.rule, self.state, self.context, b = rule, state, context, rule.boosting
         self.trees = TreeEnsemble.from_arrays(state.grown, len(b.variables))
@@ -245,17 +249,12 @@ class TreeQuestions:
     def grow(self) -> Generator[Phase, AggregatedReplies, BoostingState]:
         """Grow the round's trees; return the state with them."""
         b = self.rule.boosting
-        classes = range(b.objective.classes)
-        trees = [GrowingTree(self.layout, self.columns, b.penalties, b.shape) for _ in classes]
-        h, arrays = (1 << b.objective.unit_bits if b.objective.name == SQUARED else 0), self.state.arrays
+        trees = [
+            GrowingTree(self.layout, self.columns, b.penalties, b.shape, b.noised)
+            for _ in range(b.objective.classes)
+        ]
         while any(tree.asked for tree in trees):
-            asked = [(k, tree.order().index(number)) for k, tree in enumerate(trees) for number in tree.asked]
-            size = len(asked) * self.layout.cells * (2 if h else 3)
-            growing = _joined([tree.tree(k) for k, tree in enumerate(trees)])
-            replies = yield from self._ask(TRAIN, HISTOGRAMS, growing, size, 1, asked)
-            totals = replies.arrays[HISTOGRAMS][ROWS][:, 0]
-            arrays = hashed_bytes(arrays, totals.astype("<i8").tobytes())
-            found = iter(expanded(totals[1:], self.layout.cells, h))
+            found = iter((yield from self._histograms(trees)))
             for tree in trees:
                 histograms = {number: next(found) for number in tree.asked}
                 try:
@@ -265,9 +264,34 @@ class TreeQuestions:
                         f"round {self.context.round}: expected each column's sums to add up to those of its "
                         "node; those of the sites do not. Do all run the same app on unchanged data?"
                     ) from None
-        grown = _joined([self.trees, *(tree.tree(k) for k, tree in enumerate(trees))])
-        self.trees = grown
-        return replace(self.state, arrays=arrays, grown=grown.to_arrays())
+        return (yield from self._grown(trees))
+
+    def _histograms(
+        self, trees: Sequence[GrowingTree]
+    ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
+        """Ask for the histograms that trees need; return them, int64 [nodes, cells, 3]."""
+        objective, cells = self.rule.boosting.objective, self.layout.cells
+        h = 1 << objective.unit_bits if objective.name == SQUARED else 0
+        totals = yield from self._totals(trees, [tree.asked for tree in trees], cells * (2 if h else 3))
+        return expanded(totals[1:], cells, h)
+
+    def _totals(
+        self, trees: Sequence[GrowingTree], nodes: Sequence[Sequence[int]], size: int
+    ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
+        """Ask for so many numbers of each of some nodes, given by tree; return what comes."""
+        asked = [(k, tree.order().index(number)) for k, tree in enumerate(trees) for number in nodes[k]]
+        growing = _joined([tree.tree(k) for k, tree in enumerate(trees)])
+        replies = yield from self._ask(TRAIN, HISTOGRAMS, growing, len(asked) * size, 1, asked)
+        totals = replies.arrays[HISTOGRAMS][ROWS][:, 0]
+        arrays = hashed_bytes(self.state.arrays, totals.astype("<i8").tobytes())
+        self.state = replace(self.state, arrays=arrays)
+        return totals
+
+    def _grown(self, trees: Sequence[GrowingTree]) -> Generator[Phase, AggregatedReplies, BoostingState]:
+        """Return the state with trees that are grown."""
+        self.trees = _joined([self.trees, *(tree.tree(k) for k, tree in enumerate(trees))])
+        return replace(self.state, grown=self.trees.to_arrays())
+        yield  # a question, where sums have noise
 
     def losses(self) -> Asking:
         """Ask for the losses after the round's trees."""
@@ -286,9 +310,11 @@ class TreeQuestions:
     ) -> Asking:
         """Ask with the last round's trees; with all, if a site lacks those before, or sites mostly did."""
         classes = self.rule.boosting.objective.classes
-        numbers = size if phase != TRAIN else size + 1
+        numbers = size if phase != TRAIN else size + 1 + self.ends
         forget = 2 * self.rule.lacked > self.rule.tried + _PATIENT
-        wholes = [False, True] if self.rule.informed and not forget else [True]
+        # With noise a second answer would cost once more.
+        noised = self.rule.boosting.noised
+        wholes = [False, True] if self.rule.informed and not forget and not noised else [True]
         self.rule.tried += not wholes[0]
         for whole in wholes:
             known = 0 if whole else max(self.trees.trees - classes, 0)
@@ -305,6 +331,43 @@ class TreeQuestions:
             f"round {self.context.round}: expected all sites to know the trees that came with the question; "
             "some do not. Do all run the same app on unchanged data?"
         )
+
+
+class NoisedQuestions(TreeQuestions):
+    """The questions of one round where noise protects each row; the last one is about the leaves."""
+
+    ends = ENDS
+
+    def _histograms(
+        self, trees: Sequence[GrowingTree]
+    ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
+        found = yield from self._noised(trees, [tree.asked for tree in trees], self.layout.cells)
+        return np.stack([agreeing(histogram, self.layout) for histogram in found])
+
+    def _grown(self, trees: Sequence[GrowingTree]) -> Generator[Phase, AggregatedReplies, BoostingState]:
+        leaves = [
+            [number for number in tree.order() if tree.nodes[number].children[0] == LEAF] for tree in trees
+        ]
+        columns, self.columns = self.columns, []
+        found = iter((yield from self._noised(trees, leaves, 1)))
+        self.columns = columns
+        for tree, numbers in zip(trees, leaves, strict=True):
+            for number in numbers:
+                tree.sum_up(number, next(found)[0])
+        state = yield from super()._grown(trees)
+        # Rows are not counted, and H stands in their place.
+        return replace(state, grown={**state.grown, "rows": np.zeros_like(state.grown["rows"])})
+
+    def _noised(
+        self, trees: Sequence[GrowingTree], nodes: Sequence[Sequence[int]], cells: int
+    ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
+        """Ask for the sums of nodes' cells; return them, int64 [nodes, cells, 3]."""
+        config, b = self.rule.config, self.rule.boosting
+        totals = yield from self._totals(trees, nodes, 2 * cells)
+        wide = deviation(config.dp.noise, b.objective, len(self.columns), int(totals[-1]))
+        for tree in trees:
+            tree.penalties = careful(b.penalties, b.objective, wide, self.layout if self.columns else None)
+        return derivatives_in(b.objective, totals[1:-1], sum(map(len, nodes)))
 
 
 def _joined(parts: Sequence[TreeEnsemble]) -> TreeEnsemble:

@@ -109,6 +109,6 @@ class NbAFL(Rule, algorithm="nbafl", update=server_update, state=NbAFLState, sen
                 f"sensitivity of 2C/m, m = {m}, that a published comment refutes. With 2C, which is "
                 "valid, the "
                 f"{rounds} uploads of a client cost epsilon = {honest:.4g} at delta = {knobs.delta:g}, and "
-                "the noise follows from the run's seed. See docs/privacy.md"
+                "the noise follows from the run's seed. See docs/howto/privacy.md"
             )
         return (yield from super().round(replace(state, sigma_up=up, sigma_down=down), context))

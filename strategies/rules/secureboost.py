@@ -37,13 +37,14 @@ m          `Parties.train`        common rows that trees are grown from         
 """
 
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_digests
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
-from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.engine.state import AggregatedReplies, Number, S, ServerState, Updated
 from task.config.knobs import Config
 from task.errors import NodesError
 from task.trees.boosting import growth_of
@@ -56,12 +57,19 @@ Sizes = dict[str, tuple[int, ...]]  # rows and width, by record
 SPLIT = 4  # numbers of a split: node, column, cut, default
 
 
+@dataclass(frozen=True)
+class TreesState(ServerState):
+    """The digests of the parts, and whether further trees no longer help."""
+
+    ended: bool = False
+
+
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Take over the digests of the parts of those that answered."""
     return take_digests(state, reduced, config)
 
 
-class SecureBoost(Parties, algorithm="secureboost", update=server_update):
+class SecureBoost(Parties, algorithm="secureboost", update=server_update, state=TreesState):
     """Boosted trees over parties; see `strategies.rules.secureboost`."""
 
     def __init__(self, config: Config) -> None:
@@ -125,11 +133,19 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update):
             TRAIN, (self.label,), self._for_label(given), rows=rows, log_as=TRAIN, step=step
         )
         state, _ = type(self).update(state, last, self.config)
+        metrics: dict[str, Number] = {"leaves": leaves, "rows": self.train}
+        if "held-out-loss" in last.scalars:
+            metrics["held-out-loss"] = float(last.scalars["held-out-loss"][0])
+            state = replace(state, ended=bool(last.scalars["ended"][0]))
         if self.others:
             digest = {"digest": (1, psi.BYTES)}
             done = yield from ask("close", self.others, rows=digest, log_as=TRAIN, step=step)
             state, _ = type(self).update(state, done, self.config)
-        return state, {"leaves": leaves, "rows": self.train}
+        return state, metrics
+
+    def finished(self, state: Any) -> bool:
+        """Return whether further trees no longer help."""
+        return bool(state.ended)
 
     def evaluation(self, state: Any, context: RoundContext) -> Phases:
         """Let the party with the labels measure the trees on the common test rows."""

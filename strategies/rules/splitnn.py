@@ -61,7 +61,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         if len(self.parties) > 1 and vertical.defence == "none":
             context.remark(
                 f"warning: the gradients that go to {some(self.others)} reveal labels of {self.label}, "
-                'especially those of rare classes (docs/vertical.md); vertical.defence = "max-norm" or '
+                'especially those of rare classes (docs/howto/vertical.md); vertical.defence = "max-norm" or '
                 '"gaussian" makes it harder'
             )
         wide = self.columns.items()

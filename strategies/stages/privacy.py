@@ -1,7 +1,8 @@
 """Differential privacy at the level of clients: secret cohorts, noise on exact sums, a ledger of releases.
 
-McMahan et al. 2018, arXiv 1710.06963, in the form of `docs/privacy.md`. Each client joins a round by a coin
-of its own with probability q; its update u_k is clipped to |u_k| <= C; and the rule gets, in place of a mean,
+McMahan et al. 2018, arXiv 1710.06963, in the form of `docs/howto/privacy.md`. Each client joins a round by a
+coin of its own with probability q; its update u_k is clipped to |u_k| <= C; and the rule gets, in place of a
+mean,
 
     (sum_k u_k + N(0, (z C)^2)) / M,    M = q K the expected number of clients, not that of the answers
 

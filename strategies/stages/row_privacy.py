@@ -2,11 +2,16 @@
 
 Each question that a site answers is a Gaussian mechanism of the noise multiplier z, and no row is at two
 sites, so that T questions cost epsilon of one mechanism of z / sqrt(T) (`task.privacy.accounting`).
+
+A round that was cut short is repeated. In clear its questions get the same answers as before and cost
+nothing. Under secure aggregation they get other noise, so that the run's ledger has each such question before
+it is asked.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +20,8 @@ from strategies.engine.channel import Opened
 from strategies.engine.stage import ServerStage
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.accounting import gaussian_epsilon
+from task.privacy.row_noise import questions_of
+from task.resolve.contract import contract_of
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -32,16 +39,31 @@ class RowPrivacyStage(ServerStage):
         super().__init__(engine)
         self.dp = engine.config.dp
         self.over = False  # whether a further round would exceed dp.max-epsilon
-        self.questions, self.counted = 0, 0  # and the last round whose question is counted
+        self.each = questions_of(engine.config, contract_of(engine.config))
+        self.before = 0  # questions before this round
+        self.asked: Counter[str] = Counter()  # in this round, by site
+
+    @property
+    def questions(self) -> int:
+        """How many questions the site that was asked most has answered; no row is at two sites."""
+        return self.before + max(self.asked.values(), default=0)
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self.before, self.asked = self.questions, Counter()
 
     def opened(self, opened: Opened) -> None:
-        """Count a round's question when it is first asked: sites that are asked one by one share none."""
-        if opened.phase.contract.noised_rows and self.engine.round != self.counted:
-            self.questions, self.counted = self.questions + 1, self.engine.round
+        """Count a question."""
+        if not opened.phase.contract.noised_rows:
+            return
+        self.asked.update(opened.phase.to)
+        if self.engine.config.server.secagg:
+            self.engine.journal.secret()  # whose first call removes the ledger of an earlier run
+            self.engine.journal.release({"round": self.engine.round, "question": opened.attempt})
 
-    def epsilon(self, more: int = 0) -> float:
-        """Return epsilon of a row after this number of further questions."""
-        return gaussian_epsilon(math.sqrt(self.questions + more) / self.dp.noise, self.dp.delta)
+    def epsilon(self, rounds: int = 0) -> float:
+        """Return epsilon of a row after this number of further rounds, all of whose questions are asked."""
+        return gaussian_epsilon(math.sqrt(self.questions + rounds * self.each) / self.dp.noise, self.dp.delta)
 
     def finished(self) -> bool:
         """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
@@ -49,7 +71,7 @@ class RowPrivacyStage(ServerStage):
         if limit and not self.over and self.epsilon(1) > limit:
             self.over = True
             self.engine.journal.remark(
-                f"the run stops before the next question, with which epsilon would be {self.epsilon(1):.4g}: "
+                f"the run stops before the next round, with which epsilon would be {self.epsilon(1):.4g}: "
                 f"more than dp.max-epsilon = {limit:g}. It is {self.epsilon():.4g} at delta = "
                 f"{self.dp.delta:g}"
             )
@@ -65,4 +87,5 @@ class RowPrivacyStage(ServerStage):
 
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
-        self.questions, self.counted = int(arrays.get(ASKED, 0)), done
+        again = [line for line in self.engine.journal.released() if line["round"] > done]
+        self.before, self.asked = int(arrays.get(ASKED, 0)) + len(again), Counter()

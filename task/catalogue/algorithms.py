@@ -344,7 +344,8 @@ _GLOBAL = (
     ),
     Algorithm(
         "nbafl", "NbAFL", paper("1911.00222", "Algorithm 1"),
-        about="Clients clip their models and add noise, as published: no real protection (docs/privacy.md).",
+        about="Clients clip their models and add noise, as published: no real protection "
+        "(docs/howto/privacy.md).",
         solver="nbafl",
         down_scalars=(Scalar("sigma-up", "sigma_U, standard deviation of a client's noise", low=0),),
         neutral={"nbafl.mu": 0.0, "nbafl.clip": 1e6, "nbafl.epsilon": 1e100},

@@ -141,6 +141,8 @@ class Algorithm:
     missing_values: bool = False  # whether the rows of its tables may lack values
     # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
     noised_rows: bool = False
+    # Run-config key of how many questions a round then asks at most besides the last; "" = none.
+    more_questions: str = ""
     # Of such an analysis, whether clients measure its result on rows that they have set aside for that
     # (`measuring`): only if ``fraction-evaluate`` says so, or by default.
     tested: Literal["", "asked", "always"] = ""
@@ -278,3 +280,13 @@ def adaptation_of(entry: Algorithm) -> Algorithm:
     stages = tuple(name for name in entry.stages if name == "ala")  # no client reports a loss or attacks
     asked = replace(unmeasured(entry), down=entry.down, down_scalars=entry.down_scalars)
     return replace(asked, keeps=(), stages=stages, work="adapt")
+
+
+def phase_of(entry: Algorithm, name: str) -> Algorithm | None:
+    """Return the contract of ``train``, ``evaluate``, ``adapt`` or a phase of the entry's own; else None."""
+    if name in entry.phases:
+        return entry.phases[name]
+    derived = {"evaluate": evaluation_of, "adapt": adaptation_of}
+    if name in derived:
+        return derived[name](entry)
+    return entry if name == "train" else None

@@ -51,6 +51,8 @@ TREES = (
         differs="Cuts are exact quantiles or declared; derivatives are whole numbers of a declared grid; no "
         "row is left out for sparsity.",
         missing_values=True,
+        noised_rows=True,
+        more_questions="gbdt.max-depth",
         tested="asked",
         measuring="tree-test",
         evaluation=MEASURED_TREES,

@@ -44,6 +44,11 @@ _SPLIT = Scalar(
 _NEXT = Scalar(
     "asked", "nodes whose sums are asked for next", low=0, high=2.0**20, whole=True, reduce="collect"
 )
+_HELD_OUT = Scalar("held-out-loss", "loss of the rows held out", required=False, low=0, reduce="collect")
+_ENDED = Scalar(
+    "ended", "1 = further trees no longer help", required=False, low=0, high=1, whole=True, reduce="collect"
+)
+_DRAWN = ("gbdt.subsample", "gbdt.colsample", "gbdt.held-out", "gbdt.patience")
 _OF_TREE, _OF_MODEL = (OPEN, ALIGNED), (TREES, ROUND, OPEN, ALIGNED)
 _OF_LABEL = (TREES, MARGINS, ROUND, OPEN, KEY, ALIGNED)
 
@@ -96,7 +101,7 @@ VERTICAL_TREES = (
         about="Parties with different columns of the same people grow boosted trees on ciphertexts.",
         differs="Bins have the columns' own order, by which ties are broken, as their sums would show it in "
         "any other; sums and splits are those of one table to the bit; g and h share a ciphertext.",
-        reads=("vertical.", "vertical.key-bits", "gbdt."),
+        reads=("vertical.", "vertical.key-bits", "gbdt.", *_DRAWN),
         fixed_model=True,
         group="vertical",
         work="grow",
@@ -104,6 +109,7 @@ VERTICAL_TREES = (
         phases=_PHASES,
         down=(DIRECTIONS, OTHER_BINS, OTHER_PROOFS),
         up=(DIGEST,),
+        up_scalars=(_HELD_OUT, _ENDED),
         down_scalars=(_STEP, _LABEL),
         keeps=_OF_LABEL,
         evaluation=(),

@@ -5,7 +5,7 @@
     planes   the entries, in bits
 
 Lengths follow from header, table and shapes; padding bits, and bits that the decoder does not need, are 0: it
-refuses all else. docs/compression.md has the tables and planes of each codec.
+refuses all else. docs/reference/compression.md has the tables and planes of each codec.
 """
 
 import math

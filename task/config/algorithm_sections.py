@@ -243,7 +243,7 @@ class SamConfig(Section, switch="rho"):
 
 
 class NbAFLConfig(Section):
-    """NbAFL as published, Wei et al. 2020: it does not protect, see docs/privacy.md."""
+    """NbAFL as published, Wei et al. 2020: it does not protect, see docs/howto/privacy.md."""
 
     clip: float = knob(15.0, "C, largest norm of a local model, all parameters together", above=0, high=1e9)
     epsilon: float = knob(100.0, "the paper's epsilon, which is not valid", above=0, high=1e100)

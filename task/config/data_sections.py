@@ -9,7 +9,7 @@ LABEL_DRIFTS = ("labels-rotate", "labels-swap")
 
 
 class StreamConfig(Section):
-    """Examples that arrive over the rounds (see ``docs/changing-data.md``)."""
+    """Examples that arrive over the rounds (see ``docs/howto/changing-data.md``)."""
 
     start: float = knob(
         1.0, "share of its examples that a client has in its first round; 1 = all", above=0,
@@ -41,7 +41,7 @@ _DRIFTS = When("drift.kind", ("none",), but=True)
 
 
 class DriftConfig(Section):
-    """A change of the distribution (see ``docs/changing-data.md``)."""
+    """A change of the distribution (see ``docs/howto/changing-data.md``)."""
 
     kind: str = knob(
         "none",
@@ -81,7 +81,7 @@ class DriftConfig(Section):
 
 
 class ArriveConfig(Section, switch="share"):
-    """Clients that join after round 1 (see ``docs/changing-data.md``)."""
+    """Clients that join after round 1 (see ``docs/howto/changing-data.md``)."""
 
     share: float = knob(0.0, "share of the clients that join late, drawn by seed; 0 = none", low=0, below=1)
     round: int = knob(2, "the round from which they can be selected", low=2)

@@ -59,12 +59,12 @@ class RunKeys:
     )
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task')
     metrics: str = knob(
-        "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/training.md'
+        "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md'
     )
     groups: str = knob(
         "",
         'groups of people to compare, "sex(Female|Male), age>65": rates and gaps on test data, see '
-        'docs/fairness.md; "" = none',
+        'docs/howto/fairness.md; "" = none',
     )
     initial_model: str = knob(
         "",

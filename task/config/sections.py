@@ -122,7 +122,8 @@ class DataConfig(Section):
     examples_per_client: int = knob(600, "examples per client with partition=bootstrap", low=1)
     pixels: str = knob(
         "auto",
-        "range of pixels: unit = [0, 1], centred = [-1, 1]; auto = the data set's usual one (docs/data.md)",
+        "range of pixels: unit = [0, 1], centred = [-1, 1]; auto = the data set's usual one "
+        "(docs/howto/data.md)",
         choices=("auto", "unit", "centred"),
     )
     feature_skew: str = knob(
@@ -170,6 +171,11 @@ class DataConfig(Section):
         False,
         "standardise columns of csv and npz by the mean and deviation over all clients",
         when=(_TABLE, AVERAGED),
+    )
+    shuffle_lines: bool = knob(
+        False,
+        "deal all roles' training lines to as many owners of equal size, in an order drawn by seed",
+        when=When("dataset", ("shakespeare",)),
     )
     pool_test: bool = knob(False, "split the test set among clients, too, as PFLlib does: no global test set")
 
@@ -386,7 +392,7 @@ class ServerConfig(Section):
     transcript: str = knob(
         "none",
         "what is published so that anyone can check the rounds: sums, or also nodes' uploads "
-        "(docs/verify.md)",
+        "(docs/howto/verify.md)",
         choices=("none", "sums", "full"),
     )
     target_accuracy: float = knob(0.0, "stop when this accuracy is reached; 0 = never", low=0, high=1)
@@ -477,7 +483,7 @@ def _codec(*names: str) -> When:
 
 
 class CodecConfig(Section):
-    """Compression of uploads and downloads (see ``docs/compression.md``)."""
+    """Compression of uploads and downloads (see ``docs/reference/compression.md``)."""
 
     up: str = knob("none", "code for uploads", choices=("none", *CODECS))
     down: str = knob("none", "code for downloads", choices=("none", *CODECS))
@@ -522,7 +528,7 @@ _CENTRAL = When("dp.noise"), When("dp.unit", ("client",))
 
 
 class DPConfig(Section, switch="noise"):
-    """Differential privacy (see ``docs/privacy.md``); its noise never comes from a seed."""
+    """Differential privacy (see ``docs/howto/privacy.md``); its noise never comes from a seed."""
 
     noise: float = knob(
         0.0, "z, standard deviation of the noise on a sum of updates, in units of dp.clip; 0 = none", low=0

@@ -71,6 +71,16 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     return prepared(subset, config)
 
 
+def find_files(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> None:
+    """Find the files that the run's data set is read from, or download them; read none of them.
+
+    Raises:
+        ConfigError: No such data set.
+        DataError: The files are missing and cannot be downloaded: says which, and where to put them.
+    """
+    spec_of(config.dataset).locate(_request(config, synthetic, seed, config.data_path))
+
+
 Stamp = tuple[tuple[str, int, int], ...]  # path, bytes and time in ns of each file
 
 
@@ -248,6 +258,7 @@ def _request(
         num_clients=config.num_clients,
         seed=seed,
         synthetic=synthetic,
+        shuffle_lines=config.shuffle_lines,
         owner=owner,
         keep_missing=config.keep_missing or config.missing != "refuse",
         doubles=config.doubles,

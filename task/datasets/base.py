@@ -377,6 +377,7 @@ class Request:
     num_clients: int = 0  # population K; 0 = the number of owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    shuffle_lines: bool = False  # whether Shakespeare's lines, not his roles, are the clients'
     owner: str = ""  # the one client who owns all rows; "" for pooled data
     grows: bool = False  # whether the owner's files may have more examples later
     keep_missing: bool = False  # whether missing values become NaN instead of an error
@@ -406,3 +407,4 @@ class DatasetSpec:
     own: bool = False  # whether a node can bring data of its own in this form
     targets: int = 1  # upper limit for a row: in text, each predicted byte counts as an example
     text: bool = False  # whether a model reads bytes or numbers of words, int64
+    drawn: bool = False  # whether the seed draws the examples, which are vectors of features

@@ -54,6 +54,11 @@ DATASETS: dict[str, DatasetSpec] = {
         "Xiao et al. 2017, Zalando Research; MIT, downloaded by torchvision",
         "cnn", idx.locate, idx.decode,
     ),
+    "fcube": DatasetSpec(
+        "5,000 points of a cube, 2 classes; each of four parties has two opposite octants",
+        "Li et al. 2022 (NIID-Bench); generated from the seed",
+        "logistic", generated.locate_fcube, generated.decode_fcube, drawn=True,
+    ),
     "femnist": DatasetSpec(
         "pictures 28x28 of 62 characters; the writers are the owners",
         "Caldas et al. 2018 (LEAF), NIST; LEAF's JSON in <data-dir>/femnist",
@@ -85,7 +90,7 @@ DATASETS: dict[str, DatasetSpec] = {
     "synthetic": DatasetSpec(
         "Synthetic(alpha, beta): 60 features, 10 classes, one model and input law per device",
         "Li et al. 2020 (FedProx); generated from the seed",
-        "logistic", generated.locate_synthetic, generated.decode_synthetic,
+        "logistic", generated.locate_synthetic, generated.decode_synthetic, drawn=True,
     ),
     "tiny-imagenet": DatasetSpec(
         "110,000 colour photographs 64x64 of 200 classes; those of the validation set are the test set",

@@ -1,4 +1,4 @@
-"""Data that need no file: scikit-learn's digits and breast cancer, and Synthetic(alpha, beta)."""
+"""Data that need no file: scikit-learn's digits and breast cancer, Synthetic(alpha, beta), and FCUBE."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 FEATURES = 60
 CLASSES = 10
 DEVICES = 30  # of the published data set
+PARTIES, POINTS, TEST_POINTS = 4, 1000, 1000  # of FCUBE: training points of each party; test points
 _STD_X = np.arange(1, FEATURES + 1) ** -0.6  # Sigma_jj = j^-1.2 is a variance
 
 
@@ -143,3 +144,43 @@ def decode_synthetic(request: Request, source: Source) -> Decoded:
         description=f"Synthetic{law}: {len(drawn)} devices, {sum(len(y) for _, y, _ in drawn)} examples",
         source="generated",
     )
+
+
+def locate_fcube(request: Request) -> Source:
+    """Nothing to find; the points depend on the seed alone."""
+    return Source(keys={"seed": request.seed})
+
+
+def decode_fcube(request: Request, source: Source) -> Decoded:
+    """Draw FCUBE (Li et al. 2022, NIID-Bench): points of the cube [-1, 1]^3; class 0 where x1 > 0, else 1.
+
+    The planes x1 = 0, x2 = 0 and x3 = 0 divide the cube into eight octants. Each of the four parties has an
+    octant and the one opposite to it through the origin, 500 points each, so that it has both classes. The
+    test points are uniform in the whole cube and belong to no party.
+    """
+    rng = seeds.rng_for(request.seed, seeds.SYNTHETIC, client="fcube")
+    opposite = np.where(np.arange(POINTS) % 2, -1, 1)[:, None]
+    parties = []
+    for party in range(PARTIES):
+        octant = np.array([1, -1 if party & 2 else 1, -1 if party & 1 else 1])
+        inside = 1.0 - rng.random((POINTS, 3))  # in (0, 1]: no point lies on a plane between classes
+        parties.append(_labelled(inside * octant * opposite))
+    nothing = [(x[:0], y[:0]) for x, y in parties]
+    drawn = by_owner([f"party-{i}" for i in range(PARTIES)], parties, nothing)
+    test = _labelled(rng.random((TEST_POINTS, 3)) * 2 - 1)
+    drawn["x"], drawn["y"] = (
+        np.concatenate([drawn[key], part]) for key, part in zip("xy", test, strict=True)
+    )
+    return Decoded(
+        **drawn,
+        num_classes=2,
+        input_shape=(3,),
+        kind="features",
+        description=f"FCUBE: {PARTIES} parties of {POINTS} points, {TEST_POINTS} test points",
+        source="generated",
+    )
+
+
+def _labelled(x: Floats) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    stored = x.astype(np.float32)
+    return stored, (stored[:, 0] <= 0).astype(np.int64)

@@ -3,6 +3,8 @@
 Two forms are read. ``roles.jsonl.gz``: one JSON object per line with ``play``, ``role`` and ``lines``. A role
 is an owner; the last fifth of its lines (rounded up) is its test text. A text is cut into windows of 80 bytes
 that do not overlap; every byte but a text's first is predicted once, and short last windows are padded.
+With the run-config key ``shuffle-lines`` the owners are not roles: the roles' training lines are shuffled and
+dealt to as many owners, the IID partition of McMahan et al. 2017. The test text stays the roles'.
 
 LEAF's JSON (`task.datasets.leaf`): ``x`` are strings of 80 characters and ``y`` the next character. Only that
 next character counts, as in LEAF.
@@ -10,7 +12,7 @@ next character counts, as in LEAF.
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ import numpy.typing as npt
 
 from task.datasets.base import PADDING, Decoded, Names, Request, Source, by_owner
 from task.datasets.leaf import files_in, users
-from task.errors import DataError, local
+from task.errors import ConfigError, DataError, local
+from task.numerics import seeds
 
 WINDOW = 80
 CLASSES = 256  # bytes: the paper's "character" is a one-byte string
 
 Windows = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16]]
+OwnerLines = tuple[str, list[str], list[str]]  # name, training lines, test lines
 OwnerWindows = tuple[str, Windows, Windows]  # name, training windows, test windows
 
 
@@ -33,8 +37,13 @@ def locate(request: Request) -> Source:
     folder = request.data_dir / "shakespeare"
     roles = folder / "roles.jsonl.gz"
     if roles.is_file():
-        return Source((roles,))
+        return Source((roles,), {"shuffle-lines": request.seed} if request.shuffle_lines else {})
     if leaf := files_in(folder):
+        if request.shuffle_lines:
+            raise ConfigError(
+                'run-config key "shuffle-lines": LEAF\'s JSON has windows and no lines; expected false, or '
+                f"roles.jsonl.gz in {local(folder)}"
+            )
         return Source(leaf)
     raise DataError(
         f"{local(folder)}: expected roles.jsonl.gz (one JSON object a line: play, role, lines) or LEAF's "
@@ -46,7 +55,8 @@ def locate(request: Request) -> Source:
 def decode(request: Request, source: Source) -> Decoded:
     """Cut every owner's text into windows; owners without training or test text are left out."""
     if source.files[0].name.endswith(".jsonl.gz"):
-        everyone = list(_roles(source.files[0]))
+        lines = list(_roles(source.files[0]))
+        everyone = [(name, _windows_of(train), _windows_of(test)) for name, train, test in lines]
     else:
         expected = f"x: strings of {WINDOW} characters, and y: the next one each"
         everyone = users(source.files, request.data_dir / "shakespeare", _leaf_windows, expected)
@@ -54,6 +64,10 @@ def decode(request: Request, source: Source) -> Decoded:
     if not kept:
         raise DataError(f"{local(source.files[0])}: no role has both training and test text")
     names, train, test = zip(*kept, strict=True)
+    if request.shuffle_lines:
+        whole = {name: found for name, found, _ in lines}
+        train = _shuffled([whole[name] for name in names], request.seed)
+        names = [f"lines-{i:04}" for i in range(len(kept))]
     counted = [sum(int((y != PADDING).sum()) for _, y in parts) for parts in (train, test)]
     return Decoded(
         **by_owner(names, train, test),
@@ -80,7 +94,18 @@ def windows(text: bytes) -> Windows:
     return x.reshape(count, WINDOW), y.reshape(count, WINDOW)
 
 
-def _roles(path: Path) -> Iterator[OwnerWindows]:
+def _shuffled(lines: Sequence[list[str]], seed: int) -> list[Windows]:
+    """Return windows of as many texts as there are roles, of all their lines in an order drawn by seed."""
+    pool = [line for role in lines for line in role]
+    order = seeds.rng_for(seed, seeds.PARTITION, client="lines").permutation(len(pool))
+    return [_windows_of([pool[i] for i in part]) for part in np.array_split(order, len(lines))]
+
+
+def _windows_of(lines: Sequence[str]) -> Windows:
+    return windows(_encode("\n".join(lines)))
+
+
+def _roles(path: Path) -> Iterator[OwnerLines]:
     names, number = Names(), 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -93,8 +118,7 @@ def _roles(path: Path) -> Iterator[OwnerWindows]:
                     raise TypeError(f'"lines" is not a list of strings but {lines!r:.60}')
                 name = names.new(f"{entry['play']}-{entry['role']}")
                 num_test = -(-len(lines) // 5)
-                train, test = (_encode("\n".join(part)) for part in (lines[:-num_test], lines[-num_test:]))
-                yield name, windows(train), windows(test)
+                yield name, lines[:-num_test], lines[-num_test:]
     except EOFError as err:
         raise DataError(f"{local(path)}: the file is cut short after line {number}. Fetch it again.") from err
     except (ValueError, KeyError, TypeError, OSError) as err:

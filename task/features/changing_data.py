@@ -1,4 +1,4 @@
-"""Data that change from round to round: streams, drift, late clients (``docs/changing-data.md``)."""
+"""Data that change from round to round: streams, drift, late clients (``docs/howto/changing-data.md``)."""
 
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config

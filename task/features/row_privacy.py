@@ -5,6 +5,7 @@ What else would leave a site unnoised, such as which cells hold few persons, is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from task.catalogue.entry import Algorithm
@@ -14,6 +15,7 @@ from task.features.privacy import too_little
 from task.features.refusals import Setting, refused_by
 from task.features.settings import COLLUDING, DP_ROWS
 from task.privacy.accounting import gaussian_epsilon
+from task.privacy.row_noise import questions_of
 
 
 def _adds(_: Config, contract: Algorithm) -> Algorithm:
@@ -21,14 +23,16 @@ def _adds(_: Config, contract: Algorithm) -> Algorithm:
     return replace(contract, phases={})
 
 
-def _refuses(config: Config, _: Algorithm) -> str:
+def _refuses(config: Config, entry: Algorithm) -> str:
     if why := too_little(config):
         return why
-    dp, cost = config.dp, gaussian_epsilon(1 / config.dp.noise, config.dp.delta)
+    dp, asked = config.dp, questions_of(config, entry)
+    cost = gaussian_epsilon(math.sqrt(asked) / dp.noise, dp.delta)
     if not 0 < dp.max_epsilon < cost:
         return ""
+    what = f"the {asked} questions of the first round cost" if asked > 1 else "the first question costs"
     return (
-        f'"dp.max-epsilon": expected at least {cost:.4g}, which the first question costs with these '
+        f'"dp.max-epsilon": expected at least {cost:.4g}, which {what} with these '
         f'"dp.noise" and "dp.delta"; got {dp.max_epsilon:g}'
     )
 

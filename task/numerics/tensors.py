@@ -45,6 +45,18 @@ class _Writable:
         self.__array_interface__ = {**about, "data": (about["data"][0], False)}
 
 
+def seed_drawing(seed: int, device: torch.device) -> None:
+    """Seed torch's global generators that draw for a model on a device.
+
+    `torch.manual_seed` keeps a traceback for each accelerator that is not in use and imports the compiler:
+    milliseconds and some memory for each client, and seconds in each process.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def copied(model: nn.Module) -> nn.Module:
     """Return a copy of a module; its frozen parameters are those of the module itself."""
     held = {*frozen_in(model)}

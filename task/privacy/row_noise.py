@@ -15,10 +15,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from task.catalogue.entry import Algorithm
+from task.config.knobs import Config
 from task.privacy.noise import Stream
 
 # Given the client and its numbers before the noise, pays for an answer and returns the key of its noise.
 Pay = Callable[[str, Sequence[int]], bytes]
+
+
+def questions_of(config: Config, entry: Algorithm) -> int:
+    """Return how many questions with noise a round asks each site at most."""
+    return 1 + (int(config.value(entry.more_questions)) if entry.more_questions else 0)
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class RowNoise:
     shares: int  # clients whose noise together suffices, t - c; 1 = each by itself
     pay: Pay
 
-    def added(self, client: str, totals: Sequence[int], squared: int, grid: int) -> list[int]:
+    def added(self, client: str, totals: Sequence[int], squared: float, grid: int) -> list[int]:
         """Return a client's numbers with noise, and the variance of that as one number more.
 
         Args:

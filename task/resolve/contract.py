@@ -1,6 +1,7 @@
 """The contract of a run: its algorithm's catalogue entry with what other keys and features add to it."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.selections import with_selection
@@ -21,6 +22,7 @@ def entry_of(config: Config) -> Algorithm:
     return entry
 
 
+@lru_cache(64)  # every message asks for it
 def contract_of(config: Config) -> Algorithm:
     """Return the entry of the run's algorithm, under its selection policy and with its features."""
     entry = with_selection(entry_of(config), config.server.selection)

@@ -33,7 +33,7 @@ OWNERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         for name in sorted(DATASETS)
     },
 }
-_NO_IMAGES = (*(name for name, spec in DATASETS.items() if spec.text), "breast-cancer", "csv", "synthetic")
+_NO_IMAGES = (*(name for name, spec in DATASETS.items() if spec.text or spec.drawn), "breast-cancer", "csv")
 _IMAGES = When("dataset", tuple(sorted(_NO_IMAGES)), but=True)
 _TRAINS = When("num-server-rounds", (0,), but=True)
 _WITHOUT_ROUNDS = {"device", "portable", "private-layers", "stack", "threads"}  # of training, read by any run

@@ -116,7 +116,7 @@ class ModelCard:
             "run": dict(self.run),
             **self.taken,
         }
-        if algorithm_of(config.algorithm).vertical:
+        if algorithm_of(config.algorithm).vertical and not self.taken:
             value["holds"] = DIGESTS
         if self.meaning.parts:
             value["meaning"] = self.meaning.as_dict()

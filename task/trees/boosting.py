@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,8 @@ from task.trees.cuts import GRID, RANGES, Candidates, Cuts, equal_steps
 from task.trees.declared import Declared, columns_in, objective_of
 from task.trees.grow import DEPTH_WISE, Shape
 from task.trees.histograms import CellLayout
+from task.trees.noised import GRID as NOISE_GRID
+from task.trees.noised import check_noise
 from task.trees.splits import Penalties
 
 MOST_COLUMNS = 4096
@@ -35,6 +38,7 @@ class Boosting(Declared):
     held_out: float
     patience: int
     seed: int
+    noised: bool  # whether sums have noise that protects each row
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -89,7 +93,9 @@ def boosting_of(config: Config) -> Boosting:
             f"got {keys.row_key!r}"
         )
     objective = objective_of(keys.objective, target)
-    penalties, shape = growth_of(keys, objective.unit)
+    if noised := config.dp.local:
+        check_noise(keys)
+    penalties, shape = growth_of(keys, 2.0**-NOISE_GRID if noised else objective.unit)
     if keys.patience and not keys.held_out:
         raise ConfigError(
             'run-config key "gbdt.patience": expected a share of rows in gbdt.held-out by which the number '
@@ -110,7 +116,18 @@ def boosting_of(config: Config) -> Boosting:
         keys.held_out,
         keys.patience,
         config.seeds.train,
+        noised,
     )
+
+
+def improved(losses: Sequence[float]) -> int:
+    """Return after how many rounds the loss was least, the first of several."""
+    return int(np.argmin(losses)) + 1 if len(losses) else 0
+
+
+def waits(losses: Sequence[float], patience: int) -> bool:
+    """Return whether fewer rounds than `patience` have gone by since the loss was least."""
+    return len(losses) - improved(losses) < patience
 
 
 def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:

@@ -45,20 +45,23 @@ class Declared:
         """The width of a table of nodes (`task.trees.packed`)."""
         return width_of(max(len(v.levels) for v in self.variables))
 
-    def x(self, table: NamedColumns) -> Values:
-        """Return the columns of rows, float32 [rows, columns]; raises what `NamedColumns.of` does."""
-        columns = [table.of(v, missing=True) for v in self.variables]
+    def x(self, table: NamedColumns, *, clipped: bool = False) -> Values:
+        """Return the columns of rows, float32 [rows, columns]; arguments and errors as `NamedColumns.of`."""
+        columns = [table.of(v, missing=True, clipped=clipped) for v in self.variables]
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def y(self, table: NamedColumns) -> Floats:
-        """Return the target: a number, or the place of a level.
+    def y(self, table: NamedColumns, *, clipped: bool = False) -> Floats:
+        """Return the target: a number, or the place of a level; NaN if it is neither and `clipped`.
 
         Raises:
             DataError: As `NamedColumns.of`, or a row's is not of the objective's values.
         """
-        found = table.of(self.target)
+        found = table.of(self.target, missing=clipped, clipped=clipped)
         classes = self.objective.name != SQUARED and not self.target.levels
-        if classes and not ((found == 0) | (found == 1)).all():
+        good = (found == 0) | (found == 1)
+        if classes and clipped:
+            return np.where(good, found, np.nan)
+        if classes and not good.all():
             raise DataError(
                 f'column of the target: expected 0 or 1 in each row, as the objective is "'
                 f'{self.objective.name}"; got other numbers'

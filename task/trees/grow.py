@@ -4,7 +4,8 @@ depth-wise    each level's nodes are split at once: a question a level
 leaf-wise     the leaf of the largest gain is split, of several the first: a question a split
 
 Of two children that can be split the one with fewer rows is asked for; the other's histogram is the parent's
-less that one, exactly. A child that can have no two legal children of its own is not asked for.
+less that one, exactly. With noise both are asked for, as a difference would have the noise of two histograms.
+A child that can have no two legal children of its own is not asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from task.trees.ensemble import DTYPES, LEAF, TreeEnsemble
 from task.trees.histograms import CellLayout
-from task.trees.splits import H, N, Penalties, Split, best_split, consistent
+from task.trees.splits import G, H, N, Penalties, Split, best_split, consistent
 
 Ints = npt.NDArray[np.int64]
 DEPTH_WISE, LEAF_WISE = "depth-wise", "leaf-wise"
@@ -51,6 +52,7 @@ class GrowingTree:
     columns: Sequence[int]
     penalties: Penalties
     shape: Shape
+    noised: bool = False  # whether sums have noise: no histogram follows from others then
     nodes: list[GrowingNode] = field(default_factory=lambda: [GrowingNode(np.zeros(3, np.int64), 0)])
     asked: list[int] = field(default_factory=lambda: [0])  # nodes whose histograms are needed
     _pairs: dict[int, tuple[int, int]] = field(
@@ -64,9 +66,9 @@ class GrowingTree:
         Raises:
             ValueError: One does not add up to its node's sums, or a count is below 0.
         """
-        if self.asked == [0]:
-            self.nodes[0].sums = histograms[0][: self.layout.starts[1]].sum(axis=0)
         for number in self.asked:
+            if number == 0 or self.noised:
+                self.sum_up(number, histograms[number][: self.layout.starts[1]].sum(axis=0))
             self._search(number, histograms[number])
             parent, sibling = self._pairs.pop(number, (LEAF, LEAF))
             if sibling != LEAF:
@@ -78,9 +80,13 @@ class GrowingTree:
         self.asked = []
         self._split()
 
+    def sum_up(self, number: int, sums: Ints) -> None:
+        """Set the sums [3] of a node; noise may have made its H less than any node's."""
+        self.nodes[number].sums = np.array([sums[G], *np.maximum(sums[H:], 0)], np.int64)
+
     def _search(self, number: int, histogram: Ints) -> None:
         node = self.nodes[number]
-        if not consistent(histogram, node.sums, self.layout):
+        if not self.noised and not consistent(histogram, node.sums, self.layout):
             raise ValueError(number)
         node.split = best_split(histogram, node.sums, self.layout, self.penalties)
         if node.split is not None:
@@ -117,6 +123,10 @@ class GrowingTree:
         node.children = left, right
         self.nodes += [GrowingNode(sums, node.depth + 1) for sums in (node.split.left, node.split.right)]
         can = [child for child in node.children if self._can_split(self.nodes[child])]
+        if self.noised:
+            node.histogram = None
+            self.asked += can
+            return
         if len(can) == 2:
             can.sort(key=lambda child: int(self.nodes[child].sums[N]))
             self._pairs[can[0]] = number, can[1]

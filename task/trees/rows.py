@@ -19,6 +19,7 @@ from task.numerics.row_sums import blocks, row_sums
 from task.trees.boosting import Boosting
 from task.trees.cuts import MISSING, Cuts, bins_of
 from task.trees.histograms import CellLayout, summed
+from task.trees.noised import node_totals, row_terms
 from task.trees.objectives import SQUARED
 from task.trees.orders import TreeOrder, chained, start_digest
 from task.trees.sampling import Keys, drawn, keys_of
@@ -48,7 +49,8 @@ class BoostedRows:
         key = table.of(boosting.row_key) if boosting.row_key else None
         keys = keys_of(client, np.arange(table.rows), key)
         held = drawn(keys, boosting.held_out, boosting.seed, seeds.UNGROWN)
-        return cls(boosting, boosting.x(table), boosting.y(table), keys, held)
+        x = boosting.x(table, clipped=boosting.noised)
+        return cls(boosting, x, boosting.y(table, clipped=boosting.noised), keys, held)
 
     @property
     def size(self) -> int:
@@ -141,11 +143,30 @@ class BoostedRows:
             weights = [g] if self.boosting.objective.name == SQUARED else [g, h]
             found.append(summed(bins, slots, len(nodes), weights, layout).ravel())
         cells = np.concatenate(found)
-        if len(cells) != size:
-            raise DataError(
-                f"expected a question for {len(cells)} numbers, as nodes and cuts say; got {size}"
-            )
+        _check_size(len(cells), size)
         return cells[:, None]
+
+    def noised(self, order: TreeOrder, size: int) -> list[int] | None:
+        """Return the numbers of nodes before the noise (`task.trees.noised`); None as `histograms` says 1.
+
+        Raises:
+            DataError: The numbers are not so many, or the trees are not one of each class.
+        """
+        if not self.catch_up(order):
+            return None
+        assert self.layout is not None
+        if self.derivatives is None:
+            self.derivatives = row_terms(self.boosting.objective, self.margins, self.y)
+        found = node_totals(
+            order.growing,
+            order.asked,
+            self.derivatives,
+            self.x,
+            [self.bins[j] for j in order.columns],
+            self.layout.chosen(order.columns),
+        )
+        _check_size(len(found), size)
+        return found.tolist()
 
     @staticmethod
     def losses_size() -> int:
@@ -167,3 +188,8 @@ class BoostedRows:
             sums = row_sums(np.concatenate([terms * ~held, terms * held], axis=1), "losses")
             found = [total + t for total, t in zip(found, sums, strict=True)]
         return [0, *found]
+
+
+def _check_size(numbers: int, size: int) -> None:
+    if numbers != size:
+        raise DataError(f"expected a question for {numbers} numbers, as nodes and cuts say; got {size}")

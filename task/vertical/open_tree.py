@@ -119,7 +119,7 @@ def cut_of(number: int, cuts: Cuts) -> np.float32:
 def joined(
     arrays: NamedArrays, columns: Sequence[str], tables: Mapping[str, NamedArrays], party: str
 ) -> TreeEnsemble:
-    """Return the trees of all parts of a model, with each split's cut.
+    """Return the trees of all parts of a model, with each split's cut; with a patience, up to the best one.
 
     Args:
         arrays: The part of the party with the labels: trees, and in ``numbers`` each node's in its table.
@@ -150,7 +150,8 @@ def joined(
                     "of the column that the party with the labels has for it; got another model's table"
                 )
             cut[node] = tables[owner]["cut"][at]
-    return replace(trees, cut=cut)
+    trees = replace(trees, cut=cut)
+    return trees.prefix(int(arrays["best"])) if "best" in arrays else trees
 
 
 def with_splits(table: NamedArrays, tree: int, splits: Arrays) -> Arrays:

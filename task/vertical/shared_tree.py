@@ -16,6 +16,7 @@ from task.errors import FieldError
 from task.trees.cuts import Cuts
 from task.trees.grow import GrowingTree, Shape
 from task.trees.histograms import CellLayout
+from task.trees.sampling import columns_drawn
 from task.trees.splits import Penalties, Split, consistent
 from task.vertical.open_tree import FOREIGN, Ints, number_of, numbered
 
@@ -28,15 +29,21 @@ class SharedTree:
     cuts: Mapping[str, tuple[Cuts, ...]]  # by party and column; those of others are their numbers
     penalties: Penalties
     shape: Shape
+    draw: tuple[float, int, int] = (1.0, 0, 0)  # which columns the tree may split: share, seed and round
     steps: list[list[int]] = field(default_factory=list)  # the nodes that each step has split
 
     @classmethod
     def of(
-        cls, label: str, cuts: Sequence[Cuts], counts: Mapping[str, Ints], penalties: Penalties, shape: Shape
+        cls,
+        label: str,
+        cuts: Sequence[Cuts],
+        counts: Mapping[str, Ints],
+        growth: tuple[Penalties, Shape],
+        draw: tuple[float, int, int] = (1.0, 0, 0),
     ) -> SharedTree:
         """Return a new tree; `counts` has by other party how many cuts each column has."""
         others = {party: tuple(map(numbered, n.tolist())) for party, n in counts.items()}
-        return cls(label, dict(sorted({**others, label: tuple(cuts)}.items())), penalties, shape)
+        return cls(label, dict(sorted({**others, label: tuple(cuts)}.items())), *growth, draw)
 
     @cached_property
     def whose(self) -> tuple[str, ...]:
@@ -49,16 +56,21 @@ class SharedTree:
         return _layout([cut for cuts in self.cuts.values() for cut in cuts])
 
     @cached_property
+    def columns(self) -> list[int]:
+        """The columns that the tree may split."""
+        return columns_drawn(len(self.whose), *self.draw)
+
+    @cached_property
     def tree(self) -> GrowingTree:
         """The tree as it grows."""
-        return GrowingTree(self.layout, range(len(self.whose)), self.penalties, self.shape)
+        return GrowingTree(self.layout.chosen(self.columns), self.columns, self.penalties, self.shape)
 
     def cells(self, party: str) -> int:
         """Return how many cells a party's columns have."""
         return _layout(self.cuts[party]).cells
 
     def joint(self, parts: Mapping[str, Ints], sums: Sequence[Ints]) -> Ints:
-        """Return the parties' histograms [nodes, cells, 3] as those of one table.
+        """Return the parties' histograms [nodes, cells, 3] as those of one table, of the columns drawn.
 
         Args:
             parts: By party, its histograms of the nodes that the tree asks for.
@@ -73,7 +85,8 @@ class SharedTree:
                 raise FieldError(
                     "histograms", f"those of party {party} to add up to the sums of the nodes' rows", "others"
                 )
-        return np.concatenate([parts[party] for party in self.cuts], axis=1)
+        drawn = np.repeat(np.isin(np.arange(len(self.whose)), self.columns), self.layout.bins + 1)
+        return np.concatenate([parts[party] for party in self.cuts], axis=1)[:, drawn]
 
     def take(self, histograms: Ints, counts: Sequence[int]) -> None:
         """Grow by further steps, given the histograms of so many nodes at each."""
@@ -91,11 +104,15 @@ class SharedTree:
 
     def owner(self, node: int) -> str:
         """Return whose column splits a node."""
-        return self.whose[self.split(node).column]
+        return self.whose[self._place(node)]
 
     def column(self, node: int) -> int:
         """Return which of its owner's columns splits a node."""
-        return self.split(node).column - self.whose.index(self.owner(node))
+        return self._place(node) - self.whose.index(self.owner(node))
+
+    def _place(self, node: int) -> int:
+        """Return which of all columns splits a node."""
+        return self.columns[self.split(node).column]
 
     def told(self, party: str, size: int) -> np.ndarray:
         """Return the message to a party about the last step's splits, int32 [size, 4].
@@ -107,7 +124,7 @@ class SharedTree:
             found[i, 0] = node
             if self.owner(node) == party:
                 split = self.split(node)
-                number = number_of(split.cut, len(self.layout.cuts[split.column]))
+                number = number_of(split.cut, len(self.layout.cuts[self._place(node)]))
                 found[i, 1:] = self.column(node), number, split.default_left
         return found
 

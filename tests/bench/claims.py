@@ -247,7 +247,7 @@ def main(
     only: Annotated[str, typer.Option(help="a part of the claims' names; default: all")] = "",
     seeds: Annotated[str, typer.Option(help="seeds")] = "1,2,3",
     out: Annotated[Path, typer.Option(help="JSON file that takes and gives what was measured")] = Path(
-        "docs/claims.json"
+        "docs/results/claims.json"
     ),
 ) -> None:
     """Do the runs that `out` has not got yet, and print a table for each claim."""

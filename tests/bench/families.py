@@ -171,7 +171,7 @@ def main(
     rates: Annotated[str, typer.Option(help="learning rates that each algorithm tries")] = "0.05",
     only: Annotated[str, typer.Option(help="algorithms; default: all")] = "",
     out: Annotated[Path, typer.Option(help="JSON file that takes and gives what was measured")] = Path(
-        "docs/families.json"
+        "docs/results/families.json"
     ),
 ) -> None:
     """Do the runs that are not in `out` yet and print a table for each family."""

@@ -2,7 +2,7 @@
 
 The paper does not say how it scaled inputs and drew first weights. Each model is ``2nn`` or ``cnn`` with one
 of these changed. They are models of a user's own, so that they need no code of the package; pixels in
-[-1, 1] are the key ``pixels``. docs/numbers.md has the commands and what they found.
+[-1, 1] are the key ``pixels``. docs/results/numbers.md has the commands and what they found.
 """
 
 from collections.abc import Callable

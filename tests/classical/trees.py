@@ -23,9 +23,9 @@ from task.trees.rows import BoostedRows
 from tests.classical.support import ROWS, answered
 
 
-def config_of(columns: str, target: str, rounds: int = 3, **more: Any) -> Config:
+def config_of(columns: str, target: str, rounds: int = 3, seed: int = 1, **more: Any) -> Config:
     """Return a run's config; further keys of the section by name."""
-    keys = {"algorithm": "gbdt", "dataset": "csv", "num-server-rounds": rounds}
+    keys = {"seed": seed, "algorithm": "gbdt", "dataset": "csv", "num-server-rounds": rounds}
     keys |= {"gbdt.columns": columns, "gbdt.target": target}
     return read_config(keys | {f"gbdt.{k.replace('_', '-')}": v for k, v in more.items()})
 

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the faults and what must hold")
     parser.add_argument("--repeat", type=int, default=1, help="random moments of each case that has them")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments")
-    parser.add_argument("--write", metavar="FILE", help="write the page docs/faults.md, and do nothing else")
+    parser.add_argument("--write", metavar="FILE", help="write docs/explain/faults.md, and do nothing else")
     parser.add_argument("--folder", help="where to leave all logs; else they are deleted")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,7 +14,7 @@ DATABASE_BYTES = 16 << 20
     "R20",
     "A long run",
     "no failed round; the link's memory stays flat, its database bounded",
-    f"{LONGEST} rounds here; `make soak` does 200 under a fault every 5 s and writes docs/soak.md",
+    f"{LONGEST} rounds here; `make soak` does 200 under a fault every 5 s and writes docs/results/soak.md",
 )
 def long_run(rig: Rig) -> str:
     run = rig.submit(LONGEST)

@@ -11,7 +11,7 @@ from tests.faults.case import CASES, ROOT, Case
 for path in sorted(Path(__file__).parent.glob("cases_*.py")):
     import_module(f"tests.faults.{path.stem}")  # its cases register themselves
 
-PAGE_FILE = ROOT / "docs" / "faults.md"
+PAGE_FILE = ROOT / "docs" / "explain" / "faults.md"
 PAGE = """# Faults and attacks
 
 The table lists each fault or attack on a federation of real processes, and what must hold. Run them yourself:
@@ -58,7 +58,7 @@ def listing(chosen: list[Case]) -> str:
 
 
 def page() -> str:
-    """Return the page docs/faults.md."""
+    """Return the page docs/explain/faults.md."""
     rows = ["| ID | Fault | What must hold | How it is tested |", "|---|---|---|---|"]
     for c in cases():
         tests = "".join(f"; `{t}`" for t in c.tests)

@@ -1,4 +1,4 @@
-"""Codecs from the papers and docs/compression.md: strings of bits, Python's loops, float64.
+"""Codecs from the papers and docs/reference/compression.md: strings of bits, Python's loops, float64.
 
 STC, Golomb code:  Sattler et al., IEEE TNNLS 31(9) 2020, arXiv 1903.02891, algorithms 1, 3 and 4.
 EDEN:              Vargaftik et al., ICML 2022; DRIVE: NeurIPS 2021, arXiv 2105.08339.

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_docs_have_the_table() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text()
+    page = (ROOT / "docs" / "howto" / "deploy.md").read_text()
     rows = re.findall(
         r"^\| (\d+) \| (.*) \|$", page.partition("## Exit codes")[2].partition("\n## ")[0], re.MULTILINE
     )

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from server_app.results.folder import RunFolder
 from server_app.results.summary import summarise
 from server_app.sweep import pool
 from task.config.read import as_run_config
-from task.errors import ConfigError, StateError
+from task.errors import ConfigError, DataError, StateError
 from task.resolve.read import read_config
 from task.storage.locks import locked
 
@@ -286,12 +286,15 @@ def test_a_gpus_budget_ends_the_run_at_work_and_the_next_call_goes_on(
     killed = list[int]()
     with monkeypatch.context() as patch:
         patch.setattr(pool, "Forks", Endless)
-        left = worked(tiny, budget_s=0.1, gpu=True)
+        left = worked(tiny, budget_s=1.0, gpu=True)
     assert (killed, left.over_budget, left.failed) == ([1], True, {})
     assert not worked(tiny, gpu=True).over_budget  # no lock is left
 
 
-def test_only_cells_with_seconds_on_a_gpu_are_in_its_plan(tiny: Path) -> None:
+def test_only_cells_with_seconds_on_a_gpu_are_in_its_plan(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("task.numerics.devices.gpu_model", lambda: "NVIDIA H100")
     asked = ["reproduce", str(tiny), "--plan", "gpu", "--list"]
     refused = CliRunner().invoke(app, asked)
     assert "gpu-round-seconds" in str(refused.exception)
@@ -300,6 +303,51 @@ def test_only_cells_with_seconds_on_a_gpu_are_in_its_plan(tiny: Path) -> None:
     assert "small" in shown
     assert "big" not in shown
     assert "0.02 h" in shown  # five runs of 4 rounds
+
+
+def test_without_a_gpu_its_plan_has_the_hours_of_a_cpu(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("task.numerics.devices.gpu_model", lambda: "")
+    tiny.write_text(TINY + "gpu-round-seconds = 3.6\n", "utf-8")
+    shown = CliRunner().invoke(app, ["reproduce", str(tiny), "--plan", "gpu", "--list"])
+    assert shown.output.count("torch sees no GPU here") == 1
+    assert "20 h" in shown.output  # five runs of 4 rounds, an hour each
+    assert "big" not in shown.output
+
+
+def test_seconds_measured_on_a_gpu_say_nothing_about_a_cpu(tiny: Path, started: list[dict[str, Any]]) -> None:
+    worked(tiny, budget_s=1e9)
+    path = results_of(tiny)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for row in lines:
+        row["hours"], row["machine"] = row["rounds"] / 3600, "Processor, x86_64, AVX512, NVIDIA H100"
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines if row["seed"] == 1), "utf-8")
+    cell = read_table(str(tiny)).cells["big"]
+    records = RunRecords(path)
+    records.read()
+    on_cpu = standing(cell, records.by_run)
+    on_gpu = standing(replace(cell, on_gpu=True), records.by_run)
+    assert {run.round_seconds for run in on_cpu.wanted} == {3600}
+    assert {run.round_seconds for run in on_gpu.wanted} == {1}
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_missing_data_are_said_once_before_anything_runs(
+    tiny: Path, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: bool
+) -> None:
+    """Both cells need the data set; with a third one, which needs none, that one runs all the same."""
+    monkeypatch.setenv("BOUQUET_DATA", str(tmp_path / "nowhere"))
+    text = TINY.replace('dataset = "digits"\n', 'dataset = "femnist"\n').replace("num-clients = 4\n", "")
+    if others:
+        text += (
+            '[cells.free]\nsetting = "B = 2"\nunquoted = "no"\nkeys = {dataset = "digits", num-clients = 4}\n'
+        )
+    tiny.write_text(text, "utf-8")
+    shown = CliRunner().invoke(app, ["reproduce", str(tiny), "--runs-dir", str(tmp_path / "runs")])
+    assert isinstance(shown.exception, DataError)
+    words = shown.output + str(shown.exception)
+    assert words.count(str(tmp_path / "nowhere" / "femnist")) == 1
+    assert {keys["dataset"] for keys in started} == ({"digits"} if others else set())
+    assert ("2 of 3 cells" in words) == others
 
 
 def test_a_run_of_another_process_is_left_to_it(tiny: Path, started: list[dict[str, Any]]) -> None:
@@ -497,6 +545,7 @@ def test_bundled_tables_are_valid_and_their_results_are_of_todays_cells(name: st
         ("published = 8", "publisher = 8", 'cell big: key "publisher".*Did you mean "published"'),
         ("published = 8", 'published = "8"', 'cell big: key "published": expected int or float'),
         ("published = 8", "", 'cell big: expected "published".*got neither'),
+        ("start = 0.1", 'start = 0.1\nspeed-up-over = "bog"', 'cell big: key "speed-up-over".*got "bog"'),
         ("start = 0.1", "start = 0.2", 'cell big: key "start": expected one of the learning-rates; got 0.2'),
         ("[0.01, 0.1, 1.0, 10.0]", "[1.0, 0.1]", 'key "learning-rates": expected rising numbers'),
         ("[1, 2, 3]", "[1, 1]", 'key "seeds": expected finite numbers, each once'),
@@ -680,6 +729,27 @@ def measured(table: PublishedTable, cell: str, seed: int, rate: float, **more: A
         run_id(keys), table.name, cell, rate, seed, model_sha256="ab" * 32, hours=0.5,
         machine="a machine", date="2026-11-24", version="1", commit="c0ffee", **given,
     )  # fmt: skip
+
+
+def test_a_speed_up_stands_behind_both_values(tiny: Path) -> None:
+    """Published: 8 rounds to 4; ours: 9 to 6. Without a value of the base there is none of ours."""
+    tiny.write_text(TINY.replace("[1, 2, 3]", "[1]") + 'speed-up-over = "big"\n', "utf-8")
+    table, records = read_table(str(tiny)), RunRecords(results_of(tiny))
+
+    def shown() -> tuple[str, str]:
+        row = rows_of(table)[1]
+        return row.published, row.ours
+
+    def add(cell: str, rounds: float) -> None:
+        for rate in (0.01, 0.1, 1.0):  # the walk ends at 0.1
+            more = 0.0 if rate == 0.1 else 1.0
+            records.add(measured(table, cell, 1, rate, values={"rounds": rounds + more}))
+
+    add("small", 6.0)
+    assert shown() == ("4 (2x)", "6.0")
+    add("big", 9.0)
+    assert shown() == ("4 (2x)", "6.0 (1.5x)")
+    assert "x)" not in rows_of(table)[0].published
 
 
 def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:

@@ -17,7 +17,7 @@ from task.references import references_in
 from tests.support.brought import imported_from
 from tests.support.federation import in_one_process
 
-PAGE = Path(__file__).parents[2] / "docs/fine-tune.md"
+PAGE = Path(__file__).parents[2] / "docs/howto/fine-tune.md"
 SHORT = {"num-server-rounds": 1, "max-examples": 24, "num-clients": 3, "lora.targets": "c_attn"}
 
 

@@ -1,6 +1,6 @@
 """How near to the optimum: SCAFFOLD and FSVRG against FedAvg on a logistic regression among unlike clients.
 
-``python -m tests.support.optimum docs/optimum.svg`` runs the algorithms and draws the distance to
+``python -m tests.support.optimum docs/images/optimum.svg`` runs the algorithms and draws the distance to
 scikit-learn's optimum by round. Four owners of 40 examples each; their inputs lie around different means and
 each follows a linear model of its own, so that their own optima are far apart.
 

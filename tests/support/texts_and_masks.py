@@ -13,7 +13,7 @@ from server_app.results.folder import RunFolder
 from task.config.read import flatten
 from tests.support.federation import in_one_process
 
-PAGE = Path(__file__).parents[2] / "docs/texts-and-masks.md"
+PAGE = Path(__file__).parents[2] / "docs/howto/texts-and-masks.md"
 
 
 def lines() -> dict[str, str]:

@@ -92,15 +92,22 @@ def pooled(keys: Mapping[str, Any], names: Sequence[str] = tuple(SLICES), rows: 
         "gamma",
         "learning_rate",
         "min_child_count",
+        "subsample",
+        "colsample",
+        "held_out",
+        "patience",
     )
     more = {key: getattr(settings.gbdt, key) for key in shared} | {"cuts": "quantiles"}
     if more["growth"] == "depth-wise":
         del more["max_leaves"]
+    frame["place"] = np.arange(len(frame))  # by which parties draw rows
+    if more["subsample"] < 1 or more["held_out"]:
+        more["row_key"] = f"place(0..{len(frame)})"
     ranged = ", ".join(f"c{j}(-9..9)" for j in range(columns.shape[1]))
     rounds = settings.server.num_server_rounds
     target = f"y({y[train].min()}..{y[train].max()})" if numbers else "y(0..1)"
     goal = "squared-error" if numbers else "logistic"
-    one = config_of(ranged, target, rounds, objective=goal, **more)
+    one = config_of(ranged, target, rounds, settings.seeds.train, objective=goal, **more)
     return PlayedTrees(one, [frame[::2], frame[1::2]]).trees
 
 
@@ -125,7 +132,14 @@ def same(one: TreeEnsemble, other: TreeEnsemble) -> bool:
 
 @pytest.mark.parametrize("names", [("ada", "bob", "cyd"), ("bob", "cyd"), ("bob",)], ids=len)
 @pytest.mark.parametrize(
-    "growth", [{}, {"gbdt__growth": "leaf-wise", "gbdt__max_leaves": 6, "gbdt__min_child_count": 7}], ids=len
+    "growth",
+    [
+        {},
+        {"gbdt__growth": "leaf-wise", "gbdt__max_leaves": 6, "gbdt__min_child_count": 7},
+        {"gbdt__subsample": 0.6, "gbdt__colsample": 0.5},
+        {"gbdt__subsample": 0.8, "gbdt__held_out": 0.3, "gbdt__min_child_count": 3},
+    ],
+    ids=["depth-wise", "leaf-wise", "drawn", "held-out"],
 )
 def test_the_trees_are_those_of_one_table_to_the_bit(
     names: tuple[str, ...], growth: dict[str, Any], tmp_path: Path
@@ -138,6 +152,26 @@ def test_the_trees_are_those_of_one_table_to_the_bit(
     assert len(want.feature) > 15
     split_by = {int(f) // 2 for f in want.feature if f >= 0}
     assert split_by == set(range(len(names)))  # each party's columns split nodes
+
+
+@pytest.mark.parametrize(
+    "names", [pytest.param(("ada", "bob", "cyd"), marks=pytest.mark.full), ("bob", "cyd"), ("bob",)], ids=len
+)
+def test_early_stopping_is_that_of_one_table(names: tuple[str, ...], tmp_path: Path) -> None:
+    keys = config(gbdt__held_out=0.4, gbdt__patience=2, num_server_rounds=30, gbdt__learning_rate=1.0)
+    files = owners(tmp_path, names)
+    played = parties.play_own(files, keys)
+    assert same(found(keys, played, files), pooled(keys, names))
+    losses = [row["metrics"]["held-out-loss"] for row in played.rows[1:]]
+    best = int(np.argmin(losses)) + 1
+    assert len(losses) == best + 2 < 30
+    trees = found(keys, played, files)
+    assert trees.trees == best
+    (ids, x, y), settings = table(), read_config(keys)
+    tests = in_common_order(ids, settings.seeds.data)[: num_tests(len(ids), settings)]
+    f = trees.margins(np.concatenate([x[tests][:, SLICES[name]] for name in sorted(names)], axis=1))[:, 0]
+    want = np.mean(np.log1p(np.exp(f)) - y[tests] * f)
+    assert played.rows[-1]["client_loss"] == pytest.approx(want, abs=1e-6)  # the best trees are measured
 
 
 def test_trees_of_numbers_are_those_of_one_table_too(tmp_path: Path) -> None:
@@ -162,7 +196,10 @@ def rows_of(played: Any) -> list[dict[str, Any]]:
 
 def test_an_encrypted_run_grows_the_very_trees_of_the_one_in_clear(tmp_path: Path) -> None:
     files = owners(tmp_path, ("bob", "cyd"), rows=24)
-    keys = config(num_server_rounds=2, gbdt__max_bins=4, gbdt__min_child_weight=0.1)
+    keys = config(
+        num_server_rounds=2, gbdt__max_bins=4, gbdt__min_child_weight=0.1, gbdt__subsample=0.8,
+        gbdt__colsample=0.8, gbdt__held_out=0.2, gbdt__patience=5,
+    )  # fmt: skip
     clear, sealed = (
         parties.play_own(files, {**keys, "vertical.key-bits": bits, "state-dir": str(tmp_path / str(bits))})
         for bits in (0, 2048)
@@ -290,7 +327,8 @@ def test_what_another_party_must_not_send_is_refused(
         ({"gbdt__objective": "softmax"}, "softmax expects no parties"),
         ({"gbdt__objective": "squared-error"}, "squared-error expects one number a row; got 2 classes"),
         ({"gbdt__max_depth": 0}, "gbdt.max-depth"),
-        ({"gbdt__subsample": 0.5}, "nothing in this run reads it"),
+        ({"gbdt__patience": 2}, "nothing in this run reads it"),
+        ({"gbdt__row_key": "id(0..9)", "gbdt__subsample": 0.5}, "nothing in this run reads it"),
         ({"vertical__standardise": False}, "nothing in this run reads it"),
     ],
     ids=str,

@@ -93,7 +93,7 @@ User=bouquet
 ExecStart={command}
 Restart=always
 RestartSec=5
-# Usage, data and configuration, see "Exit codes" in docs/deploy.md: another start would end the same way.
+# Usage, data and configuration, see "Exit codes" in docs/howto/deploy.md: another start would end alike.
 RestartPreventExitStatus=2 65 78
 TimeoutStopSec=30
 KillMode=mixed

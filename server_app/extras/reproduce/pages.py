@@ -63,15 +63,19 @@ class TableRow:
 def rows_of(table: PublishedTable, cells: Iterable[Cell] | None = None) -> list[TableRow]:
     """Return the rows of a table, by default all, as its results file has them."""
     runs = RunRecords(results_of(table.path)).by_run
-    return [_row(standing(cell, runs)) for cell in (cells or table.cells.values())]
+    base = {name: standing(cell, runs) for name, cell in table.cells.items()}
+    return [
+        _row(standing(cell, runs), base.get(cell.speed_up_over)) for cell in cells or table.cells.values()
+    ]
 
 
-def _row(at: Standing) -> TableRow:
+def _row(at: Standing, base: Standing | None) -> TableRow:
+    """Return the row of a cell; its speed-up is over `base`."""
     cell, records = at.cell, list(at.by_seed.values())
     return TableRow(
         at,
-        published=_published(cell),
-        ours=_ours(at),
+        published=_published(cell) + (_speed_up(base.cell.published, cell.published) if base else ""),
+        ours=_ours(at) + (_speed_up(base.mean, at.mean) if base else ""),
         difference=_difference(at),
         rate=f"{at.rate:.4g} ({len(at.tried)} of {len(cell.rates)})" if at.rate is not None else "",
         seeds=", ".join(f"{seed}: {said(cell, record)}" for seed, record in at.by_seed.items()),
@@ -90,6 +94,10 @@ def _published(cell: Cell) -> str:
     if sd is None and float(value).is_integer() and cell.measure.to_target:
         return f"{value:.0f}"
     return f"{value:.{decimals}f}" + ("" if sd is None else f" ± {sd:.{decimals}f}")
+
+
+def _speed_up(base: float | None, rounds: float | None) -> str:
+    return f" ({base / rounds:.3g}x)" if base and rounds else ""
 
 
 def said(cell: Cell, record: RunRecord) -> str:

@@ -157,8 +157,8 @@ def _next_rates(cell: Cell, tried: Mapping[float, RunRecord], best: float | None
 
 
 def _round_seconds(cell: Cell, records: Iterable[RunRecord]) -> float:
-    """Return the measured seconds of a round, before there are any the estimate."""
-    done = [r for r in records if r.rounds]
+    """Return the measured seconds of a round on such a device; before there are any, the estimate."""
+    done = [r for r in records if r.rounds and r.on_gpu == cell.on_gpu]
     rounds = sum(r.rounds for r in done)
     return math.fsum(r.hours for r in done) * SECONDS_AN_HOUR / rounds if rounds else cell.round_seconds
 

@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -29,6 +30,7 @@ RESULTS = "results.jsonl"
 LOCK_WAIT_S = 60.0
 AGAIN = "Give the same command again"
 SECONDS_AN_HOUR = 3600
+_WITH_GPU = re.compile(r", \w+, [A-Z][A-Z0-9 ]*, .")  # architecture, vector instructions, then the GPU
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class RunRecord:
     version: str
     commit: str  # with "+" if the code had changes that were not committed
     data_seed: int = -1  # of the data; -1 = the seed
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its machine had a GPU."""
+        return _WITH_GPU.search(self.machine) is not None
 
     @property
     def round_seconds(self) -> float:

@@ -46,7 +46,7 @@ OF_A_CELL: dict[str, type | tuple[type, ...]] = {
     "setting": str, "recipe": str, "keys": dict, "where": str, "metric": str, "published": (int, float),
     "published-sd": (int, float), "unquoted": str, "fraction": str, "needs": str, "grid": str,
     "learning-rates": list, "start": (int, float), "rate-key": str, "seeds": list, "data-seeds": list,
-    "round-seconds": (int, float), "gpu-round-seconds": (int, float),
+    "round-seconds": (int, float), "gpu-round-seconds": (int, float), "speed-up-over": str,
 }  # fmt: skip
 REQUIRED = ("setting", "where", "metric", "learning-rates", "seeds", "round-seconds")
 OF_A_CLAIM: dict[str, type | tuple[type, ...]] = {
@@ -91,8 +91,10 @@ class Cell:
     seeds: tuple[RunSeed, ...]
     round_seconds: float  # estimate, on two quiet cores
     gpu_round_seconds: float | None = None  # estimate, on one H100; None = it does not want one
+    on_gpu: bool = False  # whether it is to run on a GPU, and `round_seconds` is the estimate there
     rounds: int = 0  # the most of a run
     least_rounds: int = 1  # to which a run may be limited
+    speed_up_over: str = ""  # the cell whose rounds are divided by this one's; "" = none
     rate_key: str = RATE  # run-config key that the learning rates are of
 
     def keys_of(self, rate: float, seed: RunSeed) -> dict[str, Value]:
@@ -159,6 +161,12 @@ def read_table(name_or_path: str) -> PublishedTable:
     }
     if not cells:
         raise ConfigError(f"{path}: expected a table [cells.NAME] for each published value; got none")
+    for cell in cells.values():
+        if cell.speed_up_over and not (cell.measure.to_target and cell.speed_up_over in cells):
+            raise ConfigError(
+                f'{path}, cell {cell.name}: key "speed-up-over": expected a cell of this table, and metric = '
+                f'"rounds"; got "{cell.speed_up_over}" and "{cell.measure.name}"'
+            )
     for key in flatten(top.get("keys", {})):
         if not any(key in cell.keys for cell in cells.values()):
             raise ConfigError(f'{path}: key "keys.{key}": expected a key that a cell reads; no cell reads it')
@@ -262,7 +270,7 @@ def _cell(name: str, shared: Mapping[str, Any], own: Mapping[str, Any], where: s
         _finite(given, "published-sd", where, ">="), given.get("unquoted", ""), given.get("fraction", ""),
         given.get("needs", ""), grid, rates, start, seeds,
         float(_finite(given, "round-seconds", where, ">")), _finite(given, "gpu-round-seconds", where, ">"),
-        rate_key=given.get("rate-key", RATE),
+        speed_up_over=given.get("speed-up-over", ""), rate_key=given.get("rate-key", RATE),
     )  # fmt: skip
     return _with_keys(cell, given, common, where)
 

@@ -20,6 +20,10 @@ from server_app.results.folder import ROUNDS, RunFolder
 from server_app.results.lines import last_rows
 from server_app.run.run_lock import is_held
 from server_app.sweep.pool import PooledRun, RunPool
+from task.datasets import find_files
+from task.errors import DataError
+from task.references import is_reference
+from task.resolve.read import read_config
 from task.storage.locks import HeldError, is_locked, locked
 
 LOOK_S = 0.5
@@ -101,6 +105,34 @@ class TableQueue:
                     record = None if self._is_taken(run) else self._finished(table, run)
                     if record is not None:
                         more = self._record(table, run, record) or more
+
+    def missing_data(self) -> dict[str, str]:
+        """Return why the data set of cells that are not done cannot be found, by its name.
+
+        The cells that need it are left out of the queue from now on.
+        """
+        self.collect()
+        why = dict[str, str]()
+        found = set[str]()
+        lacking = set[tuple[Path, str]]()
+        for table, at in self.standings():
+            if at.done:
+                continue
+            config = read_config(at.wanted[0].keys)
+            name = config.data.dataset
+            if is_reference(name):  # the user's own code, which only a run's own process imports
+                continue
+            place = f"{name} {config.data.data_dir} {config.data.data_path}"
+            if place not in found and name not in why:
+                try:
+                    find_files(config.data, config.synthetic, config.seeds.data)
+                    found.add(place)
+                except DataError as err:
+                    why[name] = str(err)
+            if place not in found:
+                lacking.add((table.path, at.cell.name))
+        self.cells = [(table, cell) for table, cell in self.cells if (table.path, cell.name) not in lacking]
+        return why
 
     def work(self, budget_s: float) -> Remaining:
         """Run what fits into the budget; return what is left. Ctrl-C, or any exception, ends what runs."""

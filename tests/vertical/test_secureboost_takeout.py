@@ -1,0 +1,106 @@
+"""Joined trees of parties, taken out of a run: predictions, exported models, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from server_app.cli.main import app
+from server_app.takeout.joined import joined_in
+from task.errors import ConfigError, StateError
+from task.resolve.read import read_config
+from task.vertical.rows import in_common_order, num_tests
+from tests.support import parties
+from tests.support.federation import in_one_process
+from tests.vertical.test_secureboost import config, table, write
+
+HEADER = [f"x{j}" for j in range(6)]
+
+
+def trained(folder: Path, **more: Any) -> Path:
+    """Return the folder of a run over three parties that have columns of one file."""
+    path = write(folder / "all.csv", *table())
+    keys = config(data_path=str(path), num_clients=3, partition="columns", columns="2,3,1", **more)
+    return in_one_process({**keys, "run-name": "trees"}, folder / "runs")
+
+
+def last(folder: Path) -> dict[str, Any]:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def test_predictions_and_exported_trees_are_those_that_the_run_measured(tmp_path: Path) -> None:
+    folder = trained(tmp_path, gbdt__held_out=0.3, gbdt__patience=1, num_server_rounds=3)
+    out = tmp_path / "trees.json"
+    assert joined_in(folder) is not None
+    done = CliRunner().invoke(app, ["predict", str(folder), "--data", str(tmp_path / "all.csv")])
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    p = np.array([float(row["p_1"]) for row in rows])
+    (ids, x, y), settings = table(), read_config(config())
+    assert [row["id"] for row in rows] == ids
+    tests = in_common_order(ids, settings.seeds.data)
+    tests = tests[: num_tests(len(ids), settings)]
+    right = np.where(y[tests] == 1, p[tests], 1.0 - p[tests])
+    assert -np.log(right).mean() == pytest.approx(last(folder)["client_loss"], abs=1e-6)
+
+    xgboost: Any = pytest.importorskip("xgboost")
+    done = CliRunner().invoke(app, ["export", str(folder), "--format", "xgboost", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    booster = xgboost.Booster(model_file=str(out))
+    assert booster.feature_names == HEADER  # the file's columns in its order
+    matrix = xgboost.DMatrix(x, feature_names=booster.feature_names, feature_types=booster.feature_types)
+    assert np.abs(booster.predict(matrix) - p).max() < 1e-6
+    assert "no weights" not in json.dumps(booster.attributes())
+
+
+def test_parties_that_a_run_leaves_out_have_no_columns_in_its_trees(tmp_path: Path) -> None:
+    folder = trained(tmp_path, vertical__parties="client-0,client-2", num_server_rounds=1)
+    taken = joined_in(folder)
+    assert taken is not None
+    assert taken.declared.names == ("x0", "x1", "x5")  # 2, 3 and 1 columns a party
+    assert {0, 1, 2} == {f for f in taken.trees.feature.tolist() if f >= 0}
+
+
+def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) -> None:
+    folder = trained(tmp_path, num_server_rounds=1)
+    model = folder / "model.safetensors"
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / model.name).write_bytes(model.read_bytes())
+    with pytest.raises(ConfigError, match="expected the folder of a run"):
+        joined_in(tmp_path / "alone" / model.name)
+
+    text = (folder / "config.json").read_text()
+    record = json.loads(text)
+    record["run"]["data-path"] = ""
+    (folder / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"got a deployed one.*simulate the run with one csv file"):
+        joined_in(folder)
+    (folder / "config.json").write_text(text)
+
+    (second, third) = (
+        next(p for p in (tmp_path / "runs/state").rglob(f"client-{k}.safetensors") if p.parent.name != "start"
+             and p.parent.name != "round")
+        for k in (1, 2)
+    )  # fmt: skip
+    second.unlink()
+    with pytest.raises(StateError, match="client-1"):
+        joined_in(folder)
+    assert third.exists()
+
+
+def test_another_algorithm_of_parties_has_no_trees(tmp_path: Path) -> None:
+    path = parties.write(tmp_path / "all.csv", *parties.table())
+    keys = parties.config(data_path=str(path), num_clients=2, partition="columns", columns="even")
+    folder = in_one_process({**keys, "run-name": "net", "num-server-rounds": 1}, tmp_path / "runs")
+    assert joined_in(folder) is None
+    done = CliRunner().invoke(app, ["export", str(folder), "--format", "xgboost"])
+    assert "expected a run that grows trees" in done.output + str(done.exception)
