@@ -8,7 +8,7 @@ RUNS   ?= runs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs clean
+.PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs screenshots clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -88,8 +88,15 @@ fuzz: setup  ## whole runs with mutated replies, ten minutes or FUZZ="--seconds 
 soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, some minutes; writes docs/results/soak.md
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/results/soak.md
 
-docs: setup  ## write what is generated: the README's table, docs/reference/composition.md, pyproject.toml's run-config keys
+# -W: a warning, such as a link to nowhere, is an error.
+SPHINX = $(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees
+docs: setup  ## write what is generated, such as the reference and pyproject.toml's run-config keys; build site/ and its man page
 	$(BIN)/python -m tests.pages
+	$(SPHINX) -b html . site
+	$(SPHINX) -b man . site/man
+
+screenshots: setup  ## the README's pictures of the site and of a report, by a headless Chromium
+	$(BIN)/python -m tests.screenshots
 
 clean:  ## remove the .venv and the caches of the tools
 	rm -rf $(VENV) $(VENV)-compat .pytest_cache .mypy_cache .ruff_cache

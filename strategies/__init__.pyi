@@ -1284,6 +1284,11 @@ class SecureBoost(Strategy):
         gamma: least gain of a split
         min_child_weight: least sum of second derivatives of a child
         min_child_count: fewest rows of a child and of a bin, over all sites
+        subsample: share of rows that a tree is grown from, drawn by seed
+        colsample: share of columns that a tree may split, drawn by seed
+        held_out: share of rows that no tree is grown from, to measure the loss
+        patience: early stopping: trees without a lower loss of the rows held out; the best number of
+            trees stays; 0 = never
     """
 
     def __init__(
@@ -1303,6 +1308,10 @@ class SecureBoost(Strategy):
         gamma: float = 0.0,
         min_child_weight: float = 1.0,
         min_child_count: int = 1,
+        subsample: float = 1.0,
+        colsample: float = 1.0,
+        held_out: float = 0.0,
+        patience: int = 0,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

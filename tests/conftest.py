@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ def pytest_runtestloop() -> None:
     """Leave out of later collections what lives as long as the process: modules and the tests themselves."""
     gc.enable()
     gc.freeze()
+    gc.set_threshold(10_000)  # instead of 700: few tests make circles
 
 
 def pytest_sessionstart() -> None:
@@ -53,6 +56,18 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """An empty folder, as of pytest, which lists the folders of all earlier tests to find a number."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_NUMBERS)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
 class Everything(set[str]):
     """References that a test's own code names: all of them. Those of `task.trust` put it back."""
 
@@ -69,9 +84,9 @@ def _a_test_is_its_user() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(monkeypatch: pytest.MonkeyPatch, shared_cache: Path, tmp_path: Path) -> None:
+def _own_folders(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
     monkeypatch.setenv("BOUQUET_CACHE", str(shared_cache))
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.setenv("FLWR_HOME", str(shared_cache.parent / f"flwr-{next(_NUMBERS)}"))  # made when needed
 
 
 @pytest.fixture

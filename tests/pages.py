@@ -22,6 +22,7 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.config.read import knobs
 from task.features import CHOICES
+from tests import promise
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
@@ -160,6 +161,59 @@ def with_keys(text: str) -> str:
     return head + mark + "\n".join([*tables, ""]) + end + tail
 
 
+KEYS_HEAD = """\
+# Run-config keys
+
+```bash
+bouquet run --help-keys                                  # this list, in the terminal
+bouquet run -c 'algorithm="fedprox" fedprox.mu=0.1'      # set some
+```
+
+If you set a key that the run does not read, the run is refused; the error says what would read the key.
+`make docs` makes this page from the keys' declarations."""
+
+COMMANDS_HEAD = """\
+# Commands
+
+```bash
+bouquet --help
+bouquet run --help
+bouquet --install-completion      # completes commands and options in bash, zsh, fish and PowerShell
+```
+
+`make docs` makes this page, and the manual page `site/man/bouquet.1`, from the commands' help. The
+[exit codes](../howto/deploy.md#exit-codes) are the same for all."""
+
+
+def cell(text: str) -> str:
+    return " ".join(text.replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def keys() -> str:
+    """Return docs/reference/keys.md: every run-config key with its default, values and meaning."""
+    parts = [KEYS_HEAD]
+    nested_last = sorted(knobs(), key=lambda k: "." in k.key)
+    for section, some in groupby(nested_last, key=lambda k: k.key.rpartition(".")[0]):
+        lines = [[f"`{k.key}`", f"`{cell(json.dumps(k.default))}`", cell(k.doc)] for k in some]
+        parts += ["", f"## {section or 'Of a run'}", "", table(["key", "default", "meaning"], lines)]
+    return "\n".join([*parts, ""])
+
+
+def command_pages() -> str:
+    """Return docs/reference/commands.md: every command with its arguments and options, from its help."""
+    parts = [COMMANDS_HEAD]
+    for name, command in promise.commands():
+        about = re.sub(r"\[/?(bold|dim|i)\]", "", command.help or "").replace("\\[", "[")
+        parts += ["", f"## {name}", "", about]
+        lines = []
+        for p in command.params:
+            names = ", ".join(f"`{o}`" for o in [*p.opts, *p.secondary_opts])
+            shown = names if p.param_type_name == "option" else f"`{p.name.upper()}`"
+            lines.append([shown, cell(getattr(p, "help", "") or "")])
+        parts += ["", table(["option", "meaning"], lines)] if lines else []
+    return "\n".join([*parts, ""])
+
+
 def composition() -> str:
     """Return what goes together: one row per algorithm, one column per choice, the reasons below."""
     reasons: dict[str, str] = {}
@@ -253,8 +307,11 @@ if __name__ == "__main__":
     readme.write_text(with_table(readme.read_text()))
     (ROOT / "docs/reference/algorithms.md").write_text(sent())
     (ROOT / "docs/reference/composition.md").write_text(composition())
+    (ROOT / "docs/reference/keys.md").write_text(keys())
+    (ROOT / "docs/reference/commands.md").write_text(command_pages())
     (ROOT / "docs/results/reproduction.md").write_text(reproduction())
     (ROOT / "server_app/results/page.json").write_text(page())
     (ROOT / "strategies/__init__.pyi").write_text(stub())
     project = ROOT / "pyproject.toml"
     project.write_text(with_keys(project.read_text()))
+    promise.write()

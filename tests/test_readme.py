@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import itertools
 import re
 import shlex
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
 
 import numpy as np
 import pytest
@@ -18,20 +20,26 @@ from server_app.extras.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, r
 from server_app.sweep.points import read_axes
 from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes
-from tests.pages import reproduction, sent, with_table
+from tests.pages import command_pages, keys, reproduction, sent, with_table
 from tests.support.brought import imported_from
 from tests.support.federation import play
+from tests.support.script import run_script
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
-    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*/*.md")))
+    path: path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
 }
 README = PAGES[ROOT / "README.md"]
 
 
 def commands(program: str) -> list[str]:
-    """Return the pages' command lines of a program, comments cut off, continuations joined."""
-    blocks = [block for text in PAGES.values() for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
+    """Return the pages' command lines of a program, comments cut off, continuations joined.
+
+    Apps that a page describes have run-config keys of their own.
+    """
+    pages = [text for path, text in PAGES.items() if ROOT / "docs/apps" not in path.parents]
+    blocks = [block for text in pages for block in re.findall(r"```bash\n(.*?)```", text, re.S)]
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line for line in dict.fromkeys(lines) if line.split(" ")[0] == program]
 
@@ -40,16 +48,21 @@ def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
     assert PAGES[ROOT / "docs/reference/algorithms.md"] == sent(), "run `make docs`"
     assert PAGES[ROOT / "docs/results/reproduction.md"] == reproduction(), "run `make docs`"
+    assert PAGES[ROOT / "docs/reference/keys.md"] == keys(), "run `make docs`"
+    assert PAGES[ROOT / "docs/reference/commands.md"] == command_pages(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))
 def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
     words = shlex.split(line, comments=True)
     group = get_command(app)
+    if words[1].startswith("-"):
+        assert words[1] in {"--help", *(o for p in group.params for o in p.opts)}
+        return
     command = group.commands[words[1]]  # type: ignore[attr-defined]
     if hasattr(command, "commands"):  # a family, such as `bouquet audit`
         command = command.commands[words[2]]
-    options = {o for p in command.params for o in p.opts}
+    options = {"--help", *(o for p in command.params for o in p.opts)}
     for word in words[2:]:
         if word.startswith("-"):
             assert word in options, word
@@ -86,6 +99,35 @@ def test_the_rule_of_the_example_trains(tmp_path: Path) -> None:
         rounds = play(keys | {"algorithm": "rules:Middle"}).rows
     assert len({row["model_sha256"] for row in rounds}) == 3
     assert [row["quarantined"] for row in rounds] == [[]] * 3
+
+
+PYTHON = [
+    pytest.param(dedent(block), id=f"{page.stem}-{i}")
+    for page, text in PAGES.items()
+    for i, block in enumerate(re.findall(r"^ *```python\n(.*?)```", text, re.S | re.M))
+]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_blocks_compile_and_what_they_import_of_ours_exists(block: str) -> None:
+    for node in ast.walk(ast.parse(block)):
+        ours = ("bouquet", "strategies", "task", "client_app", "server_app")
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in ours:
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, name.name) for name in node.names), node.module
+
+
+@pytest.mark.full
+def test_the_block_of_the_python_page_runs(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES[ROOT / "docs/reference/python.md"], re.S)
+    assert "accuracy" in run_script(tmp_path, f"if __name__ == '__main__':\n{indent(block, '    ')}")
+
+
+def test_every_page_is_in_the_sites_navigation() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^[\w./-]+$", index, re.M))
+    pages = {p.relative_to(ROOT / "docs").with_suffix("").as_posix() for p in PAGES if p.name[0].islower()}
+    assert pages - {"index"} <= listed
 
 
 def test_make_verbs_exist() -> None:

@@ -26,8 +26,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from task.errors import BouquetError, DataError
-from task.storage.files import make_folder
+from task.errors import BouquetError, DataError, local, reason
+from task.storage.files import write_bytes
 
 MINIMUM = 2  # lines of a role
 BRING = "Bring the plain text (UTF-8) of Project Gutenberg's ebook 100, the complete works"
@@ -70,8 +70,8 @@ def roles_of(text: str, source: str) -> Roles:
     kept = {key: spoken for key, spoken in found.items() if len(spoken) >= MINIMUM}
     if not kept:
         raise DataError(
-            f"{source}: expected plays with a role's name in capitals and a full stop before each speech; "
-            f"got none in {len(titles)} works. {BRING}"
+            f"{local(source)}: expected plays with a role's name in capitals and a full stop before each "
+            f"speech; got none in {len(titles)} works. {BRING}"
         )
     return kept
 
@@ -88,8 +88,8 @@ def _contents(lines: Sequence[str], source: str) -> tuple[int, frozenset[str]]:
             titles.append(line)
     if not titles:
         raise DataError(
-            f'{source}: expected a line "Contents" and below it the titles of the works in capitals; got '
-            f"none. {BRING}"
+            f'{local(source)}: expected a line "Contents" and below it the titles of the works in capitals; '
+            f"got none. {BRING}"
         )
     return at, frozenset(titles)
 
@@ -138,15 +138,14 @@ def write_roles(book: Path, folder: Path) -> tuple[Path, Roles]:
     try:
         text = book.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as err:
-        raise DataError(f"{book}: expected a plain text in UTF-8; got {err}") from err
+        raise DataError(f"{local(book)}: expected a plain text in UTF-8; got {reason(err)}") from err
     roles = roles_of(text, str(book))
     path = folder / "shakespeare" / "roles.jsonl.gz"
-    make_folder(path.parent)
     rows = (
         json.dumps({"play": play, "role": role, "lines": lines}, ensure_ascii=False) + "\n"
         for (play, role), lines in roles.items()
     )
-    path.write_bytes(gzip.compress("".join(rows).encode(), mtime=0))
+    write_bytes(path, gzip.compress("".join(rows).encode(), mtime=0))
     return path, roles
 
 

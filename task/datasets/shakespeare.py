@@ -63,7 +63,7 @@ def decode(request: Request, source: Source) -> Decoded:
     kept = [o for o in everyone if len(o[1][0]) and len(o[2][0])]
     if not kept:
         raise DataError(f"{local(source.files[0])}: no role has both training and test text")
-    names, train, test = zip(*kept, strict=True)
+    names, train, test = [o[0] for o in kept], [o[1] for o in kept], [o[2] for o in kept]
     if request.shuffle_lines:
         whole = {name: found for name, found, _ in lines}
         train = _shuffled([whole[name] for name in names], request.seed)

@@ -166,7 +166,8 @@ class BoostedRows:
             self.layout.chosen(order.columns),
         )
         _check_size(len(found), size)
-        return found.tolist()
+        numbers: list[int] = found.tolist()
+        return numbers
 
     @staticmethod
     def losses_size() -> int:

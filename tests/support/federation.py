@@ -107,8 +107,7 @@ class Played:
 
     def arrays(self, server_round: int) -> Arrays:
         """Return the model after a round."""
-        taken = self.keep.snapshots[server_round].arrays
-        return {k.removeprefix("arrays/"): a for k, a in taken.items() if k.startswith("arrays/")}
+        return arrays_of(self.keep.snapshots[server_round])
 
     def linear(self, server_round: int) -> Model:
         """Return the ``logistic`` model after a round as (W [d, C], b [C]) in float64."""
@@ -130,6 +129,12 @@ class Played:
             for client, epochs in zip(config["clients"], config["epochs"], strict=True):  # type: ignore
                 told[int(config["server-round"]), client] = int(epochs)  # type: ignore
         return told
+
+
+def arrays_of(snapshot: Snapshot) -> Arrays:
+    """Return the model of a snapshot."""
+    taken = snapshot.arrays
+    return {k.removeprefix("arrays/"): a for k, a in taken.items() if k.startswith("arrays/")}
 
 
 def read_by(keys: Mapping[str, Any]) -> dict[str, Any]:
