@@ -15,6 +15,7 @@ from client_app.app import make_app
 from client_app.classical import trees as client_trees
 from client_app.classical.margins import FIELD, dumped, restore
 from server_app.app import run as run_server
+from server_app.cli.client_state import kept_runs
 from task.catalogue.trees import KNOWN
 from task.config.read import as_run_config
 from task.errors import DataError
@@ -83,6 +84,8 @@ def test_a_new_process_for_each_message_needs_the_last_tree_alone(tmp_path: Path
     assert sums(folder) == expected
     assert [whole for tree, whole, _ in grid.down] == [True] * 3 + [False] * (len(grid.down) - 3)
     assert len(files(tmp_path)) == 3
+    (kept,) = kept_runs(str(tmp_path / "cache" / "state"))  # its owner can list and delete them
+    assert (kept.algorithms, kept.clients, kept.newest) == (("gbdt",), 3, ROUNDS)
 
 
 def _flipped(path: Path) -> None:
