@@ -1,15 +1,10 @@
-"""Table of the work that a node can do for a message's clients, by the contract's ``work``."""
+"""Table of the work that a node can do for a message's clients, by the contract's ``work``.
+
+The modules of `client_app.classical` declare theirs as ``WORK``, and as ``TERMS`` what is checked before.
+"""
 
 from collections.abc import Callable, Iterable
 
-from client_app.classical.concordance import rank_cases
-from client_app.classical.cox import sum_cells
-from client_app.classical.multivariate import sum_clusters, sum_products
-from client_app.classical.regression import sum_rows
-from client_app.classical.statistics import count_rows
-from client_app.classical.survival import count_cases
-from client_app.classical.trees import check_terms, sum_histograms
-from client_app.classical.xgb import grow_trees, measure_trees
 from client_app.data.node import Node
 from client_app.own_models import adapt_clients, evaluate_clients, send_own_models
 from client_app.stages.columns import sum_columns
@@ -20,6 +15,7 @@ from client_app.vertical.boosting import run_trees
 from client_app.vertical.logistic import run_logistic
 from client_app.vertical.training import embed_rows, score_rows, train_labels
 from client_app.work import train_clients
+from task.catalogue.declared import declared_in
 from task.catalogue.entry import Algorithm
 from task.wire import messages as wire
 
@@ -31,16 +27,7 @@ WORK: dict[str, Work] = {
     "columns": sum_columns,
     "adapt": adapt_clients,
     "own": send_own_models,
-    "regression": sum_rows,
-    "description": count_rows,
-    "clusters": sum_clusters,
-    "components": sum_products,
-    "survival": count_cases,
-    "hazards": sum_cells,
-    "trees": grow_trees,
-    "tree-test": measure_trees,
-    "boosting": sum_histograms,
-    "ranks": rank_cases,
+    **declared_in("WORK", "client_app.classical"),
     **dict.fromkeys(("points", "mask", "match"), align_parties),
     "embed": embed_rows,
     "label": train_labels,
@@ -51,4 +38,4 @@ WORK: dict[str, Work] = {
     ),
 }
 # What a node checks before it registers: reasons that a masked answer could not give.
-TERMS: dict[str, Callable[[Node], None]] = {"boosting": check_terms}
+TERMS: dict[str, Callable[[Node], None]] = declared_in("TERMS", "client_app.classical")

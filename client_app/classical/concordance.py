@@ -85,3 +85,6 @@ def closed_scores(counts: Counts, least: int, *, masked: bool) -> npt.NDArray[np
         return np.zeros(bits(last), np.bool_)
     parts = np.stack([counts[1::2].sum(axis=0), counts[::2].sum(axis=0)]) if masked else counts
     return closed(parts, [least] * len(parts))
+
+
+WORK = {"ranks": rank_cases}

@@ -72,3 +72,6 @@ def check_weights(
             f"policy: min-examples = {least}; with these coefficients fewer persons of client {client} would "
             "have most of the weight in a bin of time"
         )
+
+
+WORK = {"hazards": sum_cells}

@@ -127,3 +127,6 @@ def _check_columns(
 ) -> None:
     found = indicators((v.name, v.name, table.of(v)[rows]) for v in variables)
     check_counts(found, len(rows), least, client, pairs=pairs)
+
+
+WORK = {"clusters": sum_clusters, "components": sum_products}

@@ -77,3 +77,6 @@ def check_size(w: Floats, least: int, client: str, what: str) -> None:
             f"policy: min-examples = {least}; with {what} fewer rows of client {client} would have most of "
             "the weight"
         )
+
+
+WORK = {"regression": sum_rows}

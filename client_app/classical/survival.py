@@ -234,3 +234,6 @@ def bins_in(numbers: npt.NDArray[np.float64], survival: Survival) -> Bins:
 def moved(cases: Cases, bins: Bins) -> Cases:
     """Return rows whose times are the ends of the bins in which they count."""
     return Cases(bins[cases.strata, cases.bins, cases.fates], cases.fates, cases.strata, cases.groups)
+
+
+WORK = {"survival": count_cases}

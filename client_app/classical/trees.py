@@ -1,7 +1,8 @@
 """Histograms of a client's rows for boosted trees; `strategies.rules.gbdt` has the whole.
 
-A client keeps its rows' margins to the next question. Where it has lost them, it makes them again from all
-trees (`task.trees.orders`), so that nothing that it keeps changes an answer.
+A client keeps its rows' margins to the next question, on a deployed node in a file
+(`client_app.classical.margins`). Where it has lost them, it makes them again from all trees
+(`task.trees.orders`), so that nothing that it keeps changes an answer.
 
 A bound on a site's own cells would change the trees with the division of the rows. So where the node's owner
 sets ``min-examples`` = m, the bound is on the sums over all sites. Nothing is sent
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from client_app.classical.margins import margins_kept
 from client_app.classical.questions import answer_rows, answers, sent, table_of
 from client_app.data.node import Node
 from client_app.data.noised import noise_of
@@ -30,7 +32,6 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, KNOWN, LOSSES, PIVOTS
 from task.classical.columns import NamedColumns
 from task.errors import DataError, RefusedError, WireError
-from task.numerics.row_sums import to_wire
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import QUANTILES
 from task.trees.noised import ENDS, GRID, sensitivity
@@ -70,14 +71,13 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
         )
     asked = order_of(boosting, order)
     if record.name == LOSSES:
-        size = BoostedRows.losses_size()
-        return answer_rows(
-            node,
-            entry,
-            order,
-            to_wire([0] * size).shape,
-            lambda client, table: to_wire(rows_of(client, table).losses(asked)),
-        )
+
+        def losses(client: str, table: NamedColumns) -> list[int]:
+            rows = rows_of(client, table)
+            with margins_kept(node, order, client, rows):
+                return rows.losses(asked)
+
+        return answers(node, entry, order, BoostedRows.losses_size(), losses)
     assert record.name == HISTOGRAMS
     noise, objective = noise_of(node), boosting.objective
     # The number of cells follows from the cuts, which a client may lack that has not begun.
@@ -89,10 +89,11 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
 
     def histograms(client: str, table: NamedColumns) -> Ints:
         rows = rows_of(client, table)
-        if not boosting.noised:
-            return rows.histograms(asked, size)
+        with margins_kept(node, order, client, rows):
+            if not boosting.noised:
+                return rows.histograms(asked, size)
+            totals = rows.noised(asked, size - 1 - ENDS)
         assert noise is not None
-        totals = rows.noised(asked, size - 1 - ENDS)
         if totals is None:
             return np.array([1, *[0] * (size - 1)], np.int64)[:, None]
         squared = sensitivity(objective, len(asked.columns))
@@ -186,3 +187,7 @@ def _rows(node: Node, boosting: Boosting, client: str, table: NamedColumns) -> B
         while len(_kept) > 1 and sum(rows.size for rows in _kept.values()) > _MOST:
             del _kept[next(iter(_kept))]
     return found
+
+
+WORK = {"boosting": sum_histograms}
+TERMS = {"boosting": check_terms}

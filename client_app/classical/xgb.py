@@ -130,3 +130,6 @@ def check_leaves(trees: TreeEnsemble, x: Values, least: int, client: str) -> Non
                 f"policy: min-examples = {least}; a leaf of a tree of client {client} would have fewer rows. "
                 "Raise xgb.min-child-weight, or lower xgb.max-depth"
             )
+
+
+WORK = {"trees": grow_trees, "tree-test": measure_trees}

@@ -133,23 +133,10 @@ def card(name: str) -> Group:
     return Group(*parts, f"bouquet run -c '{example(a)}'")
 
 
-_COLUMNS = {  # declared columns, by section or key that an analysis reads
-    "regression.": 'regression.columns="age(0..120), sex(Female|Male)" regression.target="ill(0..1)"',
-    "statistics.": 'statistics.columns="age(0..120), sex(Female|Male)"',
-    "k-means.": 'k-means.columns="age(0..120), bmi(10..80)" k-means.clusters=3',
-    "pca.": 'pca.columns="age(0..120), bmi(10..80)"',
-    "survival.": 'survival.time="week(0..52)" survival.event="arrest(0..1)"',
-    "gbdt.": 'gbdt.columns="age(0..120), sex(Female|Male)" gbdt.target="ill(no|yes)"',
-    "xgb.": 'xgb.columns="age(0..120), sex(Female|Male)" xgb.target="ill(no|yes)"',
-    "survival.columns": 'survival.columns="age(0..120), sex(Female|Male)"',
-}
-
-
 def example(a: Algorithm) -> str:
     """Return run-config keys, as ``-c`` takes them, with which an algorithm runs on its default data."""
-    if a.statistics:
-        columns = [_COLUMNS[key] for key in a.reads if key in _COLUMNS]
-        return " ".join([f'algorithm="{a.name}" dataset="csv"', *columns])
+    if a.example:
+        return f'algorithm="{a.name}" dataset="csv" {a.example}'
     own = [k for k in knobs() if reads_only(k.key, a.name)]
     model = ['model="mlp-bn"'] if a.private == "norm" else []  # the default model has no normalisation
     return " ".join([f'algorithm="{a.name}"', *model, *(f"{k.key}={json.dumps(k.default)}" for k in own[:2])])

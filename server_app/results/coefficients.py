@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.results.lines import Row
-from server_app.results.written import closed, write_printed
+from server_app.results.written import ResultTable, closed, write_printed
 from task.classical.fit import model_of
 from task.classical.table import LATEX, ended, fitted
 from task.config.knobs import Config
@@ -36,3 +36,6 @@ def _text(row: Mapping[str, Any]) -> str:
     interval = f"{row['low']:.5g} to {row['high']:.5g}"
     robust = f"robust se {row[kind]:.6g}, p {row[f'{kind}_p']:.3g}"
     return f"{row['coefficient']:.8g} ({interval}; se {row['se']:.6g}, p {row['p']:.3g}; {robust})"
+
+
+TABLES = {"regression": ResultTable(HOLDS, write_coefficients, coefficient_lines)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from server_app.results.lines import Row
 from server_app.results.svg import COLOURS, LIGHT, Plot, Point, Series
-from server_app.results.written import CSV, LATEX, closed
+from server_app.results.written import CSV, LATEX, ResultTable, closed
 from task.classical.curves import LATEX as HEADS
 from task.classical.curves import curves_of
 from task.classical.survival import survival_of
@@ -113,3 +113,6 @@ def curve_plots(result: Mapping[str, Any]) -> list[Plot]:
 
 def _labelled(table: Row) -> list[Row]:
     return [{**row, "label": f"{row['group']} (n = {row['persons']})"} for row in table["curves"]]
+
+
+TABLES = {"survival": ResultTable(HOLDS, write_curves, curve_lines, curve_plots)}

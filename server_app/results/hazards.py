@@ -8,7 +8,7 @@ from typing import Any
 from server_app.results.curves import PICTURE, draw_curves, merged_line, plot_of
 from server_app.results.lines import Row
 from server_app.results.svg import Plot
-from server_app.results.written import closed, write_printed
+from server_app.results.written import ResultTable, closed, write_printed
 from task.classical.cox import cox_of
 from task.classical.hazards import LATEX, baseline_table, hazards_table
 from task.config.knobs import Config
@@ -70,3 +70,6 @@ def _concordance(table: Row) -> str:
 def _text(row: Row) -> str:
     ratio = f"hazard ratio {row['hazard_ratio']:.4g} ({row['lower']:.4g} to {row['upper']:.4g})"
     return f"{row['coefficient']:.8g} (se {row['se']:.6g}, p {row['p']:.3g}), {ratio}"
+
+
+TABLES = {"hazards": ResultTable(HOLDS, write_hazards, hazard_lines, hazard_plots)}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.results.lines import Row
-from server_app.results.written import closed, write_printed
+from server_app.results.written import ResultTable, closed, write_printed
 from task.classical.clusters import clustering_of, clusters_table
 from task.classical.components import components_of, components_table
 from task.config.knobs import Config
@@ -60,3 +60,9 @@ def _columns(row: Mapping[str, Any], others: Sequence[str]) -> str:
     """Return the numbers of the first columns."""
     found = [f"{name} {number:.4g}" for name, number in row.items() if name not in others]
     return ", ".join([*found[:_NAMED], *(["..."] if len(found) > _NAMED else [])])
+
+
+TABLES = {
+    "clusters": ResultTable(CENTRES_HELD, write_clusters, cluster_lines),
+    "components": ResultTable(COMPONENTS_HELD, write_components, component_lines),
+}

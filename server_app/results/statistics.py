@@ -8,6 +8,7 @@ from typing import Any
 
 from server_app.results.frame import page
 from server_app.results.lines import Row
+from server_app.results.written import ResultTable
 from task.classical.described import CLOSED, begun, described
 from task.classical.noised import is_cut
 from task.classical.survey import survey_of
@@ -199,3 +200,6 @@ def _grid(heads: Sequence[str], rows: Sequence[Sequence[str | float]]) -> str:
         )
         lines.append(f"<tr>{cells}</tr>")
     return "\n".join([*lines, "</table>"])
+
+
+TABLES = {"description": ResultTable(HOLDS, write_statistics, statistics_lines)}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.results.svg import Plot, Point, Series
-from server_app.results.written import closed, write_printed
+from server_app.results.written import ResultTable, closed, write_printed
 from task.config.knobs import Config
 from task.numerics.arrays import NamedArrays
 from task.resolve.analyses import declared_of
@@ -44,3 +44,9 @@ def tree_plots(result: Mapping[str, Any]) -> list[Plot]:
     ]
     note = f"The model has the trees of the first {table['rounds']} rounds."
     return [Plot("trees", "Loss of the trees", "loss", note, series, zero=True)]
+
+
+TABLES = {
+    "trees": ResultTable(HOLDS, write_trees, tree_lines),
+    "boosting": ResultTable(HOLDS, write_trees, tree_lines, tree_plots),
+}

@@ -1,17 +1,31 @@
-"""Writes the table of an analysis that has ended: ``table.csv``, ``table.tex``, ``table`` of result.json."""
+"""How an analysis's table is written and shown: ``table.csv``, ``table.tex``, ``table`` of result.json."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server_app.results.svg import Plot
 from task.classical.printed import Printed
 from task.config.knobs import Config
+from task.numerics.arrays import NamedArrays
 from task.storage.files import write_text
 from task.text import logger
 
 CSV, LATEX = "table.csv", "table.tex"
 SHOWN = 40  # rows in the terminal
 Line = tuple[str, str]  # label and text
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """How the result of an analysis is written and shown."""
+
+    holds: str  # what the model's file has
+    write: Callable[[Path, Config, NamedArrays], dict[str, Any]]  # returns ``table`` of result.json
+    lines: Callable[[Result], list[tuple[str, str]]]  # of the terminal, as (label, text)
+    plots: Callable[[Result], Sequence[Plot]] = lambda result: ()  # of the report
 
 
 def write_printed(

@@ -8,7 +8,7 @@ from server_app.results.pooling import pooled_bytes
 from server_app.results.report import write_report
 from server_app.results.samples import write_samples
 from server_app.results.summary import summarise
-from server_app.results.tables import KINDS
+from server_app.results.tables import result_table
 from server_app.run.encryption import in_clear
 from server_app.run.evaluate import by_people, global_model
 from server_app.run.frozen import RECORD, record_of, write_adapters
@@ -44,7 +44,7 @@ def write_results(folder: RunFolder, opened: OpenedRun, model: Arrays) -> dict[s
     if entry.vertical:
         summary["model_holds"] = DIGESTS
     if entry.statistics:
-        kind = KINDS[entry.work]
+        kind = result_table(entry.work)
         summary |= {"model_holds": kind.holds, "table": kind.write(folder.path, opened.config, arrays)}
     if levels := level_results(folder, opened, dataset, arrays, last):
         summary["levels"] = levels

@@ -76,6 +76,7 @@ class Algorithm:
     # Its own run-config keys: sections, whose names end in a dot, and keys of a shared section that only some
     # of its algorithms read. The section of the name of the algorithm if an entry gives none.
     reads: tuple[str, ...] = ()
+    example: str = ""  # of an analysis: the run-config keys that declare its columns, as ``-c`` takes them
     variants: tuple[Variant, ...] = ()
     # Run-config keys at whose values the algorithm is FedAvg.
     neutral: Mapping[str, bool | int | float | str] = field(default_factory=dict)

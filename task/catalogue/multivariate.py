@@ -21,10 +21,12 @@ MULTIVARIATE = (
         {"opening": question("k-means", "k-means, moments", _LLOYD, "clusters", (), _OPENING)},
         about="Clusters of the pooled rows by Lloyd's algorithm and exact sums.",
         differs="No row is a first centre, as it is somebody's. A cluster without rows keeps its centre.",
+        example='k-means.columns="age(0..120), bmi(10..80)" k-means.clusters=3',
     ),
     analysis(
         "pca", "Principal components", _PEARSON, "components", (),
         sums(PRODUCTS, "n, sum of each column, sum of the product of every two"), {},
         about="Principal components of the pooled rows: variances and loadings by exact sums.",
+        example='pca.columns="age(0..120), bmi(10..80)"',
     ),
 )  # fmt: skip

@@ -19,6 +19,8 @@ _OPENING = sums(OPENING, "n, trials, sum of y, and the log-likelihood's part wit
 _STEP = sums(STEP, "information X'WX, score X'(y - mu), deviance, and how many |eta| are too large")
 _ERRORS = sums(ERRORS, "sum of u^2 x x', u the row's score, or of the site's U U'; Pearson's chi square")
 
+_EXAMPLE = 'regression.columns="age(0..120), sex(Female|Male)" regression.target="ill(0..1)"'
+
 
 def _regression(name: str, title: str, source: Paper, **fields: Any) -> Algorithm:
     """Return an entry of a regression with its three questions."""
@@ -30,6 +32,7 @@ def _regression(name: str, title: str, source: Paper, **fields: Any) -> Algorith
         "opening": asked("counts", (), _OPENING),
         "errors": asked("robust errors", (_COEFFICIENTS,), _ERRORS),
     }
+    fields["example"] = _EXAMPLE
     return analysis(name, title, source, "regression", (_COEFFICIENTS,), _STEP, phases, **fields)
 
 

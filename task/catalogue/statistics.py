@@ -33,6 +33,7 @@ STATISTICS = (
         "correlations of the pooled rows, by exact sums.",
         differs="Quantiles are found by cutting a declared range; counts of few persons never leave a site.",
         reads=("statistics.",),
+        example='statistics.columns="age(0..120), sex(Female|Male)"',
         missing_values=True,
         noised_rows=True,
     ),

@@ -25,6 +25,8 @@ _RISK_SUMS = sums(
     RISK_SUMS, "sum of r, r z and r z z' by cell of time, r = exp(eta), and how many |eta| > 20"
 )
 
+_EXAMPLE = 'survival.time="week(0..52)" survival.event="arrest(0..1)"'
+
 
 def _asked(
     name: str, title: str, source: Paper, down: tuple[Record, ...], up: tuple[Record, ...]
@@ -41,6 +43,7 @@ SURVIVALS = (
         "test.",
         differs="Times are rounded up to a declared grid; bins that are too small for a site are merged.",
         reads=("survival.", "survival.groups"),
+        example=_EXAMPLE,
     ),
     analysis(
         "cox", "Cox's regression", _COX, "hazards", _AT, _RISK_SUMS,
@@ -59,5 +62,6 @@ SURVIVALS = (
         "Harrell's c if asked for.",
         differs="Times are rounded up to a declared grid; bins that are too small for a site are merged.",
         reads=("survival.", "survival.columns", "survival.ties", "survival.concordance"),
+        example=f'{_EXAMPLE} survival.columns="age(0..120), sex(Female|Male)"',
     ),
 )  # fmt: skip

@@ -57,5 +57,6 @@ TREES = (
         measuring="tree-test",
         evaluation=MEASURED_TREES,
         reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
+        example='gbdt.columns="age(0..120), sex(Female|Male)" gbdt.target="ill(no|yes)"',
     ),
 )  # fmt: skip

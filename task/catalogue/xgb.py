@@ -43,6 +43,7 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
         tested="always",
         group="trees",
         reads=reads,
+        example='xgb.columns="age(0..120), sex(Female|Male)" xgb.target="ill(no|yes)"',
         no_neutral="it grows trees, so that it is never FedAvg",
         biased="each client's trees follow its own rows alone, so that the result depends on the partition",
     )

@@ -248,3 +248,6 @@ def clusters_table(asked: Clustering, arrays: NamedArrays) -> Printed | None:
     }
     head = (*_HEAD, *renamed(asked.names, _HEAD))
     return Printed("clusters", head, tuple(rows), figures, arrays["sums-sha256"].tobytes().hex())
+
+
+ANALYSES = {"clusters": clustering_of}

@@ -131,3 +131,6 @@ def components_table(asked: Components, arrays: NamedArrays) -> Printed | None:
     }
     head = (*_HEAD, *renamed(asked.names, _HEAD))
     return Printed("components", head, tuple(lines), figures, arrays["sums-sha256"].tobytes().hex())
+
+
+ANALYSES = {"components": components_of}

@@ -183,3 +183,6 @@ def cell_sums(
         totals[cell[rows[0]]] = row_sums(np.stack(terms, axis=1), "risk-sums")
     (too_far,) = row_sums(far.astype(np.float64)[:, None], "risk-sums")
     return [number for of in totals for number in of] + [too_far]
+
+
+ANALYSES = {"hazards": cox_of}

@@ -238,3 +238,6 @@ def _in_units(matrix: Matrix, units: Sequence[Fraction]) -> list[list[float]]:
         [float(a * u * v) for a, v in zip(row, units, strict=True)]
         for row, u in zip(matrix, units, strict=True)
     ]
+
+
+ANALYSES = {"regression": model_of}

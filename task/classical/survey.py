@@ -488,3 +488,6 @@ def _quantiles(text: str) -> tuple[Fraction, ...]:
             )
         found.append(q)
     return tuple(sorted(set(found)))
+
+
+ANALYSES = {"description": survey_of}

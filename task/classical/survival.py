@@ -166,3 +166,6 @@ def _cells(key: str, text: str) -> tuple[Variable, ...]:
                 f'"stage(1..4)"; got {v.name}({v.low:g}..{v.high:g})'
             )
     return variables
+
+
+ANALYSES = {"survival": survival_of}

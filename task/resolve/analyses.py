@@ -2,28 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from task.classical.clusters import clustering_of
-from task.classical.components import components_of
-from task.classical.cox import cox_of
-from task.classical.fit import model_of
-from task.classical.survey import survey_of
-from task.classical.survival import survival_of
+from task.catalogue.declared import declared_in
 from task.config.knobs import Config
-from task.trees.boosting import boosting_of
 from task.trees.declared import Declared
-from task.trees.xgb import xgb_of
 
-# Each raises ConfigError where columns are not declared as they should be.
-ANALYSES: Mapping[str, Callable[[Config], object]] = {
-    "regression": model_of,
-    "description": survey_of,
-    "clusters": clustering_of,
-    "components": components_of,
-    "survival": survival_of,
-    "hazards": cox_of,
-    "trees": xgb_of,
-    "boosting": boosting_of,
-}
+# Modules declare theirs as ``ANALYSES``. Each raises ConfigError if the columns are not declared rightly.
+ANALYSES: Mapping[str, Callable[[Config], object]] = declared_in("ANALYSES", "task.classical", "task.trees")
 
 
 def declared_of(config: Config) -> Declared:

@@ -155,3 +155,6 @@ def growth_of(keys: GBDTConfig, unit: float) -> tuple[Penalties, Shape]:
         unit,
     )
     return penalties, Shape(keys.growth, keys.max_depth, keys.max_leaves)
+
+
+ANALYSES = {"boosting": boosting_of}

@@ -118,10 +118,19 @@ def _read_setup(boosting: Boosting, rows: Floats) -> tuple[Floats, list[Cuts]]:
     if of[of < 0].tolist() != [-1.0 - k for k in range(classes)]:
         raise DataError(f"expected {classes} base margins; got others")
     cuts = [value[of == j].astype(np.float32) for j in range(numbers)]
-    for candidates, own in zip(boosting.candidates, cuts, strict=True):
-        if (np.diff(own) <= 0).any() or len(own) >= boosting.bins or not candidates.has(own).all():
-            raise DataError("expected ascending cuts within the declared ranges; got others")
+    check_cuts(boosting, cuts)
     return base, cuts
+
+
+def check_cuts(boosting: Boosting, cuts: Sequence[Cuts]) -> None:
+    """Refuse what are no cuts of the run's columns that are numbers.
+
+    Raises:
+        DataError: They are not.
+    """
+    for candidates, own in zip(boosting.candidates, cuts, strict=True):
+        if not (np.diff(own) > 0).all() or len(own) >= boosting.bins or not candidates.has(own).all():
+            raise DataError("expected ascending cuts within the declared ranges; got others")
 
 
 def _read_trees(rows: dict[str, Floats], base: Floats, columns: int) -> TreeEnsemble:

@@ -17,7 +17,7 @@ from task.errors import DataError
 from task.numerics import seeds
 from task.numerics.row_sums import blocks, row_sums
 from task.trees.boosting import Boosting
-from task.trees.cuts import MISSING, bins_of
+from task.trees.cuts import MISSING, Cuts, bins_of
 from task.trees.histograms import CellLayout, summed
 from task.trees.noised import node_totals, row_terms
 from task.trees.objectives import SQUARED
@@ -97,14 +97,18 @@ class BoostedRows:
         if order.whole:
             if start_digest(order.closed.base, order.cuts) != order.before:
                 raise DataError("the trees that came with a question are not those of its digest")
-            self.layout = self.boosting.layout(list(order.cuts))
-            self.bins = [self._bins(j, self.layout) for j in range(self.x.shape[1])]
-            self.margins = np.repeat(order.closed.base[None], len(self.y), axis=0)
+            self.begin(order.cuts, np.repeat(order.closed.base[None], len(self.y), axis=0))
         elif self.digest != order.before or self.layout is None:
             return False
         self.margins = order.closed.added(self.margins, self.x)
         self.derivatives, self.digest = None, after
         return True
+
+    def begin(self, cuts: Sequence[Cuts], margins: Floats) -> None:
+        """Take cuts of the columns that are numbers, and margins [rows, classes]."""
+        self.layout = self.boosting.layout(list(cuts))
+        self.bins = [self._bins(j, self.layout) for j in range(self.x.shape[1])]
+        self.margins, self.derivatives = margins, None
 
     def _bins(self, column: int, layout: CellLayout) -> npt.NDArray[np.int32]:
         x = self.x[:, column]

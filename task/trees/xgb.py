@@ -109,3 +109,6 @@ def grown(
     more = xgboost.train(settings, rows, asked.local_epochs, xgb_model=booster)
     text = bytes(more.save_raw("json"))
     return from_xgboost(text, objective, len(asked.variables), classes, first=trees.trees)
+
+
+ANALYSES = {"trees": xgb_of}
