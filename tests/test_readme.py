@@ -62,7 +62,7 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
     command = group.commands[words[1]]  # type: ignore[attr-defined]
     if hasattr(command, "commands"):  # a family, such as `bouquet audit`
         command = command.commands[words[2]]
-    options = {"--help", *(o for p in command.params for o in p.opts)}
+    options = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
     for word in words[2:]:
         if word.startswith("-"):
             assert word in options, word
