@@ -181,10 +181,3 @@ def test_every_page_is_two_links_from_the_readme() -> None:
             links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
             reached |= {(page.parent / link).resolve() for link in links}
     assert set(PAGES) <= reached
-
-
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/howto/*.md")), ids=lambda page: page.name)
-def test_a_how_to_shows_an_example_before_it_explains(page: Path) -> None:
-    before = re.split(r"^(?:```|    \S)", PAGES[page], maxsplit=1, flags=re.M)
-    assert len(before) == 2, "there is nothing to run"
-    assert len(before[0].split()) <= 150

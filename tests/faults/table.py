@@ -14,8 +14,8 @@ for path in sorted(Path(__file__).parent.glob("cases_*.py")):
 PAGE_FILE = ROOT / "docs" / "explain" / "faults.md"
 PAGE = """# Faults and attacks
 
-These faults and attacks are tested on a federation of real processes; the tables say what must hold.
-Run them yourself:
+These faults and attacks are tested on a federation of real processes; the tables say what must
+hold. Run them yourself:
 
 ```bash
 make faults                              # all of them; prints one line per fault with the observed result
@@ -23,8 +23,8 @@ python -m tests.faults --only R1,S2      # some of them
 ```
 
 A federation is one `bouquet link` and three `bouquet node`, each with its own data, over TLS with
-node keys. As root on Linux the link and one node have their own network namespaces. Without root the
-cases that need namespaces are skipped, and say so.
+node keys. As root on Linux the link and one node have their own network namespaces. Without root
+the cases that need namespaces are skipped, and say so.
 
 "Same final model" means: after every round the SHA-256 of the model equals that of an undisturbed
 run of the same keys in the simulation.
