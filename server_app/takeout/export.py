@@ -26,7 +26,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
 from task.datasets.columns import layout_of
 from task.errors import BouquetError, ConfigError
+from task.extras import from_extra
 from task.models import WORD_BUCKETS
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
@@ -312,15 +312,7 @@ def _quantise(
 
 def importable(*modules: str) -> Any:
     """Return the last of some modules of the extra ``onnx``; raises ConfigError if one is not installed."""
-    try:
-        for name in modules:
-            module = import_module(name)
-    except ImportError as err:
-        raise ConfigError(
-            f"--format onnx: expected the packages onnx and onnxruntime; got {err}. Install them: "
-            "pip install 'bouquet[onnx]'"
-        ) from None
-    return module
+    return [from_extra("onnx", name, "--format onnx") for name in modules][-1]
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
-from task.errors import ConfigError
+from task.extras import from_extra
 
 Event = tuple[float, float]  # q and z
+WHERE = 'run-config key "dp.noise"'
 INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added to epsilon
 # More releases are counted exactly only if epsilon by Renyi divergences is not beyond all promises: the
 # distribution of many strong releases would take gigabytes, and their number is reported by a client.
@@ -53,13 +54,10 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
 
 def _renyi(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return an upper bound of epsilon that takes no longer for more releases."""
-    accountant()
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    renyi = RdpAccountant()
+    dp = from_extra("dp", "dp_accounting", WHERE)
+    renyi = from_extra("dp", "dp_accounting.rdp", WHERE).RdpAccountant()
     for (q, z), times in counts:
-        renyi.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), times)
+        renyi.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z)), times)
     return float(renyi.get_epsilon(delta))
 
 
@@ -101,14 +99,7 @@ def accountant() -> Any:
     Raises:
         ConfigError: It is not installed.
     """
-    try:
-        from dp_accounting.pld import privacy_loss_distribution
-    except ImportError as err:
-        raise ConfigError(
-            f'run-config key "dp.noise": expected the package dp-accounting, which computes epsilon; got '
-            f'{err}. Install it: pip install "bouquet[dp]"'
-        ) from None
-    return privacy_loss_distribution
+    return from_extra("dp", "dp_accounting.pld.privacy_loss_distribution", WHERE)
 
 
 def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
