@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("pythons", nargs="*", default=supported(), help="3.12, or a path; default: all")
     pythons = parser.parse_args().pythons
     torch = oldest_torch()
-    cases = [*((python, "") for python in pythons), (pythons[0], torch)]
+    cases = [*((python, "") for python in pythons), (supported()[0], torch)]
     found = []
     with tempfile.TemporaryDirectory(prefix="bouquet-") as folder:
         subprocess.run([UV, "build", "--quiet", "--wheel", "--out-dir", folder, APP_DIR], check=True)
