@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from task.errors import ConfigError
 from task.privacy import accounting
 from task.privacy.accounting import epsilon, gaussian_epsilon, joined, noise_for
 
@@ -77,7 +78,7 @@ def test_nothing_released_costs_nothing() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "dp_accounting.pld", None)
-    with pytest.raises(accounting.ConfigError, match=r"bouquet\[dp\]"):
+    with pytest.raises(ConfigError, match=r"bouquet\[dp\]"):
         accounting.accountant()
 
 
