@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.takeout.joined import joined_in
+from server_app.takeout.joined import JoinedTrees
+from server_app.takeout.taken import taken_in
+from server_app.takeout.trees import TakenTrees
 from task.errors import ConfigError, StateError
 from task.resolve.read import read_config
 from task.vertical.rows import in_common_order, num_tests
@@ -31,6 +33,13 @@ def trained(folder: Path, **more: Any) -> Path:
     return in_one_process({**keys, "run-name": "trees"}, folder / "runs")
 
 
+def trees_in(run: Path) -> TakenTrees:
+    """Return the joined trees of a run."""
+    taken = taken_in(run)
+    assert isinstance(taken, JoinedTrees)
+    return taken.grown
+
+
 def last(folder: Path) -> dict[str, Any]:
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
@@ -40,7 +49,6 @@ def last(folder: Path) -> dict[str, Any]:
 def test_predictions_and_exported_trees_are_those_that_the_run_measured(tmp_path: Path) -> None:
     folder = trained(tmp_path, gbdt__held_out=0.3, gbdt__patience=1, num_server_rounds=3)
     out = tmp_path / "trees.json"
-    assert joined_in(folder) is not None
     done = CliRunner().invoke(app, ["predict", str(folder), "--data", str(tmp_path / "all.csv")])
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -64,8 +72,7 @@ def test_predictions_and_exported_trees_are_those_that_the_run_measured(tmp_path
 
 def test_parties_that_a_run_leaves_out_have_no_columns_in_its_trees(tmp_path: Path) -> None:
     folder = trained(tmp_path, vertical__parties="client-0,client-2", num_server_rounds=1)
-    taken = joined_in(folder)
-    assert taken is not None
+    taken = trees_in(folder)
     assert taken.declared.names == ("x0", "x1", "x5")  # 2, 3 and 1 columns a party
     assert {0, 1, 2} == {f for f in taken.trees.feature.tolist() if f >= 0}
 
@@ -76,14 +83,14 @@ def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) 
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / model.name).write_bytes(model.read_bytes())
     with pytest.raises(ConfigError, match="expected the folder of a run"):
-        joined_in(tmp_path / "alone" / model.name)
+        trees_in(tmp_path / "alone" / model.name)
 
     text = (folder / "config.json").read_text()
     record = json.loads(text)
     record["run"]["data-path"] = ""
     (folder / "config.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match=r"got a deployed one.*simulate the run with one csv file"):
-        joined_in(folder)
+        trees_in(folder)
     (folder / "config.json").write_text(text)
 
     (second, third) = (
@@ -93,7 +100,7 @@ def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) 
     )  # fmt: skip
     second.unlink()
     with pytest.raises(StateError, match="client-1"):
-        joined_in(folder)
+        trees_in(folder)
     assert third.exists()
 
 
@@ -101,6 +108,5 @@ def test_another_algorithm_of_parties_has_no_trees(tmp_path: Path) -> None:
     path = parties.write(tmp_path / "all.csv", *parties.table())
     keys = parties.config(data_path=str(path), num_clients=2, partition="columns", columns="even")
     folder = in_one_process({**keys, "run-name": "net", "num-server-rounds": 1}, tmp_path / "runs")
-    assert joined_in(folder) is None
     done = CliRunner().invoke(app, ["export", str(folder), "--format", "xgboost"])
     assert "expected a run that grows trees" in done.output + str(done.exception)

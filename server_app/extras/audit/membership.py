@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from server_app.run.repeat import keys_of_run
-from server_app.takeout.model import TakenModel, find, take
+from server_app.takeout.model import TakenModel, take
+from server_app.takeout.model_file import find
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.columns import with_moments
