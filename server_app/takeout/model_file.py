@@ -6,7 +6,6 @@ from pathlib import Path
 
 from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
 from task.catalogue.entry import Algorithm
-from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
 from task.errors import ConfigError
@@ -26,7 +25,7 @@ class ModelFile:
     @property
     def entry(self) -> Algorithm:
         """The catalogue's entry of the run's algorithm."""
-        return algorithm_of(self.card.config.algorithm)
+        return self.card.config.entry
 
     @cached_property
     def folder(self) -> RunFolder | None:

@@ -57,7 +57,7 @@ class BoostedRows:
     @cached_property
     def fingerprint(self) -> bytes:
         """SHA-256 of the values of the columns, which do not change."""
-        return hashlib.sha256(memoryview(np.ascontiguousarray(self.x))).digest()
+        return hashlib.sha256(np.ascontiguousarray(self.x).data).digest()
 
     @property
     def size(self) -> int:

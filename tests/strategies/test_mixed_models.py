@@ -17,8 +17,9 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
 from task.models.family import Levels
 from task.numerics.arrays import Arrays
+from task.resolve.model_checks import check_levels
 from task.resolve.read import read_config
-from task.resolve.run_model import check_levels, levels_of
+from task.resolve.run_model import levels_of
 from task.resolve.validate import check_names
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
