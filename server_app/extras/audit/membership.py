@@ -114,7 +114,7 @@ def shadow_keys(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
     if taken.card.task != "classification" or config.loss:
         raise ConfigError(
             "--shadows: expected a classification run with the usual loss, from which LiRA computes "
-            "probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
+            f"probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
         )
     own: dict[str, Any] = {"max-examples": config.data.max_examples or data.num_train // 2}
     own |= {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}
