@@ -9,7 +9,7 @@ from torch import nn
 
 from client_app.data.node import Node, open_node
 from client_app.own_models import kept_model
-from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
+from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder, place_of
 from server_app.takeout.last_order import evaluation_order, last_order, without
 from task.catalogue.entry import Algorithm, evaluation_of
 from task.catalogue.user_algorithm import algorithm_of
@@ -57,8 +57,8 @@ def find(run: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
-    if place is None:
+    place = place_of(run)
+    if not place.exists():
         raise ConfigError(
             f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
         )

@@ -38,7 +38,7 @@ from task.errors import FieldError, WireError
 from task.numerics import pages
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
-from task.numerics.held import Base, Foldable, Held, dense, peak
+from task.numerics.held import Base, Foldable, Held, dense, peak, peaks_of
 from task.numerics.stack import RowStack, StackRow
 from task.numerics.terms import (
     FINITE,
@@ -105,8 +105,7 @@ class Sum:
         Raises:
             FieldError: A term does not fit the exact range.
         """
-        known = peaks or {}
-        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        found = peaks_of(arrays, peaks)
         for name, largest in found.items():
             bound = largest * weight
             total = self._bound[name] + bound
