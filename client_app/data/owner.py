@@ -158,9 +158,7 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
             it; or a permission is of another type.
     """
     keys = dict(flatten(run_config))
-    permitted = node_config.get("run-paths", False)
-    if not isinstance(permitted, bool):
-        raise ConfigError(f'node config: key "run-paths": expected true or false; got {permitted!r}')
+    permitted = _flag(node_config, "run-paths")
     # With data of its own a node has no use for the run's data-path, which names the server's test file.
     _check_packages(keys, node_config)
     asked = FOLDERS if node_config.get(DATA) else (DATA, *FOLDERS)

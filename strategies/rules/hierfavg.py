@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Round, RoundContext, Rule, TooFewRepliesError, few
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import server_update
 from task.config.knobs import Config
@@ -117,10 +117,8 @@ class HierFAVG(
                     continue
                 models[edge], weights[edge] = replies.arrays["arrays"], int(replies.counts.sum())
                 trained |= set(replies.clients)
-        if len(trained) < max(self.config.server.min_replies, 1):
-            raise TooFewRepliesError(
-                f"{len(trained)} usable replies of at least {self.config.server.min_replies}"
-            )
+        if len(trained) < (least := max(self.config.server.min_replies, 1)):
+            raise TooFewRepliesError(few(len(trained), least))
         edges = {client: np.frombuffer(edge.encode(), np.uint8) for client, edge in edge_of.items()}
         arrays = _mean({edge: models[edge] for edge in weights}, weights)
         took = len({edge_of[client] for client in trained})
