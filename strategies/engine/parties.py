@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from strategies.engine.refusals import not_by_all
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.catalogue.entry import Algorithm, evaluation_of
@@ -202,6 +203,5 @@ class Questions:
             return (yield phase)
         except TooFewRepliesError as err:
             allow = "The owner allows it with min-examples = 1 in [policy] of its kit.toml"
-            raise err.where_all_are_needed(
-                f"round {t}: every party", name, "numbers of single rows", allow
-            ) from None
+            who, forbidden = f"round {t}: every party", "numbers of single rows"
+            raise not_by_all(who, name, err.rejected, forbidden, allow) from None

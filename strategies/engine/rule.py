@@ -24,7 +24,7 @@ from strategies.engine.state import AggregatedReplies, MeansState, Number, Serve
 from task.catalogue.entry import Algorithm, phase_of
 from task.catalogue.record import MODEL_DOWN
 from task.config.knobs import Config
-from task.errors import LASTING, BouquetError, ConfigError, NodesError, choose_from, kind_of_reply
+from task.errors import ConfigError, choose_from
 from task.models.family import ModelFamily, SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.text import logger
@@ -188,23 +188,6 @@ class TooFewRepliesError(Exception):
     def __init__(self, why: str, rejected: "Sequence[RejectedReply]" = ()) -> None:
         super().__init__(why)
         self.rejected = tuple(rejected)
-
-    def where_all_are_needed(self, who: str, phase: str, forbidden: str, allow: str) -> BouquetError:
-        """Return the error of a phase that every party, or every site, had to answer.
-
-        `who` are these, with the round; `forbidden` is what the owner of one may not allow, `allow` what to
-        do then.
-        """
-        said = "; ".join(str(line) for line in self.rejected[:3]) or str(self)
-        kinds = [kind for line in self.rejected if (kind := kind_of_reply(line.field, line.got))]
-        if "policy" in kinds:
-            return ConfigError(
-                f"{who} is needed, but a site's owner does not allow {forbidden}: {said}. {allow}"
-            )
-        return LASTING.get(kinds[0] if kinds else "", NodesError)(
-            f"{who} is needed, and the phase {phase!r} lacks a usable reply: {said}. Correct the cause, or "
-            "start the node that is away, and resume the run; it repeats the round"
-        )
 
 
 def few(good: int, least: int) -> str:

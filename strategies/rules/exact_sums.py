@@ -12,11 +12,12 @@ from collections.abc import Generator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from strategies.engine.refusals import not_by_all
 from strategies.engine.rule import TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies
 from task.config.knobs import Config
 from task.errors import NodesError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, of_text, text_in
 from task.numerics.row_sums import DIGITS, from_wire
 
 ROWS = "rows"  # the one array of a record of rows
@@ -42,7 +43,7 @@ class ExactSums(Rule):
     @property
     def names(self) -> npt.NDArray[np.uint8]:
         """The names of the sites, as a state holds them."""
-        return np.frombuffer("\n".join(self.sites).encode(), np.uint8)
+        return of_text("\n".join(self.sites))
 
     def check_sites(self, names: npt.NDArray[np.uint8], context: RoundContext) -> None:
         """Refuse to go on with other sites than those of the first round, whose `names` the state holds.
@@ -51,7 +52,7 @@ class ExactSums(Rule):
             NodesError: They differ.
         """
         if names.tobytes() != self.names.tobytes():
-            began = names.tobytes().decode().replace("\n", ", ")
+            began = text_in(names).replace("\n", ", ")
             raise NodesError(
                 f"round {context.round}: expected the sites of round 1, {began}; got "
                 f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
@@ -91,7 +92,7 @@ class ExactSums(Rule):
             allow = (
                 'Drop or merge the columns that it names, or run without the site (run-config key "nodes")'
             )
-            raise err.where_all_are_needed(f"{where}: every site", name, "these sums", allow) from None
+            raise not_by_all(f"{where}: every site", name, err.rejected, "these sums", allow) from None
 
 
 def totals_in(replies: AggregatedReplies, record: str) -> list[int]:

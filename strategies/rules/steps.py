@@ -8,7 +8,11 @@ from task.numerics.arrays import Arrays, NamedArrays
 
 
 def step(arrays: NamedArrays, along: NamedArrays, scale: float) -> Arrays:
-    """Return w + scale * along of the arrays that `along` has."""
+    """Return w + scale * along of the arrays that `along` has.
+
+    >>> step({"w": np.array([1.0])}, {"w": np.array([4.0])}, -0.5)
+    {'w': array([-1.])}
+    """
     out: Arrays = {}
     for name, a in along.items():
         wide = arrays[name].astype(np.float64) + np.float64(scale) * a.astype(np.float64)
@@ -17,7 +21,11 @@ def step(arrays: NamedArrays, along: NamedArrays, scale: float) -> Arrays:
 
 
 def towards(arrays: NamedArrays, to: NamedArrays, share: float) -> Arrays:
-    """Return (1 - share) w + share * to of the arrays that `to` has; a share of 1 gives `to` itself."""
+    """Return (1 - share) w + share * to of the arrays that `to` has; a share of 1 gives `to` itself.
+
+    >>> towards({"w": np.array([1.0])}, {"w": np.array([4.0])}, 0.5)
+    {'w': array([2.5])}
+    """
     out: Arrays = {}
     for name, a in to.items():
         wide = (1.0 - share) * arrays[name].astype(np.float64) + share * a.astype(np.float64)
