@@ -45,7 +45,7 @@ from task.catalogue.stages import UNCLIPPED
 from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, flattened, sha256
-from task.privacy.accounting import accountant, epsilon, joined, noise_for
+from task.privacy.accounting import accountant, epsilon, joined, noise_for, over_budget
 from task.privacy.bounded_integers import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
@@ -198,14 +198,10 @@ class Privacy:
 
     def finished(self) -> bool:
         """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
-        limit = self.dp.max_epsilon
-        if limit and self.clients and not self.over and self.next_epsilon() > limit:
+        costs = self.epsilon, self.next_epsilon
+        if not self.over and self.clients and (why := over_budget(self.dp, self.round, *costs)):
             self.over = True
-            self.journal.remark(
-                f"the run stops before round {self.round + 1}, with which epsilon would be "
-                f"{self.next_epsilon():.4g}: more than dp.max-epsilon = {limit:g}. It is "
-                f"{self.epsilon():.4g} at delta = {self.dp.delta:g} after round {self.round}"
-            )
+            self.journal.remark(why)
         return self.over
 
     # ------------------------------------------------------------------ accounts
