@@ -286,7 +286,6 @@ NO_ALGORITHM = {
     ("bouquet/__init__.py", "statistics"): "the function that runs it",
     ("task/config/knobs.py", "fedavg"): "the default of the key",
     ("task/datasets/facts.py", "median"): "a statistic",
-    ("task/vertical/proofs.py", "vertical-logistic"): "a part of what is signed",
 }
 
 
