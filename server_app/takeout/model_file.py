@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
+from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder, place_of
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.config.read import read_checked
@@ -66,8 +66,8 @@ def find(run: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
-    if place is None:
+    place = place_of(run)
+    if not place.exists():
         raise ConfigError(
             f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
         )

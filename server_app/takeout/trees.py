@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.declared_rows import Columns, OfRows, Reader
-from server_app.takeout.export import TOLERANCE, Exported, importable
+from server_app.takeout.export import Exported, checked_difference, importable
 from server_app.takeout.taken import no_trees, out_of
-from task.errors import BouquetError, ConfigError
+from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 from task.resolve.analyses import declared_of
 from task.resolve.model_card import ModelCard
@@ -118,13 +118,7 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
         theirs = (_write_xgboost if form == "xgboost" else _write_onnx)(taken, temp, x, said)
         if theirs is None:
             return [f"{path.resolve()}: not compared with the run's trees, as xgboost is not installed"]
-        ours = taken.answer(x)
-        difference = float((np.abs(theirs - ours) / np.maximum(np.abs(ours), 1.0)).max())
-        if not difference <= TOLERANCE:
-            raise BouquetError(
-                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
-                f"difference of {difference:.1e}. Nothing was written"
-            )
+        difference = checked_difference(form, theirs, taken.answer(x))
         return Exported(path, temp.stat().st_size, difference, {}).lines()
 
 
