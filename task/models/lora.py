@@ -42,7 +42,7 @@ class Adapters:
         self._check("lora.modules", self.modules, [name for name, _ in model.named_modules() if name])
         config = peft.LoraConfig(
             r=self.rank,
-            lora_alpha=self.alpha or self.rank,  # type: ignore[arg-type]  # peft takes fractions
+            lora_alpha=self.alpha or self.rank,  # peft takes fractions
             target_modules=[*self.targets] or None,
             modules_to_save=[*self.modules] or None,
             lora_dropout=self.dropout,
