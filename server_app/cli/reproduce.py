@@ -174,7 +174,9 @@ def _measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[Publi
             "measured. --list shows how far each cell is; leave --again out to measure them"
         )
     if len(found) < len(chosen):
-        typer.echo(f"{len(chosen) - len(found)} of {len(chosen)} cells have no results yet: left out", err=True)
+        typer.echo(
+            f"{len(chosen) - len(found)} of {len(chosen)} cells have no results yet: left out", err=True
+        )
     return found
 
 

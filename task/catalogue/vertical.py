@@ -125,7 +125,7 @@ _LOGISTIC = {
     ),
 }  # fmt: skip
 
-VERTICAL = (
+ENTRIES = (
     Algorithm(
         "splitnn", "SplitNN", _SPLITNN,
         about="Parties with different columns of the same people train one model that is split among them.",

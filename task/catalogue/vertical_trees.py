@@ -95,7 +95,7 @@ _PHASES = {
     ),
 }  # fmt: skip
 
-VERTICAL_TREES = (
+ENTRIES = (
     Algorithm(
         _NAME, _TITLE, _CHENG,
         about="Parties with different columns of the same people grow boosted trees on ciphertexts.",
