@@ -215,7 +215,14 @@ def means_of(config: Config) -> tuple[Variable, ...]:
 
 ANALYSES = {"toy-means": means_of}
 ''',
-        "strategies/rules/toy_means.py": '''"""Means of the pooled rows by exact sums."""
+        "strategies/rules/toy_means.py": '''"""Means of the pooled rows by exact sums.
+
+The rows 0 and 2 have the mean 1:
+
+>>> config = read_config({"algorithm": "toy-means", "dataset": "csv", "toy-means.columns": "x(0..2)"})
+>>> moments_in([int(t * 2**51) for t in (2, 0, 2)], 1, squares=True).mean(0, means_of(config)[0])
+1.0
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -497,6 +504,10 @@ def decode(request: Request, source: Source) -> Decoded:
             "from task.codecs.half import Half\n\n\n"
             'class ToyCode(Half):\n    """The same code."""\n\n    name, number = "toy-code", 99\n',
             "task/config/sections.py": (('CODECS = ("fp16",', 'CODECS = ("toy-code", "fp16",'),),
+            "docs/reference/compression.md": (
+                above("| `fp16` | 1 |", "| `toy-code` | 99 | as `fp16` | | | |\n"),
+            ),
+            "tests/reference/codecs.py": (('if name == "fp16":', 'if name in ("fp16", "toy-code"):'),),
             "tests/task/test_codecs.py": (above('    ("fp16", 0),\n    ("int8"', '    ("toy-code", 0),\n'),),
         },
         {"codec.up": "toy-code"},
