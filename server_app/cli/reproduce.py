@@ -112,7 +112,8 @@ def reproduce(
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
-        chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU, results=(lambda _: folder / RESULTS) if again else results_of,
+        chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU,
+        results=(lambda _: folder / RESULTS) if again else results_of,
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
     lacking = _say_missing(queue) if limit else ""
