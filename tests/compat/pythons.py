@@ -62,23 +62,22 @@ def main() -> int:
     pythons = parser.parse_args().pythons
     torch = oldest_torch()
     cases = [*((python, "") for python in pythons), (supported()[0], torch)]
-    found = []
+    models, good = set[str](), True
     with tempfile.TemporaryDirectory(prefix="bouquet-") as folder:
         subprocess.run([UV, "build", "--quiet", "--wheel", "--out-dir", folder, APP_DIR], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         for python, pin in cases:
             name = f"python-{Path(python).name.removeprefix('python')}"
-            made = WORK / (f"{name}-{torch.rstrip('.*')}" if pin else name)
+            made = WORK / (f"{name}-oldest-torch" if pin else name)
             try:
                 environment(made, python, str(wheel), *filter(None, [pin]))
-                found.append(demo(made))
+                models.add(model := demo(made))
                 line = [made / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
                 subprocess.run(line, check=True, cwd=APP_DIR)
-                check(f"{made.name}: model {found[-1]}, tests", True)
+                check(f"{made.name}: model {model}, tests", True)
             except subprocess.SubprocessError as err:
-                check(f"{made.name}: {err}", False)
-                found.append("")
-    return 0 if check("the same model bytes everywhere", len(set(found)) == 1) and all(found) else 1
+                good = check(f"{made.name}: {err}", False)
+    return 0 if check("the same model bytes everywhere", len(models) == 1) and good else 1
 
 
 if __name__ == "__main__":
