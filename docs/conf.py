@@ -34,6 +34,7 @@ source_suffix = {".md": "markdown", ".ipynb": "notebook"}
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4
+highlight_language = "none"  # blocks without a language are outputs
 myst_enable_extensions = ["dollarmath"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -149,6 +149,6 @@ def test_the_tables_of_the_documents_are_those_of_the_figures() -> None:
 
 
 def test_so_are_those_of_the_claims() -> None:
-    text, found = ((RESULTS / name).read_text(encoding="utf-8") for name in ("families.md", "claims.json"))
+    text, found = ((RESULTS / name).read_text(encoding="utf-8") for name in ("claims.md", "claims.json"))
     for made in claims.tables(json.loads(found)).values():
         assert made in text

@@ -62,7 +62,7 @@ def test_bouquet_commands_exist_and_their_keys_are_real(line: str) -> None:
     command = group.commands[words[1]]  # type: ignore[attr-defined]
     if hasattr(command, "commands"):  # a family, such as `bouquet audit`
         command = command.commands[words[2]]
-    options = {"--help", *(o for p in command.params for o in p.opts)}
+    options = {"--help", *(o for p in command.params for o in (*p.opts, *p.secondary_opts))}
     for word in words[2:]:
         if word.startswith("-"):
             assert word in options, word
@@ -181,10 +181,3 @@ def test_every_page_is_two_links_from_the_readme() -> None:
             links = re.findall(r"\]\((?!http)([^)#]+)", PAGES.get(page, ""))
             reached |= {(page.parent / link).resolve() for link in links}
     assert set(PAGES) <= reached
-
-
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/howto/*.md")), ids=lambda page: page.name)
-def test_a_how_to_shows_an_example_before_it_explains(page: Path) -> None:
-    before = re.split(r"^(?:```|    \S)", PAGES[page], maxsplit=1, flags=re.M)
-    assert len(before) == 2, "there is nothing to run"
-    assert len(before[0].split()) <= 150

@@ -34,7 +34,7 @@ AUDIT = "audit.json"
 app = typer.Typer(
     name="audit",
     no_args_is_help=True,
-    help="Attack a run to measure what it reveals and what its settings protect (docs/howto/privacy.md).",
+    help="Attack a run to measure what it reveals and what its settings protect (docs/howto/audit.md).",
 )
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Bundled recipe or TOML file.")]
 Name = Annotated[str, typer.Option(help="Name of the audit: its folder below --runs-dir.")]

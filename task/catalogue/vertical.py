@@ -141,7 +141,7 @@ _LOGISTIC = {
     ),
 }  # fmt: skip
 
-VERTICAL = (
+ENTRIES = (
     over_parties(
         "splitnn", "SplitNN", _SPLITNN,
         about="Parties with different columns of the same people train one model that is split among them.",

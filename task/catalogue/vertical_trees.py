@@ -99,7 +99,7 @@ _PHASES = {
     ),
 }  # fmt: skip
 
-VERTICAL_TREES = (
+ENTRIES = (
     over_parties(
         _NAME, _TITLE, _CHENG,
         about="Parties with different columns of the same people grow boosted trees on ciphertexts.",

@@ -14,23 +14,35 @@ for path in sorted(Path(__file__).parent.glob("cases_*.py")):
 PAGE_FILE = ROOT / "docs" / "explain" / "faults.md"
 PAGE = """# Faults and attacks
 
-The table lists each fault or attack on a federation of real processes, and what must hold. Run them yourself:
+These faults and attacks are tested on a federation of real processes; the tables say what must
+hold. Run them yourself:
 
 ```bash
 make faults                              # all of them; prints one line per fault with the observed result
 python -m tests.faults --only R1,S2      # some of them
 ```
 
-The same cases are tests, in `tests/system/test_faults_*.py`.
+A federation is one `bouquet link` and three `bouquet node`, each with its own data, over TLS with
+node keys. As root on Linux the link and one node have their own network namespaces. Without root
+the cases that need namespaces are skipped, and say so.
 
-A federation is one `bouquet link` and three `bouquet node`, each with its own data, over TLS with node keys.
-As root on Linux the link and one node have their own network namespaces. Without root the cases that need
-namespaces are skipped, and say so. "Same final model" means: after every round the SHA-256 of the model
-equals that of an undisturbed run of the same keys in the simulation.
+"Same final model" means: after every round the SHA-256 of the model equals that of an undisturbed
+run of the same keys in the simulation.
 
-{rows}
+## Faults
 
-Tests in the last column belong to the case, and `make faults` runs them too.
+{faults}
+
+## Attacks
+
+{attacks}
+
+## Tests of each case
+
+The cases are tests themselves, in `tests/system/test_faults_*.py`. `make faults` also runs these,
+which belong to single cases:
+
+{tests}
 """
 
 
@@ -59,11 +71,17 @@ def listing(chosen: list[Case]) -> str:
 
 def page() -> str:
     """Return the page docs/explain/faults.md."""
-    rows = ["| ID | Fault | What must hold | How it is tested |", "|---|---|---|---|"]
-    for c in cases():
-        tests = "".join(f"; `{t}`" for t in c.tests)
-        rows.append(f"| {c.id} | {c.title} | {c.guarantee} | {c.how}{tests} |")
-    return PAGE.format(rows="\n".join(rows))
+    tests = [f"| {c.id} | {'<br>'.join(f'`{t}`' for t in c.tests)} |" for c in cases() if c.tests]
+    return PAGE.format(
+        faults=_table("fault", [c for c in cases() if c.id[0] == "R"]),
+        attacks=_table("attack", [c for c in cases() if c.id[0] == "S"]),
+        tests="\n".join(["| ID | tests |", "|---|---|", *tests]),
+    )
+
+
+def _table(kind: str, chosen: list[Case]) -> str:
+    head = [f"| ID | {kind} | what must hold | how it is tested |", "|---|---|---|---|"]
+    return "\n".join([*head, *(f"| {c.id} | {c.title} | {c.guarantee} | {c.how} |" for c in chosen)])
 
 
 def write_page(path: Path) -> None:
