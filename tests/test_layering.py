@@ -31,17 +31,9 @@ EXCEPTIONS = {
     ("server_app/engines/simulate.py", "client_app"),
     ("server_app/deploy/node/run_node.py", "client_app"),
     # What a client's own model is, only its half knows.
-    ("server_app/takeout/joined.py", "client_app"),
-    ("server_app/takeout/model.py", "client_app"),
+    ("server_app/takeout/clients.py", "client_app"),
 }
-MOST_IMPORTS = 20
-# Modules that import more of ours than that, and how many today. The list may only shrink.
-IMPORT_MANY = {
-    "client_app.work": 23,
-    "server_app.extras.verify.replay": 25,
-    "strategies.strategy": 24,
-    "task.resolve.run_model": 23,
-}
+MOST_IMPORTS = 20  # of our own modules, by one
 MODULE = re.compile(r"(?:bouquet|task|strategies|client_app|server_app)(?:\.\w+)+")
 
 
@@ -246,8 +238,7 @@ def test_each_half_of_a_feature_has_its_declaration() -> None:
 def test_no_module_imports_many_of_ours() -> None:
     """What imports much knows much: give the second thing that it does a module of its own."""
     counts = {name: len({o for o in imported(p, strings=False) if o in NAMES}) for name, p in NAMES.items()}
-    many = {name: count for name, count in counts.items() if count > MOST_IMPORTS}
-    assert many == IMPORT_MANY
+    assert not {name: count for name, count in counts.items() if count > MOST_IMPORTS}
 
 
 def test_extras_are_imported_only_when_asked_for() -> None:
@@ -286,7 +277,6 @@ NO_ALGORITHM = {
     ("bouquet/__init__.py", "statistics"): "the function that runs it",
     ("task/config/knobs.py", "fedavg"): "the default of the key",
     ("task/datasets/facts.py", "median"): "a statistic",
-    ("task/vertical/proofs.py", "vertical-logistic"): "a part of what is signed",
 }
 
 

@@ -90,9 +90,10 @@ def report(
 
     RUN is a result folder, or the name of a run below runs/.
     """
+    from server_app.results.folder import place_of
     from server_app.results.report import write_report
 
-    folder = run if run.exists() else Path("runs") / run
+    folder = place_of(run)
     if not (folder / "config.json").exists():
         raise ConfigError(f"report: expected a result folder with config.json; got {run}")
     for path in write_report(folder):

@@ -132,12 +132,7 @@ def export(
     with replacing(path) as temp, _quiet():
         answer = _write(taken, form, temp, x, examples.data, said)
         theirs = _answers(answer, x)
-        difference = _largest(theirs, ours)
-        if not difference <= TOLERANCE:
-            raise BouquetError(
-                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
-                f"difference of {difference:.1e} in a probability. Nothing was written"
-            )
+        difference = checked_difference(form, theirs, ours)
         if not int8:
             return Exported(path, temp.stat().st_size, difference, {})
         float_size = temp.stat().st_size
@@ -169,6 +164,21 @@ def _write_codes(taken: TakenModel, path: Path, temp: Path, examples: Input, bef
     write_safetensors(temp, arrays, _card(taken, cost).metadata())
     difference = _largest(after.probabilities, before.probabilities)
     return Exported(path, temp.stat().st_size, difference, scores, float_size)
+
+
+def checked_difference(form: str, theirs: np.ndarray, ours: np.ndarray) -> float:
+    """Return the largest difference of an exported model's answers from ours.
+
+    Raises:
+        BouquetError: It is too large.
+    """
+    difference = _largest(theirs, ours)
+    if not difference <= TOLERANCE:
+        raise BouquetError(
+            f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a difference of "
+            f"{difference:.1e}. Nothing was written"
+        )
+    return difference
 
 
 def _largest(theirs: np.ndarray, ours: np.ndarray) -> float:

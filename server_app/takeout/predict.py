@@ -151,9 +151,8 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
     Raises:
         ConfigError: There is none.
     """
-    if taken.node is not None and not whole:
-        clients = taken.node.clients
-        data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
+    if taken.tests is not None and not whole:
+        data, rows = taken.tests
     else:
         config = taken.config
         if spec_of(config.data.dataset).own and not config.data.data_path:

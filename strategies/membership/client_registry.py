@@ -79,6 +79,7 @@ class ClientRegistry:
         self._answers: dict[int, Registration] = {}
         self._pools: dict[str, list[int]] = {}  # nodes
         self._groups: list[_Group] = []
+        self._shares: dict[int, tuple[int, int]] = {}  # as `_counted` returns them; empty = to be counted
         self._widths: dict[str, float] = {}
         self._models: dict[str, str] = {}
 
@@ -139,6 +140,7 @@ class ClientRegistry:
             if len(answer.clients):
                 groups.setdefault(answer.clients, []).append(node)
         self._groups = [_Group(names, numbering(names), nodes) for names, nodes in groups.items()]
+        self._shares = {}
         if len(groups) == 1 and isinstance(only := next(iter(groups)), ClientNames):
             self.names = only
         else:
@@ -258,14 +260,14 @@ class ClientRegistry:
     def participants(self) -> list[Row]:
         """Return the nodes that take part, by id, with their enrolled name and their share of the clients."""
         names = {node: claim.node.name for node, claim in self.membership.claims.items()}
-        shares = self._shares()
+        shares = self._shares = self._shares or self._counted()  # of a million clients it takes 10 ms
         return [
             {"node": str(n), "name": names.get(n, ""), "clients": shares[n][0], "examples": shares[n][1]}
             | {"version": a.version}
             for n, a in sorted(self._answers.items())
         ]
 
-    def _shares(self) -> dict[int, tuple[int, int]]:
+    def _counted(self) -> dict[int, tuple[int, int]]:
         """Return by node how many clients it trains, and their registered examples.
 
         Which node of a pool trains which client depends on the cohort: each counts for an equal part.

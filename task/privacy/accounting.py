@@ -7,10 +7,11 @@ the phases of one round, or a round that was done again, count as one of 1/z^2 =
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
+from task.config.sections import DPConfig
 from task.errors import ConfigError
 
 Event = tuple[float, float]  # q and z
@@ -121,3 +122,18 @@ def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
         low, high = (middle, high) if epsilon([(q, middle)] * rounds, delta) > goal else (low, middle)
     unit = 10.0 ** (math.floor(math.log10(high)) - 2)
     return float(f"{math.ceil(high / unit) * unit:.3g}")  # rounded up: less would not be enough
+
+
+def over_budget(dp: DPConfig, server_round: int, now: Callable[[], float], after: Callable[[], float]) -> str:
+    """Return why a run ends after a round; "" if the next one keeps epsilon within ``dp.max-epsilon``.
+
+    `now` returns epsilon so far, `after` what it would be after one more round; neither is called without a
+    limit.
+    """
+    if not dp.max_epsilon or (cost := after()) <= dp.max_epsilon:
+        return ""
+    return (
+        f"the run stops before round {server_round + 1}, with which epsilon would be {cost:.4g}: more than "
+        f"dp.max-epsilon = {dp.max_epsilon:g}. It is {now():.4g} at delta = {dp.delta:g} after round "
+        f"{server_round}"
+    )

@@ -1,7 +1,7 @@
 """Proofs that a round's keys belong to nodes of the federation, so that a server cannot invent nodes.
 
 The federation's authority signs a certificate of each node's long-term key; the node signs a key of its own
-for each run; that signs the keys of each round, or what parties of `vertical-logistic` send each other. A
+for each run; that signs the keys of each round, or what parties with different columns send each other. A
 node shows all three as the proof of its public keys, and every other node checks it with the authority's
 certificate, which all kits have. The authority's key stays with the person who provisions: neither the server
 nor a node has it.

@@ -74,7 +74,7 @@ class Prover:
 
 def message(what: str, *about: str | int, arrays: Sequence[np.ndarray]) -> bytes:
     """Return the signed content: kind, run, round, step, sender, receiver, and the numbers."""
-    return encode("vertical-logistic", what, *(str(a) for a in about), *(a.tobytes() for a in arrays))
+    return encode("vertical", what, *(str(a) for a in about), *(a.tobytes() for a in arrays))
 
 
 def to_row(proof: bytes) -> np.ndarray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -23,10 +24,12 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
+from server_app.takeout.taken import taken_in
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
+from task.storage.files import read_safetensors
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL
 
@@ -288,3 +291,48 @@ def test_a_clients_own_model_reads_a_standardised_table(tmp_path: Path) -> None:
     )  # fmt: skip
     taken = take(folder, "client-1")
     assert np.isfinite(predict(taken, own_examples(taken)).scores["all"]["loss"])
+
+
+def test_a_clients_own_model_of_a_run_without_a_name_is_found(tmp_path: Path) -> None:
+    """The folder of its state is named by the changed keys, and `take` changes the device."""
+    folder = trained(tmp_path, name="", algorithm="ditto", model="logistic", device="auto", threads=1)
+    taken = take(folder, "client-1")
+    found = predict(taken, own_examples(taken))
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    last = next(r for r in lines if (r["name"], r["round"], r["phase"]) == ("client-1", 2, "evaluate"))
+    assert found.scores["all"]["accuracy"] == pytest.approx(last["metrics"]["accuracy"])
+
+
+CLASSES = {"model": "logistic", "num-classes": 2}
+DECLARED = {"learning-rate": 0.1}
+TABLES: dict[str, dict[str, Any]] = {
+    "fedavg": CLASSES,
+    "ditto": CLASSES,
+    "pca": DECLARED | {"pca.columns": "a(-9..9), b(-9..9)", "num-server-rounds": 1},
+    "gbdt": DECLARED | {"gbdt.columns": "a(-9..9), b(-9..9)", "gbdt.target": "label(0..1)"},
+    "secureboost": {"num-classes": 2, "partition": "columns", "columns": "even", "vertical.key-bits": 0},
+}
+
+
+@pytest.mark.parametrize("algorithm", TABLES)
+def test_a_command_reads_the_model_file_once(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 2)).round(3), columns=["a", "b"])
+    parties = algorithm == "secureboost"
+    frame = frame.assign(label=(frame.a > 0).astype(int)).rename_axis("who:id" if parties else "id")
+    frame.to_csv(tmp_path / "rows.csv", index=parties)
+    keys = {"dataset": "csv", "data-path": str(tmp_path / "rows.csv"), "num-clients": 2}
+    folder = trained(tmp_path, algorithm=algorithm, **keys, **TABLES[algorithm])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    read: list[Path] = []
+
+    def counted(path: Path) -> Any:
+        read.append(path)
+        return read_safetensors(path)
+
+    monkeypatch.setattr("task.resolve.model_card.read_safetensors", counted)
+    said = taken_in(folder).predict(tmp_path / "new.csv", whole=False, batch=8)
+    assert len(said.csv.splitlines()) == 81
+    assert read == [folder / "model.safetensors"]
