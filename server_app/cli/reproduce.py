@@ -106,15 +106,14 @@ def reproduce(
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Announcements()
-    results = results_of
     if again:
         chosen = _measured(chosen)
         folder /= "again"
-        results = lambda _: folder / RESULTS  # noqa: E731
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
-        chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU, results=results,
+        chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU,
+        results=(lambda _: folder / RESULTS) if again else results_of,
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
     lacking = _say_missing(queue) if limit else ""
