@@ -73,8 +73,10 @@ def predict(
         raise ConfigError("--data: expected a file; a kit has no test set of the global model")
     if global_test and (data is not None or kit is not None):
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
+    from server_app.takeout.taken import as_csv
+
     found = _taken(run, kit, client).predict(data, whole=global_test, batch=batch)
-    _give(found.csv, out, found.what)
+    _give(as_csv(found.columns), out, found.what)
     for line in found.lines:
         typer.echo(plain(line), err=True)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from server_app.takeout.declared_rows import Columns, Floats, OfRows, Reader
-from server_app.takeout.taken import no_trees
+from server_app.takeout.declared_rows import Floats, OfRows, Reader
+from server_app.takeout.taken import Columns, no_trees
 from task.classical.clusters import clustering_of, nearest
 from task.classical.components import components_of
 from task.classical.fit import model_of, offset_of

@@ -5,8 +5,6 @@ beyond its declared range is refused, as in the run. Cells may be empty where th
 values.
 """
 
-import csv
-import io
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from server_app.takeout.model_file import ModelFile
-from server_app.takeout.taken import Said, Taken
+from server_app.takeout.taken import Columns, Said, Taken
 from task.classical.columns import NamedColumns, Variable
 from task.datasets.csv_rows import rows_of
 from task.datasets.header import typed_columns
 from task.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
-Columns = list[tuple[str, Sequence[object]]]
 Reader = Callable[[Sequence[Variable]], NamedColumns]
 
 
@@ -66,11 +63,7 @@ class OfRows(Taken):
             return table
 
         columns = self.says(read)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["id", *(name for name, _ in columns)])
-        writer.writerows(zip(ids, *(values for _, values in columns), strict=True))
-        return Said(text.getvalue())
+        return Said([("id", ids), *columns])
 
 
 def _read(

@@ -28,9 +28,10 @@ class Network(Taken):
         return own_examples(taken, whole=whole) if data is None else read_examples(data, taken.card)
 
     def predict(self, data: Path | None, *, whole: bool, batch: int) -> Said:
-        """Return csv as `Prediction.rows` says, and loss and accuracy where there are labels."""
+        """Return what `Prediction.columns` says, and loss and accuracy where there are labels."""
         found = predict(self._taken, self._examples(data, whole=whole), batch)
-        return Said(found.csv(), f"{len(found.ids):,} predictions: ", [*self._taken.notes, *found.report()])
+        lines = [*self._taken.notes, *found.report()]
+        return Said(found.columns(), f"{len(found.ids):,} predictions: ", lines, found.scores)
 
     def export(self, form: str, out: Path | None, data: Path | None, *, int8: bool) -> list[str]:
         """Write the model; without a test its outputs are compared on random examples."""

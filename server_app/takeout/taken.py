@@ -4,10 +4,14 @@ A module of this room declares in ``TAKES`` by which class it takes out the resu
 (`task.catalogue.entry.Algorithm.work`): networks, analyses, trees. No list names the module.
 """
 
+import csv
+import io
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from server_app.results.folder import MODEL
 from server_app.takeout.model_file import read_file
@@ -15,6 +19,8 @@ from task.catalogue.declared import declared_in
 from task.errors import ConfigError
 from task.storage.client_state import safe_name
 
+# By name, a value for each example; "id" comes first.
+Columns = list[tuple[str, Sequence[object] | np.ndarray]]
 _ANY = "train"  # what takes the results of work that no module declares, and says what is wrong with them
 
 
@@ -22,9 +28,11 @@ _ANY = "train"  # what takes the results of work that no module declares, and sa
 class Said:
     """What was predicted of some examples."""
 
-    csv: str
-    what: str = ""  # the csv, in a line about the file that has it
+    columns: Columns
+    what: str = ""  # the columns, in a line about the file that has them
     lines: Sequence[str] = ()  # for the user
+    # "loss", "accuracy" and "examples" of all and of each part, where there are labels.
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Taken(ABC):
@@ -71,6 +79,21 @@ def taken_in(run: Path, client: str = "") -> Taken:
     takes = declared_in("TAKES", "server_app.takeout")
     found: Taken = takes.get(file.entry.work, takes[_ANY])(file, client)
     return found
+
+
+def as_csv(columns: Columns) -> str:
+    """Return columns as csv; nine digits give back every float32."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([name for name, _ in columns])
+    cells = (
+        [f"{v:.9g}" for v in values.tolist()]
+        if isinstance(values, np.ndarray) and values.dtype == np.float32
+        else values
+        for _, values in columns
+    )
+    writer.writerows(zip(*cells, strict=True))
+    return text.getvalue()
 
 
 def out_of(path: Path, suffix: str, client: str = "") -> Path:

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from server_app.takeout.declared_rows import Columns, OfRows, Reader
+from server_app.takeout.declared_rows import OfRows, Reader
 from server_app.takeout.export import Exported, checked_difference, importable
-from server_app.takeout.taken import no_trees, out_of
+from server_app.takeout.taken import Columns, no_trees, out_of
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 from task.resolve.analyses import declared_of

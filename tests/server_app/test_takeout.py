@@ -24,7 +24,8 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
-from server_app.takeout.taken import taken_in
+from server_app.takeout.result import RunResult
+from server_app.takeout.taken import as_csv, taken_in
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
 from task.resolve.model_card import read_model
@@ -95,7 +96,7 @@ def test_predictions_are_as_good_as_the_run_said(tmp_path: Path) -> None:
     last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
     assert found.scores["all"]["accuracy"] == last["accuracy"]
     assert found.scores["all"]["loss"] == pytest.approx(last["loss"], rel=1e-6)
-    rows = rows_of(found.csv())
+    rows = rows_of(as_csv(found.columns()))
     assert len(rows) == found.scores["all"]["examples"] == 355
     assert list(rows[0]) == ["id", "predicted", *(f"p_{i}" for i in range(10))]
     assert sum(float(rows[0][f"p_{i}"]) for i in range(10)) == pytest.approx(1.0, abs=1e-6)
@@ -153,7 +154,7 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     assert (card.columns, card.classes) == (("a", "b", "label"), ("no", "yes"))
     taken = take(cells)
     new = table(tmp_path / "new.csv", "id,b,note,a", "p7,0.9,x,0.1", "p8,0.1,y,0.9")
-    rows = rows_of(predict(taken, read_examples(new, card)).csv())
+    rows = rows_of(as_csv(predict(taken, read_examples(new, card)).columns()))
     assert [(r["id"], r["predicted"]) for r in rows] == [("p7", "yes"), ("p8", "no")]
     labelled = table(tmp_path / "l.csv", "a,b,label,split", "0.1,0.9,yes,train", "0.9,0.1,yes,test")
     found = predict(taken, read_examples(labelled, card))
@@ -251,7 +252,7 @@ def test_a_table_is_predicted_as_it_was_trained_on_filled_encoded_and_standardis
     taken = take(folder)
     new = table(tmp_path / "new.csv", "kind,a,ok", "y,1000001,yes", ",999999,no", "x,1000002.5,yes")
     found = predict(taken, read_examples(new, card))
-    assert [r["predicted"] for r in rows_of(found.csv())] == ["yes", "no", "yes"]
+    assert [r["predicted"] for r in rows_of(as_csv(found.columns()))] == ["yes", "no", "yes"]
     assert found.scores["all"]["accuracy"] == 1
     whole = predict(taken, read_examples(file, card)).scores["all"]
     assert whole["accuracy"] > 0.95
@@ -274,7 +275,7 @@ def test_an_id_is_no_feature_of_a_model_that_knows_no_columns(tmp_path: Path) ->
     card = replace(taken.card, columns=())
     new = table(tmp_path / "new.csv", "id,a,b,label", "905,1,2,0", "7,6,0,1")
     found = predict(taken, read_examples(new, card))
-    assert [row["id"] for row in rows_of(found.csv())] == ["905", "7"]
+    assert [row["id"] for row in rows_of(as_csv(found.columns()))] == ["905", "7"]
     plain = table(tmp_path / "plain.csv", "a,b", "1,2", "6,0")
     np.testing.assert_array_equal(
         found.probabilities, predict(taken, read_examples(plain, card)).probabilities
@@ -334,5 +335,7 @@ def test_a_command_reads_the_model_file_once(
 
     monkeypatch.setattr("task.resolve.model_card.read_safetensors", counted)
     said = taken_in(folder).predict(tmp_path / "new.csv", whole=False, batch=8)
-    assert len(said.csv.splitlines()) == 81
+    assert len(as_csv(said.columns).splitlines()) == 81
     assert read == [folder / "model.safetensors"]
+    again = RunResult(folder).predict(tmp_path / "new.csv")
+    assert as_csv([(name, again[name].to_numpy()) for name in again]) == as_csv(said.columns)
