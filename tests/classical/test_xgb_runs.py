@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from client_app.classical.xgb import check_leaves
 from server_app.cli.main import app
-from server_app.takeout.taken import taken_in
+from server_app.takeout.taken import as_csv, taken_in
 from task.catalogue.xgb import NEW
 from task.errors import ConfigError, DataError, RefusedError
 from task.resolve.analyses import declared_of
@@ -266,7 +266,7 @@ def test_a_run_is_exported_and_predicts(keys: dict[str, Any], tmp_path: Path) ->
     assert json.loads(booster.attr("levels")) == {"job": ["clerk", "cook", "nurse", "other"]}
     new = FRAME.drop(columns=["ill", "client"])
     new.to_csv(tmp_path / "new.csv", index=False, header=HEADER[:3])
-    said = pd.read_csv(io.StringIO(taken.predict(tmp_path / "new.csv", whole=False, batch=1).csv))
+    said = pd.read_csv(io.StringIO(as_csv(taken.predict(tmp_path / "new.csv", whole=False, batch=1).columns)))
     x = new.assign(job=new.job.map(["clerk", "cook", "nurse", "other"].index)).to_numpy(np.float32)
     rows = matrix(x)
     np.testing.assert_allclose(said["p_1"], booster.predict(rows), rtol=0, atol=3e-6)

@@ -139,8 +139,7 @@ def probabilities(folder: Path, names: list[str], x: np.ndarray) -> np.ndarray:
     path = folder.parent / "rows.csv"
     pd.DataFrame(x, columns=names).to_csv(path, index=False)
     said = taken_in(folder).predict(path, whole=False, batch=1)
-    found: np.ndarray = pd.read_csv(io.StringIO(said.csv))["p_1"].to_numpy()
-    return found
+    return np.asarray(dict(said.columns)["p_1"])
 
 
 def test_joined_trees_of_pictures_read_pixels_by_their_place(
