@@ -17,6 +17,9 @@ from task.errors import BouquetError
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Threads of OpenMP sleep while they wait, here and in all processes that tests start: there are more of them
+# than cores, and those that spin instead take up to thirty times the time of what they wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,6 +83,14 @@ def _a_test_is_its_user() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # its own, which no test undoes
         patch.setattr("task.trust._named", Everything())
         patch.setattr("task.trust._allowed", set())
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_disk_is_waited_for() -> Iterator[None]:
+    """The files are gone with the session; a handle that is not open is still an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
         yield
 
 

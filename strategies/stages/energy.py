@@ -79,7 +79,7 @@ class EnergyStage(ServerStage):
                 log.round, name, self.spent[name],
             )  # fmt: skip
         if not self.over and self.empty.issuperset(self.engine.registry.names):
-            logger.warning("round %d: all batteries are empty; the run ends", log.round)
+            self.engine.journal.remark(f"round {log.round}: all batteries are empty; the run ends")
             self.over = True
 
     def row(self) -> Mapping[str, Any]:

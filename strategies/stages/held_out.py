@@ -19,7 +19,6 @@ from strategies.engine.state import ServerState
 from task.errors import NodesError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
-from task.text import logger
 
 NAMES = "heldout/names"
 # What a measurement is called in ``clients.jsonl``, by phase.
@@ -59,7 +58,7 @@ class HeldOutStage(ServerStage):
                 lines += client_lines(last, LINES[name], folded)
             engine.take_done()
         except NodesError as err:
-            logger.warning("the held-out clients are not evaluated: %s", err)
+            engine.journal.remark(f"warning: the held-out clients are not evaluated: {err}")
             return
         if lines:
             engine.journal.held_out(last, lines)
