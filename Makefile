@@ -8,7 +8,7 @@ RUNS   ?= runs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat docs screenshots clean
+.PHONY: help setup demo scene federation docker-base docker demo-docker test test-all test-fast lint bench bench-peers faults fuzz soak compat pythons docs screenshots clean
 
 help:  ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -72,6 +72,10 @@ lint: setup  ## ruff, mypy --strict, codespell
 compat: setup  ## simulation and federation on every tested Flower and on three next ones: one model
 	$(BIN)/python -m tests.compat $(VERSIONS)
 
+# PYTHONS="3.12 /usr/bin/python3.14" for some, by version or path; each in an environment of its own
+pythons: setup  ## the wheel on every supported Python, and on the oldest torch: one model
+	$(BIN)/python -m tests.compat.pythons $(PYTHONS)
+
 bench: setup  ## speed and memory, as ratios in one run: table, runs/bench/bench.json and .png
 	$(BIN)/python -m tests.bench --work $(RUNS)/bench
 
@@ -89,11 +93,9 @@ soak: setup  ## 200 rounds on 8 nodes with a fault every 5 s, some minutes; writ
 	$(BIN)/python -m tests.soak --rounds 200 --nodes 8 --seconds-between-faults 5 --out docs/results/soak.md
 
 # -W: a warning, such as a link to nowhere, is an error.
-SPHINX = $(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees
-docs: setup  ## write what is generated, such as the reference and pyproject.toml's run-config keys; build site/ and its man page
+docs: setup  ## write what is generated, such as the reference and pyproject.toml's run-config keys; build site/
 	$(BIN)/python -m tests.pages
-	$(SPHINX) -b html . site
-	$(SPHINX) -b man . site/man
+	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees -b html . site
 
 screenshots: setup  ## the README's pictures of the site and of a report, by a headless Chromium
 	$(BIN)/python -m tests.screenshots

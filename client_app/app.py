@@ -23,7 +23,6 @@ from task.errors import (
     WireError,
 )
 from task.flower.ray import in_simulation
-from task.objects import Sent
 from task.references import references_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
@@ -62,21 +61,17 @@ def make_app(
     run_config: Mapping[str, Any] | None = None,
     *,
     simulation: bool = False,
-    said: trust.Words | None = None,
-    given: Sent | None = None,
+    inherit: Callable[[], object] = lambda: None,
 ) -> ClientApp:
     """Return a ClientApp.
 
     Keys of `run_config` take the place of the context's and make it a simulation: for
     `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.data.owner`. `said` has the references that the user named
-    in the process that made the run config, see `task.trust`, and `given` the objects that it names.
+    are one user's, on one machine; see `client_app.data.owner`. `inherit` takes over what the process that
+    made the run config has and this one may lack.
     """
     fixed = dict(run_config or {})
-    if said is not None:
-        trust.take_over(said)
-    if given is not None:
-        given.take_over()
+    inherit()
     simulation = simulation or bool(fixed)
 
     def owner(context: Context) -> Owner:

@@ -16,10 +16,8 @@ from client_app.solvers.sgd import OURS, Solver
 from client_app.stages import stages_of
 from client_app.stages.stage import Outcome
 from client_app.training.augment import augmentation
-from client_app.training.choice import program_of
+from client_app.training.choice import program_for
 from client_app.training.loop import Examples, LocalTask, steps_of
-from client_app.training.precision import in_precision
-from client_app.training.private import private_program
 from client_app.training.programs import Program
 from task.catalogue.entry import TEST_ACCURACY, TEST_EXAMPLES, TEST_LOSS, Algorithm
 from task.config.sections import TrainConfig
@@ -27,7 +25,6 @@ from task.errors import MISTAKES, BouquetError, DataError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.tensors import load_into, seed_drawing
-from task.references import is_reference
 from task.tasks.evaluate import measure
 from task.text import logger
 from task.wire import messages as wire
@@ -141,11 +138,8 @@ class Training:
 
     def program_for(self, model: torch.nn.Module) -> tuple[Program, int]:
         """Return the program that trains a model, and the most clients that it takes at once."""
-        alone = not self.entry.batched or is_reference(self.config.optimizer)
-        program, size = program_of(model, 1 if alone else self.config.stack, self.node.task)
-        if self.node.config.dp.local:
-            program = private_program(model, program)
-        return in_precision(program, self.config.precision), size
+        private = self.node.config.dp.local
+        return program_for(model, self.config, self.node.task, batched=self.entry.batched, private=private)
 
     def _outcomes(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together; if that fails, in halves, as one client may fail or memory be short.
@@ -266,7 +260,7 @@ class Training:
     ) -> Iterator[tuple[torch.nn.Module, LocalTask, Solver]]:
         """Give a client's model, task and solver, as before its training of a round; nothing is kept."""
         model = self.node.model(client)
-        program = in_precision(program_of(model, 1, self.node.task)[0], self.config.precision)
+        program, _ = program_for(model, self.config, self.node.task, batched=False)
         task, solver, kept = self.task(program, [client], [rows], [self.config.local_epochs], server_round)
         with self._drawing(server_round, client):
             for stage in self.stages:

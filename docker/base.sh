@@ -8,7 +8,7 @@
 set -eu
 
 image=${1:-bouquet-base:local}
-suite=${SUITE:-bookworm}
+suite=${SUITE:-trixie}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/bouquet-docker
 arch=${ARCH:-$(dpkg --print-architecture)}
 tar=$cache/$suite-$arch.tar

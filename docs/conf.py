@@ -38,7 +38,6 @@ highlight_language = "none"  # blocks without a language are outputs
 myst_enable_extensions = ["dollarmath"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-man_pages = [("docs/reference/commands", "bouquet", "federated learning on Flower", author, 1)]
 
 html_theme = "furo"
 html_title = f"Bouquet {release}"

@@ -1100,7 +1100,7 @@ class Median(Strategy):
     ) -> None: ...
 
 class Mime(Strategy):
-    """Mime; see `strategies.rules.mime`.
+    """Mime, whose rounds have FSVRG's two phases; see `strategies.rules.mime`.
 
     Args:
         beta: beta of the server's momentum; 0 = FedAvg (mimelite)

@@ -27,7 +27,6 @@ from strategies.engine.cohort import Cohorts, RoundPlan
 from strategies.engine.journal import Journal, Snapshot
 from strategies.engine.loop import EvaluateFn, Loop, measuring
 from strategies.engine.phases import Extra, PhaseEngine
-from strategies.engine.recovery import Kept
 from strategies.engine.rounds import RoundLog
 from strategies.engine.rule import EVALUATE, RoundContext, Rule
 from strategies.engine.rule_round import RuleRound, attempt, open_rule, run_until
@@ -36,11 +35,8 @@ from strategies.engine.state import AggregatedReplies, Number, ServerState, too_
 from strategies.membership.client_registry import registry_of
 from strategies.membership.stock_clients import check_loop, check_plain, merges
 from strategies.stages import stages_of
-from task.catalogue.entry import SUMS
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.numerics import seeds
-from task.numerics.arrays import presumed_trainable
 from task.resolve.schedule import learning_rate
 from task.text import logger
 from task.wire import messages as wire
@@ -219,12 +215,10 @@ class Strategy(FlowerStrategy):
     ) -> Iterable[Message]:
         """Draw the clients that evaluate and write one message per node."""
         self._opened = None
-        server = self.config.server
-        if not server.clients_evaluate(server_round):
+        if not self.config.server.clients_evaluate(server_round):
             return []
         self.engine.register(grid, server_round)
-        rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
-        clients = self.registry.draw(server.fraction_evaluate, rng)
+        clients = self.cohorts.evaluating(server_round)
         self.engine.extra = cast(Extra, dict(config))
         context = replace(self.context(server_round), cohort=tuple(clients))
         phase = run_until(EVALUATE, self.rule.evaluation(self._sync(arrays), context), self.engine, grid)
@@ -239,8 +233,8 @@ class Strategy(FlowerStrategy):
         if reduced is None:
             return None
         self.client_counts = reduced.senders()
-        if self.entry.metrics and self.engine.measures:
-            self.client_metrics = self.engine.measures.values(reduced.arrays[SUMS.name])
+        if self.entry.metrics:
+            self.client_metrics = self.engine.measured(reduced)
         return MetricRecord({**reduced.example_means(), wire.NUM_EXAMPLES: int(reduced.num_examples.sum())})
 
     # ------------------------------------------------------------------ the loop
@@ -357,8 +351,7 @@ class Strategy(FlowerStrategy):
         assert self.state is not None
         known = self.registry.dump(examples=self.rule.counts_examples)
         memory = self.cohorts.dump() | self.engine.dump() | known
-        good = Snapshot.of(kept.round, kept.state) if (kept := self.last_good.kept) else None
-        return Snapshot.of(server_round, self.state, memory, good)
+        return Snapshot.of(server_round, self.state, memory, self.last_good.snapshot())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot."""
@@ -366,8 +359,8 @@ class Strategy(FlowerStrategy):
         self.cohorts.load(snapshot.arrays)
         self.registry.known.load(snapshot.arrays)
         self.engine.load(snapshot.arrays, snapshot.round)
-        good, form = snapshot.good, type(self.state)
-        self.last_good.load(snapshot.arrays, Kept(good.round, good.state(form)) if good else None)
+        form = type(self.state)
+        self.last_good.load(snapshot.arrays, snapshot.good, form)
         self._take(snapshot.state(form))
 
     def _register(self, grid: Grid, server_round: int) -> None:
@@ -385,7 +378,7 @@ class Strategy(FlowerStrategy):
         if self.state is not None and arrays is self.record():
             return self.state
         given = wire.views(arrays)
-        trainable = self.engine.trainable = self.engine.trainable or presumed_trainable(given)
+        trainable = self.engine.trains(given)
         if self.state is None:
             state = self.rule.initial_state(given, trainable)
             self.engine.hold(state.arrays, arrays)

@@ -227,6 +227,8 @@ def kind_in(reason: str) -> str:
 def choose_from(what: str, got: object, choices: Iterable[str]) -> str:
     """Return the sentence that refuses `got` and names the choices and the nearest of them."""
     names = sorted(choices)
+    if not names:
+        return f"{what}: expected one of its public names, of which it has none; got {got!r}."
     near = difflib.get_close_matches(str(got), names, n=1, cutoff=0.5)
     hint = f' Did you mean "{near[0]}"?' if near else ""
     return f"{what}: expected one of {', '.join(names)}; got {got!r}.{hint}"

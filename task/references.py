@@ -145,8 +145,17 @@ def check_reference(key: str, reference: str) -> None:
         return
     if is_model_folder(reference) and key in ("model", "models.levels"):
         return
+    if package_of(reference) == "transformers":
+        raise ConfigError(
+            f'{where}: expected "transformers:FOLDER" with a folder that begins with "/", "." or "~", as the '
+            f'value of "model"; got "{reference}". For a class of transformers write a function in a file of '
+            "your own, which makes the model"
+        )
     if not _REFERENCE.fullmatch(reference):
-        raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
+        hint = '. A path is the value of data-path: dataset="csv" data-path="..."' if key == "dataset" else ""
+        raise ConfigError(
+            f'{where}: expected one of our names or "package.module:name"; got "{reference}"{hint}'
+        )
     if package_of(reference) == "__main__":
         raise ConfigError(
             f'{where}: expected a module that every process of the run can import; got "{reference}", which '

@@ -17,6 +17,9 @@ from task.errors import BouquetError
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Threads of OpenMP sleep while they wait, here and in all processes that tests start: there are more of them
+# than cores, and those that spin instead take many times the time of what they wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 ROOT = Path(__file__).resolve().parents[1]
 

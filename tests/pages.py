@@ -12,6 +12,8 @@ from pathlib import Path
 from string import ascii_lowercase
 from textwrap import fill
 
+import click
+
 from server_app.cli.catalogue import contracts, groups
 from server_app.extras.reproduce.pages import counts, markdown, rows_of, verdict
 from server_app.extras.reproduce.tables import read_table, tables
@@ -86,6 +88,7 @@ This page compares our results with the tables of papers, cell by cell:
 ```bash
 bouquet reproduce --list           # every cell, how far it is, and the hours that it takes
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
+bouquet reproduce silos --cells fedavg-local --seeds 1 --again # once more: the same bytes?
 bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores
 bouquet reproduce mytable.toml     # your own table; its results.jsonl lies next to it
 ```
@@ -181,8 +184,8 @@ bouquet run --help
 bouquet --install-completion      # completes commands and options in bash, zsh, fish and PowerShell
 ```
 
-`make docs` makes this page, and the manual page `site/man/bouquet.1`, from the commands' help. The
-[exit codes](../howto/deploy.md#exit-codes) are the same for all."""
+A package that is installed brings all this as a manual page, too: `man bouquet`. `make docs` makes both
+from the commands' help. The [exit codes](../howto/deploy.md#exit-codes) are the same for all."""
 
 
 def cell(text: str) -> str:
@@ -203,8 +206,7 @@ def command_pages() -> str:
     """Return docs/reference/commands.md: every command with its arguments and options, from its help."""
     parts = [COMMANDS_HEAD]
     for name, command in promise.commands():
-        about = re.sub(r"\[/?(bold|dim|i)\]", "", command.help or "").replace("\\[", "[")
-        parts += ["", f"## {name}", "", about]
+        parts += ["", f"## {name}", "", about(command)]
         lines = []
         for p in command.params:
             names = ", ".join(f"`{o}`" for o in [*p.opts, *p.secondary_opts])
@@ -212,6 +214,33 @@ def command_pages() -> str:
             lines.append([shown, cell(getattr(p, "help", "") or "")])
         parts += ["", table(["option", "meaning"], lines)] if lines else []
     return "\n".join([*parts, ""])
+
+
+def about(command: click.Command) -> str:
+    return re.sub(r"\[/?(bold|dim|i)\]", "", command.help or "").replace("\\[", "[")
+
+
+def roff(text: str) -> str:
+    """Return text as a manual page has it; its hyphens are those that a reader can copy into a shell."""
+    plain = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "")
+    return "\n".join(f"\\&{line}" if line[:1] in (".", "'") else line for line in plain.splitlines())
+
+
+def manual() -> str:
+    """Return docs/reference/bouquet.1: every command as commands.md has it, as a manual page."""
+    does = "federated learning: run, compare, deploy and check every classic algorithm"
+    lines = ['.TH BOUQUET 1 "" Bouquet "User Commands"', ".SH NAME", roff(f"bouquet - {does}")]
+    lines += [".SH SYNOPSIS", ".B bouquet", ".I COMMAND", roff("[OPTION]..."), ".SH COMMANDS"]
+    for name, command in promise.commands():
+        lines += [f'.SS "{roff(name)}"', roff(about(command)).replace("\n\n", "\n.PP\n")]
+        for p in command.params:
+            option = p.param_type_name == "option"
+            names = ", ".join([*p.opts, *p.secondary_opts]) if option else p.name.upper()
+            valued = option and not getattr(p, "is_flag", False)
+            value = f" \\fI{roff(p.type.name.upper())}\\fR" if valued else ""
+            meaning = " ".join((getattr(p, "help", "") or "").replace("\\[", "[").split())
+            lines += [".TP", f"\\fB{roff(names)}\\fR{value}", roff(meaning)]
+    return "\n".join([*lines, ""])
 
 
 def composition() -> str:
@@ -309,6 +338,7 @@ if __name__ == "__main__":
     (ROOT / "docs/reference/composition.md").write_text(composition())
     (ROOT / "docs/reference/keys.md").write_text(keys())
     (ROOT / "docs/reference/commands.md").write_text(command_pages())
+    (ROOT / "docs/reference/bouquet.1").write_text(manual())
     (ROOT / "docs/results/reproduction.md").write_text(reproduction())
     (ROOT / "server_app/results/page.json").write_text(page())
     (ROOT / "strategies/__init__.pyi").write_text(stub())

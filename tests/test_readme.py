@@ -20,7 +20,7 @@ from server_app.extras.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, r
 from server_app.sweep.points import read_axes
 from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes
-from tests.pages import command_pages, keys, reproduction, sent, with_table
+from tests.pages import command_pages, keys, manual, reproduction, sent, with_table
 from tests.support.brought import imported_from
 from tests.support.federation import play
 from tests.support.script import run_script
@@ -50,6 +50,7 @@ def test_the_tables_are_made_from_the_catalogue() -> None:
     assert PAGES[ROOT / "docs/results/reproduction.md"] == reproduction(), "run `make docs`"
     assert PAGES[ROOT / "docs/reference/keys.md"] == keys(), "run `make docs`"
     assert PAGES[ROOT / "docs/reference/commands.md"] == command_pages(), "run `make docs`"
+    assert (ROOT / "docs/reference/bouquet.1").read_text("utf-8") == manual(), "run `make docs`"
 
 
 @pytest.mark.parametrize("line", commands("bouquet"))

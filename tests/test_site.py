@@ -1,12 +1,16 @@
-"""The site is built without a warning, and one planted in a page is found; the packages are sound."""
+"""The site is built without a warning, and one planted in a page is found; packages are sound and whole."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_WHEEL = 3_000_000  # bytes
@@ -58,3 +62,21 @@ def test_the_packages_are_sound(tmp_path: Path) -> None:
         done = tool(name, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
     assert wheel.stat().st_size < LARGEST_WHEEL
+    with zipfile.ZipFile(wheel) as archive:
+        parts = {Path(name).name: Path(name).parent.name for name in archive.namelist()}
+    assert (parts["bouquet.1"], parts["LICENSE"]) == ("man1", "licenses")
+    with tarfile.open(source) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    if (ROOT / ".git").exists():  # the source has all that git keeps, and so the tests and what they read
+        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert files == {*tracked.stdout.splitlines(), "PKG-INFO"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert [a["name"] for a in cited["authors"]] == [a["name"] for a in project["authors"]]
+    assert cited["keywords"] == project["keywords"]
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\n## {cited['version']} ({cited['date-released']})\n" in changelog

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,19 @@ def test_a_broad_except_raises_in_the_end_or_says_why_it_does_not() -> None:
                 silent.append(f"{path.relative_to(ROOT)}:{line}: {lines[line - 1].strip()}")
     assert found > 40
     assert not silent, "\n".join(silent)
+
+
+def test_no_error_shows_the_name_of_a_value_in_place_of_the_value() -> None:
+    """A part of a long message that lacks its ``f``."""
+    found = []
+    for path in sorted(p for folder in CODE for p in (ROOT / folder).rglob("*.py")):
+        for raised in (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Raise)):
+            formatted = [v for n in ast.walk(raised) if isinstance(n, ast.JoinedStr) for v in n.values]
+            plain = [n for n in ast.walk(raised) if isinstance(n, ast.Constant) and n not in formatted]
+            texts = [(n.lineno, n.value) for n in plain if isinstance(n.value, str)]
+            bad = [line for line, text in texts if re.search(r"\{[a-z_][\w.]*(![rs]|:[^{}]*)?\}", text)]
+            found += [f"{path.relative_to(ROOT)}:{line}" for line in bad]
+    assert not found
 
 
 # ----------------------------------------------------------------------------------- in the server's rule

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from client_app.classical.cox import cells_in_order
+from client_app.classical.cox import asked_in
 from client_app.classical.questions import answers, sent
 from client_app.classical.survival import SurvivalRows, cuts_of
 from client_app.data.node import Node
@@ -24,7 +24,6 @@ from task.classical.bins import are_bins, bits, closed, merged
 from task.classical.columns import NamedColumns
 from task.classical.concordance import in_merged, ranked
 from task.classical.cox import cox_of
-from task.classical.survival import FATES
 from task.errors import RefusedError, WireError
 from task.numerics.row_sums import UNIT_BITS
 from task.wire import messages as wire
@@ -37,9 +36,7 @@ def rank_cases(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
     cox, least, masked = cox_of(node.config), node.bounds.min_examples, node.config.server.secagg
     if not cox.scores:
         raise WireError("training message: expected no question for concordance, as survival.concordance = 0")
-    strata, _, many, _ = cox.survival.size
-    beta = [float(b) for b in sent(order, "coefficients", cox.p)[:, 0]]
-    cells = cells_in_order(cox, sent(order, "cells", strata * many, FATES))
+    beta, cells = asked_in(cox, order)
     groups, last = int(cells.max()) + 1, cox.scores - 1
 
     def finest(client: str, table: NamedColumns) -> Counts:

@@ -26,9 +26,7 @@ from task.wire import messages as wire
 def sum_cells(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:
     """Answer for each client with the sums of the cells at the coefficients that came."""
     cox, least = cox_of(node.config), node.bounds.min_examples
-    strata, _, many, _ = cox.survival.size
-    beta = [float(b) for b in sent(order, "coefficients", cox.p)[:, 0]]
-    cells = cells_in_order(cox, sent(order, "cells", strata * many, FATES))
+    beta, cells = asked_in(cox, order)
     groups = int(cells.max()) + 1
 
     def of(client: str, table: NamedColumns) -> list[int]:
@@ -42,6 +40,13 @@ def sum_cells(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[
 
     cuts = cuts_of(cox.survival, cells)
     return answers(node, entry, order, groups * cox.triangle + 1, of, cuts=cuts)
+
+
+def asked_in(cox: Cox, order: wire.TrainOrder) -> tuple[list[float], Cells]:
+    """Return the coefficients and the cells of a question; raises as `sent` and `cells_in_order` do."""
+    strata, _, many, _ = cox.survival.size
+    beta = [float(b) for b in sent(order, "coefficients", cox.p)[:, 0]]
+    return beta, cells_in_order(cox, sent(order, "cells", strata * many, FATES))
 
 
 def cells_in_order(cox: Cox, numbers: npt.NDArray[np.float64]) -> Cells:

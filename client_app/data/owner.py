@@ -109,24 +109,30 @@ def owner_of(node_config: Mapping[str, Any], run: int = 0) -> Owner:
     for key, value in zip(("min-examples", "min-steps"), bounds, strict=True):
         if type(value) is not int or value < 0:
             raise ConfigError(f'node config: key "{key}": expected a whole number >= 0; got {value!r}')
-    models = node_config.get(KEEP_MODELS, "")
-    if not isinstance(models, str):
-        raise ConfigError(f'node config: key "{KEEP_MODELS}": expected a folder; got {models!r}')
+    models, file = _text(node_config, KEEP_MODELS, "a folder"), _text(node_config, INITIAL_MODEL, "a file")
     flags = (NAMES, OWN_MODEL, MISSING_COUNTS, POOLED_COUNTS)
-    names, own, missing, pooled = (node_config.get(key, False) for key in flags)
-    for name, flag in zip(flags, (names, own, missing, pooled), strict=True):
-        if type(flag) is not bool:
-            raise ConfigError(f'node config: key "{name}": expected true or false; got {flag!r}')
-    file = node_config.get(INITIAL_MODEL, "")
-    if not isinstance(file, str):
-        raise ConfigError(f'node config: key "{INITIAL_MODEL}": expected a file; got {file!r}')
+    names, own, missing, pooled = (_flag(node_config, key) for key in flags)
     key, encrypted = str(node_config.get(NODE_KEY, "")), node_config.get(REQUIRED) is True
     ledger = NoiseLedger.of(own_state_root(node_config), node_config)
     queries = QueryLedger.of(own_state_root(node_config), node_config)
     return Owner(
-        False, bounds[0], bounds[1], key, encrypted, models, bool(names), file, bool(own), bool(missing),
-        bool(pooled), ledger, queries, Prover.of(node_config, run),
+        False, bounds[0], bounds[1], key, encrypted, models, names, file, own, missing, pooled, ledger,
+        queries, Prover.of(node_config, run),
     )  # fmt: skip
+
+
+def _text(node_config: Mapping[str, Any], key: str, what: str) -> str:
+    value = node_config.get(key, "")
+    if not isinstance(value, str):
+        raise ConfigError(f'node config: key "{key}": expected {what}; got {value!r}')
+    return value
+
+
+def _flag(node_config: Mapping[str, Any], key: str) -> bool:
+    value = node_config.get(key, False)
+    if type(value) is not bool:
+        raise ConfigError(f'node config: key "{key}": expected true or false; got {value!r}')
+    return value
 
 
 def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> Config:
@@ -152,9 +158,7 @@ def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) 
             it; or a permission is of another type.
     """
     keys = dict(flatten(run_config))
-    permitted = node_config.get("run-paths", False)
-    if not isinstance(permitted, bool):
-        raise ConfigError(f'node config: key "run-paths": expected true or false; got {permitted!r}')
+    permitted = _flag(node_config, "run-paths")
     # With data of its own a node has no use for the run's data-path, which names the server's test file.
     _check_packages(keys, node_config)
     asked = FOLDERS if node_config.get(DATA) else (DATA, *FOLDERS)
@@ -175,9 +179,7 @@ def _check_packages(keys: Mapping[str, Any], node_config: Mapping[str, Any]) -> 
 
     What the owner allows may be imported from then on.
     """
-    allowed = node_config.get(PACKAGES, "")
-    if not isinstance(allowed, str):
-        raise ConfigError(f'node config: key "{PACKAGES}": expected names, "net,data"; got {allowed!r}')
+    allowed = _text(node_config, PACKAGES, 'names, "net,data"')
     for reference in references_in(keys):
         if (package := package_of(reference)) not in listed(allowed):
             of, then = f' of "{reference}"', "provides the code: nothing is downloaded"
@@ -264,7 +266,8 @@ def check_tests(owner: Owner, client: str, rows: int) -> None:
     if 0 < rows < owner.min_examples:
         raise RefusedError(
             f"policy: min-examples = {owner.min_examples}; loss and metrics of client {client} would be of "
-            f"{rows} test examples"
+            f"{rows} test examples. Raise the run-config key local-test-fraction, or the owner lowers "
+            "min-examples in kit.toml"
         )
 
 

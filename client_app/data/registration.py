@@ -18,7 +18,7 @@ from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import contract_of
-from task.resolve.run_model import check_levels, check_model, levels_of
+from task.resolve.model_checks import check_levels, check_model
 from task.tasks.base import check_fits
 from task.wire.frozen import OWN_FROZEN
 from task.wire.registration import Registration
@@ -65,7 +65,7 @@ def _try_work(node: Node) -> None:
         solver_of(part.solver)  # a user's own may be none
     if config.parted:
         node.local_model()  # which the run's model may not have
-    names = levels_of(config).values
+    names = config.model_names
     if node.named and node.named not in names:
         raise ConfigError(
             f'node config "model": expected one of the run\'s, {", ".join(names)} (run-config key '

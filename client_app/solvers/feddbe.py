@@ -29,7 +29,7 @@ import torch
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.auxiliary import AuxiliaryParameters
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, LossAndGradient
+from client_app.training.programs import Batch, Dense, LossAndGradient, differentiated, leaves_of, losses_of
 from task.errors import ConfigError
 from task.models.layer_split import last_linear_path
 from task.numerics.arrays import Arrays
@@ -68,11 +68,10 @@ class FeatureMeanSolver(Solver, name="feddbe-mean"):
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the loss and its gradient; take the features in."""
-        leaves = [p.detach().requires_grad_() for p in task.params]
+        leaves = leaves_of(task.params)
         z, outputs = task.program.features(leaves, batch.x)
         self._follow(z.detach(), batch)
-        loss = _loss(task, outputs, batch)
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        return differentiated(_loss(task, outputs, batch), leaves)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return r_k."""
@@ -95,8 +94,8 @@ class FedDBESolver(FeatureMeanSolver, name="feddbe"):
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return l and its gradient; step u_k."""
-        leaves = [p.detach().requires_grad_() for p in task.params]
-        (u,) = [t.detach().requires_grad_() for t in self.bias.first(len(batch.x))]
+        leaves = leaves_of(task.params)
+        (u,) = leaves_of(self.bias.first(len(batch.x)))
         z, outputs = task.program.features(leaves, batch.x)
         moved = torch.bmm(u.unsqueeze(1), leaves[self._weight].transpose(1, 2))  # W u, [K, 1, C]
         loss = _loss(task, outputs + moved, batch)
@@ -132,8 +131,7 @@ class FedDBESolver(FeatureMeanSolver, name="feddbe"):
 
 def _loss(task: LocalTask, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Return each client's scaled loss [K]."""
-    each = task.program.task.each(outputs.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-    return each.view(batch.y.shape[:2]).sum(1) * batch.scale
+    return losses_of(task.program.task, outputs, batch).sum(1) * batch.scale
 
 
 def _rows(values: torch.Tensor) -> list[np.ndarray]:

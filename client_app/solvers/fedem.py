@@ -28,7 +28,7 @@ from torch import nn
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask, train
-from client_app.training.programs import Batch, Dense, LossAndGradient
+from client_app.training.programs import Batch, LossAndGradient, differentiated, leaves_of, losses_of
 from task.catalogue.several import model_name
 from task.numerics.arrays import Arrays
 from task.numerics.tensors import load_into
@@ -82,12 +82,10 @@ class FedEMSolver(Solver, name="fedem", adapts=True):
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the weighted loss and its gradient."""
         assert batch.rows is not None
-        leaves = [p.detach().requires_grad_() for p in task.params]
-        outputs = task.program.logits(leaves, batch.x)
-        each = task.program.task.each(outputs.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-        weights = self._weights.index_select(0, batch.rows.flatten())
-        loss = (each * weights).view(batch.y.shape[:2]).sum(1) * batch.scale
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        leaves = leaves_of(task.params)
+        each = losses_of(task.program.task, task.program.logits(leaves, batch.x), batch)
+        weights = self._weights.index_select(0, batch.rows.flatten()).view(each.shape)
+        return differentiated((each * weights).sum(1) * batch.scale, leaves)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return the components; keep pi."""

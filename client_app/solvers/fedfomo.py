@@ -37,7 +37,7 @@ import torch
 from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import Examples, LocalTask
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, squared_norm
+from task.numerics.arrays import Arrays, rounded, squared_norm
 from task.tasks.evaluate import measure
 
 
@@ -95,6 +95,5 @@ def mixture(theta: Arrays, models: Mapping[str, Arrays], weights: Mapping[str, f
         for client, w in weights.items():
             if w:
                 wide = wide + w * (models[client][name].astype(np.float64) - a)
-        # an array again: of no dimensions, arithmetic makes a number
-        out[name] = np.asarray(np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
+        out[name] = rounded(wide, a.dtype)
     return out

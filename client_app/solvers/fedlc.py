@@ -24,7 +24,7 @@ import torch
 
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, LossAndGradient
+from client_app.training.programs import Batch, Dense, LossAndGradient, leaves_of, losses_of
 
 ABSENT = 1e4  # taken off a logit, so that its softmax is 0 and everything stays finite
 
@@ -38,12 +38,11 @@ class LogitsSolver(Solver):
 
     def plain(self, task: LocalTask, batch: Batch, logits: torch.Tensor) -> torch.Tensor:
         """Return the task's own loss of each example [K, b]."""
-        each = task.program.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-        return each.view(batch.y.shape[:2])
+        return losses_of(task.program.task, logits, batch)
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the plain losses [K] and the gradient of the objective."""
-        leaves = [p.detach().requires_grad_() for p in task.params]
+        leaves = leaves_of(task.params)
         logits = task.program.logits(leaves, batch.x)
         loss = (self.objective(task, batch, logits).sum(1) * batch.scale).sum()
         with torch.no_grad():

@@ -30,7 +30,7 @@ import torch
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
-from client_app.training.programs import Batch, Tensors
+from client_app.training.programs import Batch, Tensors, leaves_of
 from task.datasets.public import PublicExamples
 from task.errors import StateError
 from task.numerics import seeds
@@ -87,7 +87,7 @@ class FedMDSolver(Solver, name="fedmd"):
         for _ in range(self.config.fedmd.digest_epochs):
             order = torch.from_numpy(rng.permutation(len(x))).to(x.device)
             for rows in torch.split(order, size):
-                leaves = [p.detach().requires_grad_() for p in task.params]
+                leaves = leaves_of(task.params)
                 batch = x[rows].unsqueeze(0).expand(task.clients, -1, *x.shape[1:])
                 loss = distance(program.logits(leaves, batch), consensus[rows]).sum()
                 gradients = torch.autograd.grad(loss, leaves)

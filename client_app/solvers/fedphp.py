@@ -34,7 +34,7 @@ import torch
 from client_app.solvers.fedfomo import mixture
 from client_app.solvers.sgd import Finished, OwnModelSolver
 from client_app.training.loop import CHUNK, LocalTask
-from client_app.training.programs import Batch, Dense, LossAndGradient
+from client_app.training.programs import Batch, LossAndGradient, differentiated, leaves_of, losses_of
 from task.numerics.arrays import Arrays
 
 WIDTHS = [0.25, 0.5, 1.0, 2.0, 4.0]  # of the kernels, in units of b
@@ -78,7 +78,7 @@ class FedPHPSolver(OwnModelSolver, name="fedphp"):
         assert batch.rows is not None
         chosen = self._lessons.index_select(0, batch.rows.flatten())
         lessons = chosen.view(*batch.rows.shape, *chosen.shape[1:])
-        leaves = [p.detach().requires_grad_() for p in task.params]
+        leaves = leaves_of(task.params)
         if self.config.fedphp.transfer == "kd":
             logits = program.logits(leaves, batch.x)
             each = -(lessons * torch.log_softmax(logits, 2)).sum(2)
@@ -86,9 +86,8 @@ class FedPHPSolver(OwnModelSolver, name="fedphp"):
         else:
             z, logits = program.features(leaves, batch.x)
             taught = mmd(z, lessons, batch.counting())
-        own = program.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-        loss = (1.0 - weight) * own.view(batch.y.shape[:2]).sum(1) * batch.scale + weight * taught
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        own = losses_of(program.task, logits, batch)
+        return differentiated((1.0 - weight) * own.sum(1) * batch.scale + weight * taught, leaves)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k; keep p_k and a_k."""

@@ -24,7 +24,14 @@ import torch
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
-from client_app.training.programs import Batch, Dense, LossAndGradient, Single
+from client_app.training.programs import (
+    Batch,
+    LossAndGradient,
+    Single,
+    differentiated,
+    leaves_of,
+    losses_of,
+)
 from task.numerics.arrays import Arrays
 from task.numerics.prototypes import COUNTS, FEATURES
 from task.tasks.base import Task
@@ -48,14 +55,13 @@ class FedProtoSolver(Solver, name="fedproto"):
         """Return losses and gradient of l; without a prototype they are those of plain SGD, to the bit."""
         if not self._pulls:
             return super().gradient(task, batch)
-        program, leaves = task.program, [p.detach().requires_grad_() for p in task.params]
+        program, leaves = task.program, leaves_of(task.params)
         h, logits = program.features(leaves, batch.x)
-        each = program.task.each(logits.flatten(0, 1), batch.y.flatten(), batch.padded).view(batch.y.shape)
+        each = losses_of(program.task, logits, batch)
         y = batch.y.clamp(min=0)  # padding
         away = (h - self._global[y]).square().mean(2)
         away = away.masked_fill(~self._has[y] | (batch.y < 0), 0.0)
-        loss = (each + self.config.fedproto.lambda_ * away).sum(1) * batch.scale
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        return differentiated((each + self.config.fedproto.lambda_ * away).sum(1) * batch.scale, leaves)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return the prototypes of the trained models, which stay."""

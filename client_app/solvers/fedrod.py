@@ -29,7 +29,14 @@ import torch
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.auxiliary import AuxiliaryParameters
 from client_app.training.loop import LocalTask
-from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
+from client_app.training.programs import (
+    Batch,
+    LossAndGradient,
+    Tensors,
+    differentiated,
+    leaves_of,
+    losses_of,
+)
 from task.models.layer_split import last_linear_path
 from task.numerics.arrays import Arrays
 
@@ -68,12 +75,10 @@ class FedRoDSolver(Solver, name="fedrod"):
                 z, logits = program.features(task.params, batch.x)
             program.train(self.training)
         else:
-            leaves = [p.detach().requires_grad_() for p in task.params]
+            leaves = leaves_of(task.params)
             z, logits = program.features(leaves, batch.x)
             scores = balanced(logits, self.log_counts[:k].unsqueeze(1), gamma)
-            each = program.task.each(scores.flatten(0, 1), batch.y.flatten(), batch.padded)
-            loss = each.view(batch.y.shape).sum(1) * batch.scale
-            found = loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+            found = differentiated(losses_of(program.task, scores, batch).sum(1) * batch.scale, leaves)
         with torch.no_grad():
             self.head.step(self._slope(z.detach(), logits.detach(), batch), task.lr)
         return found

@@ -27,7 +27,7 @@ import torch
 from client_app.solvers.fedsgd import FedSGDSolver
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import LocalTask, full_gradient
-from client_app.training.programs import Batch, Dense, LossAndGradient
+from client_app.training.programs import Batch, Dense, LossAndGradient, Tensors
 from task.catalogue.gradients import SQUARE
 from task.numerics.arrays import squared_norm
 from task.wire import messages as wire
@@ -69,6 +69,17 @@ def frequency(task: LocalTask) -> np.ndarray:
     return np.stack([(part.reshape(len(part), -1) != 0).double().mean(0).cpu().numpy() for part in parts])
 
 
+def away_from_start(task: LocalTask, batch: Batch) -> tuple[torch.Tensor, Tensors]:
+    """Return the losses, and the gradient of a batch less that of the same batch at w^t."""
+    loss, here = task.program.gradient(task.params, batch)
+    start = [s.expand(len(loss), *s.shape[1:]) for s in task.start]
+    _, there = task.program.gradient(start, batch)
+    with torch.no_grad():
+        step = here.tensors()
+        there.add_to(step, -1.0)
+    return loss, step
+
+
 class FSVRGSolver(Solver, name="fsvrg", training=False):
     """Variance-reduced steps."""
 
@@ -81,12 +92,9 @@ class FSVRGSolver(Solver, name="fsvrg", training=False):
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the batch's losses and b / n_k times the variance-reduced gradient."""
-        loss, here = task.program.gradient(task.params, batch)
+        loss, step = away_from_start(task, batch)
         k, decay = len(loss), task.config.weight_decay
-        _, there = task.program.gradient([s.expand(k, *s.shape[1:]) for s in task.start], batch)
         with torch.no_grad():
-            step = here.tensors()
-            there.add_to(step, -1.0)
             if self._ratio is not None:
                 step[0].mul_(self._ratio[:k])
             torch._foreach_add_(step, self._g)

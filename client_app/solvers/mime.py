@@ -21,6 +21,7 @@ Neutral values: beta = 0 makes MimeLite plain SGD.
 import torch
 
 from client_app.solvers.fedcm import MomentumSolver, Scaled
+from client_app.solvers.fsvrg import away_from_start
 from client_app.solvers.sgd import Finished
 from client_app.training.loop import LocalTask, full_gradient
 from client_app.training.programs import Batch, Dense, LossAndGradient
@@ -57,11 +58,7 @@ class MimeSolver(MomentumSolver, name="mime", training=False):
 
     def gradient(self, task: LocalTask, batch: Batch) -> LossAndGradient:
         """Return the losses and 1 - beta times the variance-reduced gradient."""
-        loss, here = task.program.gradient(task.params, batch)
-        k = len(loss)
-        _, there = task.program.gradient([s.expand(k, *s.shape[1:]) for s in task.start], batch)
+        loss, direction = away_from_start(task, batch)
         with torch.no_grad():
-            direction = list(here.tensors())
-            there.add_to(direction, -1.0)
             torch._foreach_add_(direction, self._common)
         return loss, Scaled(Dense(direction), self.own_share())

@@ -35,7 +35,16 @@ from torch.nn.functional import normalize
 
 from client_app.solvers.sgd import Finished, Solver
 from client_app.training.loop import CHUNK, LocalTask
-from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Program, Tensors
+from client_app.training.programs import (
+    Batch,
+    Gradient,
+    LossAndGradient,
+    Program,
+    Tensors,
+    differentiated,
+    leaves_of,
+    losses_of,
+)
 from task.numerics.arrays import Arrays
 from task.wire.checks import check_arrays
 
@@ -105,15 +114,14 @@ class MoonSolver(Solver, name="moon"):
         if not count:
             return program.gradient(params, batch)
         assert batch.rows is not None
-        leaves = [p.detach().requires_grad_() for p in params]
+        leaves = leaves_of(params)
         z, logits = program.features(leaves, batch.x)
-        each = program.task.each(logits.flatten(0, 1), batch.y.flatten(), batch.padded).view(batch.y.shape)
+        each = losses_of(program.task, logits, batch)
         units = self._directions.index_select(0, batch.rows.flatten()).view(*batch.y.shape, -1, z.shape[2])
         contrast = contrastive(z, units[:, :, : 1 + count], self.config.moon.temperature)
         if batch.padded:
             contrast = contrast.masked_fill(batch.y < 0, 0.0)
-        loss = (each + self.config.moon.mu * contrast).sum(1) * batch.scale
-        return loss.detach(), Dense(list(torch.autograd.grad(loss.sum(), leaves)))
+        return differentiated((each + self.config.moon.mu * contrast).sum(1) * batch.scale, leaves)
 
     def finish(self, task: LocalTask, stats: list[dict[str, float]]) -> Finished:
         """Return w_k; keep it in front of the models before."""

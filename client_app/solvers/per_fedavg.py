@@ -33,7 +33,7 @@ from torch import nn
 
 from client_app.solvers.sgd import Solver
 from client_app.training.loop import LocalTask, full_gradient
-from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Tensors
+from client_app.training.programs import Batch, Dense, Gradient, LossAndGradient, Tensors, leaves_of
 from task.numerics.arrays import Arrays
 from task.tasks.base import counted
 
@@ -86,7 +86,7 @@ def _moved(params: Tensors, gradient: Gradient, scale: float) -> Tensors:
 
 def _differentiable_gradient(task: LocalTask, batch: Batch) -> tuple[Tensors, Tensors]:
     """Return w, to differentiate by, and the gradient there as a function of it."""
-    w = [p.detach().requires_grad_() for p in task.params]
+    w = leaves_of(task.params)
     # The fast backward pass of a recurrent layer on a GPU cannot be differentiated again.
     recurrent = any(isinstance(module, nn.RNNBase) for module in task.program.model.modules())
     with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():

@@ -56,7 +56,7 @@ from client_app.stages.crafted import Vectors, crafted, vectors_of
 from client_app.stages.stage import Outcome, Stage
 from client_app.training.loop import Examples
 from task.catalogue.entry import Algorithm
-from task.config.attack_section import BACKDOORS, DEVIATING, INFORMED
+from task.config.attack_section import DEVIATING, INFORMED
 from task.config.knobs import Config
 from task.datasets.trigger import stamped
 from task.errors import FieldError
@@ -87,7 +87,7 @@ class Attack(Stage):
             flipped = torch.from_numpy(np.repeat([c in bad for c in cohort], sizes))
             flipped = flipped.to(y.device).view(-1, *[1] * (y.dim() - 1))
             return replace(examples, y=torch.where(flipped, flip_labels(y, classes), y))
-        if attack.kind not in BACKDOORS or not bad.intersection(cohort):
+        if not attack.backdoor or not bad.intersection(cohort):
             return examples
         drawn = []
         for client, n in zip(cohort, sizes, strict=True):

@@ -48,7 +48,6 @@ from task.numerics.arrays import Arrays, only
 from task.numerics.held import Base, Held
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
-from task.wire.norms import NormBound
 
 MARGIN = 0.99  # tolerance for rounding of a code that is scaled down to the bound
 
@@ -74,13 +73,6 @@ class Coding(Stage):
         coder = coder_of(node.config, self.entry, like, order.arrays, trainable, order.round, own)
         assert coder is not None  # else the stage would not be in the contract
         return coder
-
-    @cached_property
-    def bound(self) -> NormBound:
-        """The bound on what goes up, as the node and the server check it."""
-        model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
-        most = self.node.config.server.max_update_norm
-        return NormBound(most, model, trainable, others=self.order.arrays)
 
     def start(
         self, task: LocalTask, cohort: Sequence[str], kept: Sequence[Mapping[str, Arrays]], server_round: int

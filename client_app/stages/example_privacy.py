@@ -25,7 +25,7 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import all_terms
 from task.errors import FieldError, StateError, local
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays, flattened, sha256
 from task.privacy.accounting import epsilon
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import TakenSteps
@@ -93,7 +93,7 @@ class PrivateExamples(Stage):
             records |= {f"each/{f}/{name}": arrays for name, arrays in given.get(client, {}).items()}
         records |= {"start": task.received, **{f"own/{i}": a for i, a in enumerate(task.own)}}
         records |= {f"kept/{f}": arrays for f, arrays in kept.items()}
-        flat = {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
+        flat = flattened(records)
         flat |= {"x": task.examples.x.cpu().numpy(), "y": task.examples.y.cpu().numpy()}
         keys, public = as_run_config(node.config), node.public()
         said = (

@@ -11,7 +11,6 @@ from client_app.stages.stage import Outcome, Stage, changed
 from task.errors import FieldError
 from task.secagg.fixed_point import SUM_GRID, rounded
 from task.wire import messages as wire
-from task.wire.norms import NormBound
 
 
 class Rounding(Stage):
@@ -27,11 +26,9 @@ class Rounding(Stage):
         if SUM_GRID not in self.order.scalars:
             raise FieldError(SUM_GRID, "the grid of the round, from Bouquet's own server", "none")
         server, entry, g = self.node.config.server, self.entry, int(self.order.scalars[SUM_GRID])
-        model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
-        bound = NormBound(server.max_update_norm, model, trainable, others=self.order.arrays)
         weight = int(upload.scalars[wire.NUM_EXAMPLES]) if entry.weight == "examples" else 1
         changes = self.changes(client, upload, entry.up)
         for r in entry.up:
-            bound.check(r, upload.arrays[r.name], [upload.scalars])
+            self.bound.check(r, upload.arrays[r.name], [upload.scalars])
         sent = {name: rounded(name, c, weight, g, server.secagg_bits) for name, c in changes.items()}
         return wire.ClientUpdate(sent, upload.scalars)

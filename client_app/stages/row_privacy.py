@@ -21,7 +21,7 @@ from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.config.run_name import all_terms
 from task.errors import RefusedError, SecureAggregationError
-from task.numerics.arrays import sha256
+from task.numerics.arrays import flattened, sha256
 from task.privacy.noise import derived
 from task.privacy.noise_ledger import MAX_EPSILON, TakenSteps
 from task.privacy.releases import secret_in
@@ -84,7 +84,7 @@ class RowPrivacyNode(NodeStage):
 
     def _clear(self, client: str, totals: Sequence[int]) -> tuple[bytes, bytes]:
         node, order = self.asked.node, self.order
-        asked = sha256({f"{r}/{n}": a for r, arrays in order.arrays.items() for n, a in arrays.items()})
+        asked = sha256(flattened(order.arrays))
         keys = all_terms(as_run_config(node.config))
         facts = (order.run, order.round, self.asked.kind, client, asked, keys, ",".join(map(str, totals)))
         secret = secret_in(state_root(node.config) / SECRET)

@@ -6,6 +6,7 @@ client between rounds it declares as a record of the contract (`task.catalogue.s
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from task.tasks.evaluate import Test
 from task.wire import messages as wire
 from task.wire.checks import check_arrays
 from task.wire.layouts import base_of
+from task.wire.norms import NormBound
 
 Outcome = tuple[str, wire.ClientUpdate | Exception]
 
@@ -57,6 +59,13 @@ class Stage:
 
     def __init__(self, node: Node, entry: Algorithm, order: wire.TrainOrder) -> None:
         self.node, self.entry, self.order = node, entry, order
+
+    @cached_property
+    def bound(self) -> NormBound:
+        """The bound on what goes up, as the node and the server check it."""
+        model, trainable = self.order.arrays.get(wire.ARRAYS, {}), frozenset(self.node.parts().trainable)
+        most = self.node.config.server.max_update_norm
+        return NormBound(most, model, trainable, others=self.order.arrays)
 
     def makes(self, client: str) -> bool:
         """Return whether `send` makes the client's upload, so that it does not train."""

@@ -162,9 +162,21 @@ class Program(ABC):
         self.model.train(training)
 
 
-def leaves_of(names: Sequence[str], params: Tensors, frozen: Collection[str]) -> Tensors:
-    """Return parameters to differentiate by; those that are frozen hold autograd up."""
-    return [p.detach().requires_grad_(n not in frozen) for n, p in zip(names, params, strict=True)]
+def losses_of(task: Task, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return the loss of each example [K, b] of outputs [K, b, ...], differentiable; 0 of what is padding."""
+    each = task.each(outputs.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
+    return each.view(batch.y.shape[:2])
+
+
+def differentiated(loss: torch.Tensor, leaves: Tensors) -> tuple[torch.Tensor, "Dense"]:
+    """Return the clients' losses [K], detached, and the gradient of their sum by the `leaves`."""
+    return loss.detach(), Dense(gradient_by(loss.sum(), leaves))
+
+
+def leaves_of(params: Tensors, names: Sequence[str] = (), frozen: Collection[str] = ()) -> Tensors:
+    """Return parameters to differentiate by; those of `names` that are `frozen` hold autograd up."""
+    still = [name in frozen for name in names] or [False] * len(params)
+    return [p.detach().requires_grad_(not holds) for p, holds in zip(params, still, strict=True)]
 
 
 def gradient_by(loss: torch.Tensor, leaves: Tensors) -> Tensors:
@@ -231,7 +243,7 @@ class Single(Program):
     def gradient(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> LossAndGradient:
         """Return loss [1] and gradient."""
         own = not frozen and self._are_own(params)
-        leaves = self._leaves if own else leaves_of(self.names, [p[0] for p in params], frozen)
+        leaves = self._leaves if own else leaves_of([p[0] for p in params], self.names, frozen)
         loss = self._loss(leaves, batch)
         return loss.detach().unsqueeze(0), Dense([g.unsqueeze(0) for g in gradient_by(loss, leaves)])
 

@@ -11,13 +11,13 @@ from client_app.training.graphs import graphs_of
 from client_app.training.programs import (
     Batch,
     Computed,
-    Dense,
     Factored,
     LossAndGradient,
     Program,
     Tensors,
-    gradient_by,
+    differentiated,
     leaves_of,
+    losses_of,
 )
 from task.models.layer_split import last_linear
 from task.models.layers import Conv2d
@@ -70,11 +70,9 @@ class Stacked(Program):
 
     def computed(self, params: Tensors, batch: Batch, frozen: Collection[str] = ()) -> Computed:
         """Return losses [K] and gradient, kernel after kernel."""
-        leaves = leaves_of(self.names, params, frozen)
-        logits = self.logits(leaves, batch.x)
-        each = self.task.each(logits.flatten(0, 1), batch.y.flatten(0, 1), batch.padded)
-        loss = each.view(batch.y.shape[:2]).sum(1) * batch.scale
-        return loss.detach(), Dense(gradient_by(loss.sum(), leaves))
+        leaves = leaves_of(params, self.names, frozen)
+        each = losses_of(self.task, self.logits(leaves, batch.x), batch)
+        return differentiated(each.sum(1) * batch.scale, leaves)
 
     def states(self, params: Tensors) -> list[Arrays]:
         """Return views of each client's slice."""

@@ -10,16 +10,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from client_app.data.node import Node, OneClient
+from client_app.data.node import Node
 from client_app.stages.stage import Outcome
 from client_app.vertical.party import AlignedParty, Kept, Party, PartyWork
 from task.catalogue.entry import Algorithm
 from task.errors import FieldError, RefusedError, StateError
 from task.numerics.arrays import Arrays
-from task.population import listed
 from task.secagg.primitives import digest
 from task.vertical import psi
-from task.vertical.proofs import Prover, from_row, message, to_row
+from task.vertical.proofs import from_row, message
 from task.vertical.rows import in_common_order
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
@@ -61,13 +60,13 @@ class Alignment(PartyWork):
             FieldError: That party has not signed them, or others were masked at this hop.
         """
         held, hop = self._held(client, kept), int(self.order.scalars["hop"])
-        given = self.order.per_client["points"][client][client][ROWS]
-        parties = self._parties
+        given = self.given(client, "points")
+        parties = self.parties
         if client not in parties or not 0 < hop < len(parties):
             raise FieldError("hop", f"1 to {len(parties) - 1} of {len(parties)} parties", str(hop))
-        if (prover := self._prover) is not None:
+        if (prover := self.prover) is not None:
             before = parties[parties.index(client) - 1]
-            proof = from_row(self.order.per_client["proofs"][client][client][ROWS][0])
+            proof = from_row(self.given(client, "proofs")[0])
             prover.check(before, "points", self._message(before, hop - 1, given), proof)
         asked = np.frombuffer(digest("points", given.tobytes()), np.uint8)
         if not np.array_equal(held.setdefault(f"hop-{hop}", asked), asked):
@@ -82,7 +81,7 @@ class Alignment(PartyWork):
         held = kept.get("secret", {})
         if "numbers" in held:
             held = self._held(client, kept)
-            places = self.order.per_client["positions"][client][client][ROWS][:, 0]
+            places = self.given(client, "positions")[:, 0]
             rows = held["numbers"][places]
             rows = rows[rows >= 0]
             ids = party.ids
@@ -94,16 +93,6 @@ class Alignment(PartyWork):
         keep: Kept = {"secret": {**starts, "session": np.array(self.session)}, "aligned": found}
         return wire.ClientUpdate({}, {wire.NUM_EXAMPLES: len(party.ids)}), keep
 
-    @property
-    def _prover(self) -> Prover | None:
-        """The prover of this node; None if all nodes have all columns (partition=columns)."""
-        return self.node.owner.prover if isinstance(self.node.clients, OneClient) else None
-
-    @property
-    def _parties(self) -> list[str]:
-        """All parties, in the order of the ring."""
-        return sorted(listed(self.node.config.vertical.parties) or self.order.population)
-
     def _message(self, party: str, hop: int, points: np.ndarray) -> bytes:
         """Return what a party signs of a set that it has masked at a hop; 0 is its own."""
         about = self.order.run, self.session, hop, party
@@ -111,8 +100,7 @@ class Alignment(PartyWork):
 
     def _signed(self, client: str, hop: int, points: np.ndarray) -> dict[str, Arrays]:
         """Return points with a proof of their origin."""
-        prover = self._prover
-        proof = to_row(prover.prove(self._message(client, hop, points)) if prover else b"")
+        proof = self.proof(self._message(client, hop, points))
         return {"points": {ROWS: points}, "proof": {ROWS: proof[None]}}
 
     def _next_start(self, client: str, held: Arrays) -> np.ndarray:

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from client_app.data.node import Node, OneClient
+from client_app.data.node import Node
 from client_app.vertical.party import PartyWork
 from task.catalogue.entry import Algorithm
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
-from task.population import listed
 from task.secagg.primitives import derive
 from task.vertical.paillier import PublicKey, SecretKey, widths
-from task.vertical.proofs import Prover, from_row, message, to_row
+from task.vertical.proofs import Prover, from_row, message
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
 
@@ -43,32 +42,24 @@ class EncryptedWork(PartyWork):
         self.key_bits = node.config.vertical.key_bits
         self.cipher_bytes, self.plain_bytes = widths(self.key_bits)
 
-    def given(self, client: str, record: str) -> np.ndarray:
-        """Return the rows of a record that came for a party."""
-        found: np.ndarray = self.order.per_client[record][client][client][ROWS]
-        return found
-
     def others(self, client: str) -> list[str]:
         """Return the other parties, in the order of their numbers in a message."""
-        named = listed(self.config.vertical.parties) or self.order.population
-        return sorted({*named} - {client})
+        return [party for party in self.parties if party != client]
 
     # ------------------------------------------------------------------ proofs
 
     @property
     def prover(self) -> Prover | None:
         """The prover of this node; None if nothing is encrypted, or all nodes have all columns."""
-        own = isinstance(self.node.clients, OneClient) and self.key_bits > 0
-        return self.node.owner.prover if own else None
+        return super().prover if self.key_bits > 0 else None
 
     def proofs(
         self, what: str, client: str, to: Sequence[str], arrays: Sequence[Sequence[np.ndarray]]
     ) -> Arrays:
         """Return proofs of what goes to each of some parties, or to all ("")."""
-        prover, at = self.prover, (self.order.run, self.order.round, self.step)
+        at = self.order.run, self.order.round, self.step
         signed = [message(what, *at, client, k, arrays=a) for k, a in zip(to, arrays, strict=True)]
-        rows = [to_row(prover.prove(m) if prover else b"") for m in signed]
-        return {ROWS: np.stack(rows)}
+        return {ROWS: np.stack([self.proof(m) for m in signed])}
 
     def check(
         self,

@@ -10,12 +10,12 @@ import numpy as np
 
 from client_app.data.node import Node
 from client_app.vertical.encrypted import EncryptedWork, from_rows, to_rows
-from client_app.vertical.party import AlignedParty, Kept, aligned
+from client_app.vertical.party import AlignedParty, Kept, aligned, digest_of
 from client_app.vertical.tree_columns import Columns
 from task.catalogue.entry import Algorithm
-from task.errors import FieldError, StateError
+from task.errors import FieldError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays
 from task.trees.sampling import Flags, Keys, drawn, keys_of
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
@@ -27,11 +27,6 @@ _NO_SPLITS = {
     "at": np.zeros(0, np.int64), **{name: np.zeros(0, dtype) for name, dtype in _TABLE.items()},
     "nodes": np.zeros(0, np.int64), "next": np.zeros(0, np.int64), "sides": np.zeros((1, 0), np.uint8),
 }  # fmt: skip
-
-
-def digest_of(part: Arrays) -> Arrays:
-    """Return the SHA-256 of a party's part of the model, [1, 32]."""
-    return {ROWS: np.frombuffer(bytes.fromhex(sha256(part)), np.uint8).reshape(1, 32)}
 
 
 def _keys(rows: int) -> Keys:
@@ -57,10 +52,7 @@ class GrowingWork(EncryptedWork):
         (kept,) = self.memory.load([client], self.order.round + later)
         held = int(kept["step"]["round"]) if "step" in kept else 0
         if held != last and any(record.name == "step" for record in self.entry.keeps):
-            raise StateError(
-                f"client {client}: expected its part of the model of round {last}; got that of round "
-                f"{held}. Restore the state folder of its node and resume the run, or start another run"
-            )
+            raise self.wrong_round(client, last, kept)
         return kept
 
     def opened(self, client: str, kept: Kept, *steps: int) -> Arrays:
@@ -71,11 +63,7 @@ class GrowingWork(EncryptedWork):
         """
         found = kept.get("open", {})
         if not found or int(found["step"]) not in steps:
-            got = f"{int(found['step'])}" if found else "no tree"
-            raise StateError(
-                f"client {client}: expected the open tree of round {self.order.round} after {steps[0]} "
-                f"steps; got {got}. Resume the run: it repeats the round"
-            )
+            raise self.wrong_step(client, "open tree", steps[0], int(found["step"]) if found else "no tree")
         return found
 
     def data(self, client: str, kept: Kept) -> AlignedParty:

@@ -17,11 +17,10 @@ from client_app.data.node import Node
 from client_app.stages.stage import Outcome, each
 from client_app.vertical.encrypted import EncryptedWork, from_rows, secret_key, to_rows
 from client_app.vertical.party import Kept, PartyModel, aligned
-from task.catalogue.entry import SUMS, Algorithm
-from task.errors import DataError, FieldError, StateError, WireError
+from task.catalogue.entry import Algorithm
+from task.errors import DataError, FieldError
 from task.numerics.arrays import Arrays
 from task.secagg.primitives import derive, digest
-from task.tasks.evaluate import measure
 from task.vertical.paillier import PublicKey
 from task.vertical.rows import batches
 from task.wire import messages as wire
@@ -96,16 +95,9 @@ class LogisticWork(EncryptedWork):
         held = kept.get("step", {"round": np.array(0), "windows": np.array(0)})
         done = int(held["windows"]) if int(held["round"]) == order.round else 0
         if int(held["round"]) < order.round - 1 or ("part" not in kept and not first):
-            raise StateError(
-                f"client {client}: expected its weights of round {order.round - 1}; got those of round "
-                f"{int(held['round'])}. Restore the state folder of its node and resume the run, or start "
-                "another run"
-            )
+            raise self.wrong_round(client, order.round - 1, kept)
         if not first and done not in (step, step - 1):
-            raise StateError(
-                f"client {client}: expected its weights after {step} steps of round {order.round}; got them "
-                f"after {done}. Resume the run: it repeats the round"
-            )
+            raise self.wrong_step(client, "weights", step, done)
         data = aligned(self.node, client, kept.get("aligned", {}))
         if data.party.labelled and self.node.dataset.num_classes != 2:
             raise DataError(
@@ -123,10 +115,6 @@ class LogisticWork(EncryptedWork):
         if max(s.stop - s.start for s in spans) > 1 << MOST_ROWS:
             raise FieldError("batch-size", f"at most 2^{MOST_ROWS} rows in a step", "more")
         found: np.ndarray = rows[spans[step]]
-        return found
-
-    def _given(self, client: str, record: str) -> np.ndarray:
-        found: np.ndarray = self.order.per_client[record][client][client][ROWS]
         return found
 
     # ------------------------------------------------------------------ phases
@@ -151,7 +139,7 @@ class LogisticWork(EncryptedWork):
         """Multiply the others' residuals with the own columns, masked, each sum under its owner's key."""
         held = self._opened(client)
         if held.windows != self.step:
-            raise StateError(f"client {client}: the residuals of step {self.step} were not asked for")
+            raise self.wrong_step(client, "residuals", self.step, held.windows)
         rows = self._batch(held, self.step)
         given, others = self.given(client, "residuals"), self.others(client)
         keys = self.given(client, "moduli")
@@ -201,16 +189,12 @@ class LogisticWork(EncryptedWork):
 
     def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
-        given = self.order.arrays["embeddings"][ROWS]
         held = self._opened(client)
         tests = held.data.tests
-        if len(given) != len(tests):
-            raise WireError(f"embeddings: expected those of {len(tests)} test rows; got {len(given)}")
+        given = self.embeddings(tests)
         total = held.scores(held.columns(tests)) + given.astype(np.float64).sum(axis=1)
         outputs = torch.from_numpy(np.stack([np.zeros_like(total), total], axis=1)).float()
-        y = held.data.y(tests)
-        found, sums = measure(torch.nn.Identity(), outputs.to(y.device), y, task=self.node.task)
-        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
+        return self.measured(torch.nn.Identity(), outputs, held.data.y(tests))
 
     # ------------------------------------------------------------------ a step
 

@@ -16,13 +16,16 @@ from client_app.data.node import Node, OneClient
 from client_app.memory.memory import Memory
 from client_app.stages.stage import Outcome, each
 from client_app.training.local_optimizer import SGD
-from task.catalogue.entry import Algorithm
+from task.catalogue.entry import SUMS, Algorithm
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.column_split import columns_of
-from task.errors import StateError
+from task.errors import StateError, WireError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.numerics.moments import moments_of, sums_of
+from task.population import listed
+from task.tasks.evaluate import measure
+from task.vertical.proofs import Prover, to_row
 from task.vertical.rows import Rows, epoch_order, num_tests
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
@@ -148,6 +151,11 @@ def aligned(node: Node, client: str, kept: NamedArrays) -> AlignedParty:
     return AlignedParty(party, rows, (kept["mean"], kept["std"]))
 
 
+def digest_of(part: Arrays) -> Arrays:
+    """Return the SHA-256 of a party's part of the model, [1, 32]."""
+    return {ROWS: np.frombuffer(bytes.fromhex(sha256(part)), np.uint8).reshape(1, 32)}
+
+
 @dataclass
 class PartyModel:
     """What a party has of a model as it stands, ready to go on."""
@@ -163,7 +171,7 @@ class PartyModel:
 
     def digest(self) -> Arrays:
         """Return the SHA-256 of the parameters, [1, 32]."""
-        return {ROWS: np.frombuffer(bytes.fromhex(sha256(self.arrays())), np.uint8).reshape(1, 32)}
+        return digest_of(self.arrays())
 
     def keep(self, server_round: int) -> Kept:
         """Return what the party keeps of it."""
@@ -183,6 +191,57 @@ class PartyWork:
     def config(self) -> Config:
         """The run."""
         return self.node.config
+
+    @property
+    def parties(self) -> list[str]:
+        """All parties, sorted."""
+        return sorted({*(listed(self.config.vertical.parties) or self.order.population)})
+
+    @property
+    def prover(self) -> Prover | None:
+        """The prover of this node; None if all nodes have all columns (partition=columns)."""
+        return self.node.owner.prover if isinstance(self.node.clients, OneClient) else None
+
+    def proof(self, signed: bytes) -> np.ndarray:
+        """Return the proof of what this node signs, as a row of bytes; empty where it proves nothing."""
+        prover = self.prover
+        return to_row(prover.prove(signed) if prover else b"")
+
+    def given(self, client: str, record: str) -> np.ndarray:
+        """Return the rows of a record that came for a party."""
+        found: np.ndarray = self.order.per_client[record][client][client][ROWS]
+        return found
+
+    def embeddings(self, tests: Rows | None = None) -> np.ndarray:
+        """Return what the others sent of the rows, side by side.
+
+        Raises:
+            WireError: They are not as many as the `tests`.
+        """
+        found: np.ndarray = self.order.arrays["embeddings"][ROWS]
+        if tests is not None and len(found) != len(tests):
+            raise WireError(f"embeddings: expected those of {len(tests)} test rows; got {len(found)}")
+        return found
+
+    def measured(self, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> wire.ClientUpdate:
+        """Return what a whole model makes of the test rows."""
+        found, sums = measure(model, x.to(y.device), y, task=self.node.task)
+        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
+
+    def wrong_round(self, client: str, last: int, kept: Kept) -> StateError:
+        """Return the error of a party that does not keep its part of the model of the last round."""
+        got = f"that of round {int(kept['step']['round'])}" if "step" in kept else "none"
+        return StateError(
+            f"client {client}: expected its part of the model of round {last}; got {got}. Restore the state "
+            "folder of its node and resume the run, or start another run"
+        )
+
+    def wrong_step(self, client: str, what: str, steps: int, got: object) -> StateError:
+        """Return the error of a party that is at another step of the round."""
+        return StateError(
+            f"client {client}: expected its {what} after {steps} steps of round {self.order.round}; got "
+            f"{got}. Resume the run: it repeats the round"
+        )
 
     def run(self, step: Callable[[str], tuple[wire.ClientUpdate, Kept]]) -> Iterator[Outcome]:
         """Yield each client with what it sends, or with what went wrong."""

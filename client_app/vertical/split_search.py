@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from client_app.vertical.encrypted import from_rows, secret_key, to_rows
-from client_app.vertical.growing import GrowingWork, digest_of
-from client_app.vertical.party import AlignedParty, Kept
+from client_app.vertical.growing import GrowingWork
+from client_app.vertical.party import AlignedParty, Kept, digest_of
 from client_app.vertical.tree_columns import Columns
 from task.catalogue.entry import SUMS, TRAIN_LOSS
 from task.classical.columns import scale_of

@@ -20,13 +20,11 @@ from client_app.data.node import Node
 from client_app.stages.stage import Outcome, each
 from client_app.vertical.defence import dcor, defended
 from client_app.vertical.party import AlignedParty, Kept, PartyModel, PartyWork, aligned
-from task.catalogue.entry import SUMS, TRAIN_LOSS, Algorithm
-from task.errors import StateError, WireError
+from task.catalogue.entry import TRAIN_LOSS, Algorithm
 from task.models.split import bottom_of, top_of
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.tensors import seed_drawing
-from task.tasks.evaluate import measure
 from task.vertical.rows import batches, windows
 from task.wire import messages as wire
 from task.wire.layouts import ROWS
@@ -102,18 +100,10 @@ class SplitWork(PartyWork):
             (kept,) = self.memory.load([client], order.round)
             done = 0
         if done not in (window, window - 1):
-            raise StateError(
-                f"client {client}: expected its part of the model after {window - 1} windows of round "
-                f"{order.round}; got it after {done}. Resume the run: it repeats the round"
-            )
+            raise self.wrong_step(client, "part of the model", window - 1, done)
         step = kept.get("step", {"round": np.array(0)})
         if int(step["round"]) < order.round - 1:
-            got = f"one of round {int(step['round'])}" if "part" in kept else "none"
-            raise StateError(
-                f"client {client}: expected its part of the model of round {order.round - 1}; got "
-                f"{got}. Restore "
-                "the state folder of its node and resume the run, or start another run"
-            )
+            raise self.wrong_round(client, order.round - 1, kept)
         data = aligned(self.node, client, kept.get("aligned", {}))
         part = self._part(data, top)
         if "part" in kept:
@@ -152,7 +142,7 @@ class SplitWork(PartyWork):
         held, keep = self.opened(client), Kept()
         data = held.data
         if held.windows < window:
-            gradients = torch.from_numpy(order.per_client["gradients"][client][client][ROWS])
+            gradients = torch.from_numpy(self.given(client, "gradients"))
             self.follow(held, client, gradients.to(self.node.device))
             held.windows = window
             keep = held.keep(order.round)
@@ -198,7 +188,7 @@ class SplitWork(PartyWork):
 
     def label(self, client: str) -> tuple[wire.ClientUpdate, Kept]:
         """Train top and own bottom on a window, and send the gradients of the others' embeddings."""
-        given = self.order.arrays["embeddings"][ROWS]
+        given = self.embeddings()
         self.window += 1  # the part will have trained on it
         held = self.opened(client, given.shape[1])
         if held.windows == self.window:
@@ -234,16 +224,12 @@ class SplitWork(PartyWork):
 
     def score(self, client: str) -> wire.ClientUpdate:
         """Measure the whole model on the common test rows."""
-        given = self.order.arrays["embeddings"][ROWS]
-        held = self.opened(client, given.shape[1])
+        held = self.opened(client, self.embeddings().shape[1])
         data = held.data
-        if len(given) != len(data.tests):
-            raise WireError(f"embeddings: expected those of {len(data.tests)} test rows; got {len(given)}")
+        given = self.embeddings(data.tests)
         own = data.x(data.tests)
         joined = torch.cat([own.flatten(1), torch.from_numpy(given).to(own.device)], dim=1)
-        model = _Joined(held.part, data.party.shape)
-        found, sums = measure(model, joined, data.y(data.tests), task=self.node.task)
-        return wire.ClientUpdate({SUMS.name: sums} if self.entry.metrics else {}, found)
+        return self.measured(_Joined(held.part, data.party.shape), joined, data.y(data.tests))
 
 
 def embed_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator[Outcome]:

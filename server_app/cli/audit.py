@@ -152,9 +152,9 @@ def _refuse_ours(given: Iterable[str], ours: Iterable[str]) -> None:
 
 
 def _folder(runs_dir: str, name: str) -> Path:
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise ConfigError(f"audit --name: expected the name of one folder; got {name!r}")
-    return Path(runs_dir).expanduser() / name
+    from server_app.results.folder import one_folder
+
+    return Path(runs_dir).expanduser() / one_folder("audit --name", name)
 
 
 def _write(folder: Path, report: dict[str, Any]) -> Path:

@@ -21,9 +21,28 @@ if TYPE_CHECKING:
     from task.config.knobs import Config
     from task.config.sections import Value
 
+
+def names_of_recipes(incomplete: str) -> list[str]:
+    """Return the bundled recipes that a shell can complete a word to."""
+    from task.config.read import recipes
+
+    return [name for name in recipes() if name.startswith(incomplete)]
+
+
+def names_of_algorithms(incomplete: str) -> list[str]:
+    """Return the algorithms that a shell can complete a word to."""
+    from task.catalogue.algorithms import ALGORITHMS
+
+    return [name for name in ALGORITHMS if name.startswith(incomplete)]
+
+
 Recipe = Annotated[
-    str, typer.Option("--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.")
-]
+    str,
+    typer.Option(
+        "--recipe", "-r", help="Bundled recipe (see `bouquet recipes`) or a TOML file.",
+        autocompletion=names_of_recipes,
+    ),
+]  # fmt: skip
 Set = Annotated[
     list[str] | None, typer.Option("--config", "-c", help="Run-config keys, e.g. -c 'seed=7 fedprox.mu=0.1'.")
 ]

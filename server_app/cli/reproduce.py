@@ -34,7 +34,8 @@ app = typer.Typer()
 
 @app.command(
     epilog="Examples: [bold]bouquet reproduce --list[/bold]  ·  [bold]bouquet reproduce mcmahan-table1-2nn "
-    "--cells 'iid-*' --budget 2h[/bold]"
+    "--cells 'iid-*' --budget 2h[/bold]  ·  [bold]bouquet reproduce silos --cells fedavg-local --seeds 1 "
+    "--again[/bold]"
 )
 def reproduce(
     table: Annotated[str, typer.Argument(help="Bundled table or TOML file; none = all bundled ones.")] = "",
@@ -56,6 +57,14 @@ def reproduce(
     listing: Annotated[
         bool, typer.Option("--list", help="List the cells and their progress, and exit.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="Measure cells that have results once more, each seed at its best rate, and compare: into "
+            "the folder again of --runs-dir, whatever the table's results.jsonl has.",
+        ),
+    ] = False,
     seeds: Annotated[
         str, typer.Option(help="Seeds instead of the table's, e.g. 1,2,3; --list shows the table's.")
     ] = "",
@@ -71,7 +80,7 @@ def reproduce(
     For each cell, every learning rate runs on the first seed, then the best one on the other seeds. After an
     interruption the same command continues and repeats no run; several commands may run at once. Results are
     appended to results.jsonl next to the table; tables are written as Markdown and HTML into the folder of
-    the runs.
+    the runs. Cells that have all their results do not run: --again measures them once more.
     """
     allow(code)
     chosen = _chosen(table, cells or [], seeds)
@@ -85,6 +94,7 @@ def reproduce(
         return
     with importing():
         from server_app.engines.simulate import available_cpus
+        from server_app.extras.reproduce.records import RESULTS, results_of
         from server_app.extras.reproduce.work import TableQueue
         from server_app.run.prepare import check_measured
     from task.resolve.read import read_config
@@ -96,23 +106,30 @@ def reproduce(
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Announcements()
+    if again:
+        chosen = _measured(chosen)
+        folder /= "again"
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
     queue = TableQueue(
         chosen, folder, nodes, jobs=jobs, gpu=plan == ON_GPU,
+        results=(lambda _: folder / RESULTS) if again else results_of,
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
     lacking = _say_missing(queue) if limit else ""
+    _say_wanted(queue, table, folder if again else None)
     try:
         with sigterm_is_ctrl_c():
             left = queue.work(limit)
     except KeyboardInterrupt:
         left = None
     finally:
-        _write(chosen, folder)
+        if again:
+            _compare(queue)
+        else:
+            _write(chosen, folder)
     if left is None:
-        again = shlex.join(["bouquet", *sys.argv[1:]])
-        typer.echo(f"stopped; continue with: {again}", err=True)
+        typer.echo(f"stopped; continue with: {shlex.join(['bouquet', *sys.argv[1:]])}", err=True)
         sys.exit(exits.INTERRUPTED)
     _say_left(left)
     if lacking:
@@ -120,6 +137,65 @@ def reproduce(
             f"reproduce: cells of {lacking} were not run, as their data are missing; the first lines say "
             "what to do. The same command then runs them"
         )
+
+
+def _say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
+    """Say what is about to run, or that nothing is."""
+    from server_app.extras.reproduce.pages import hours, several
+
+    found = queue.standings()
+    open_ = [at for _, at in found if not at.done]
+    cells = several(len(open_), "cell")
+    if open_:
+        left = hours(math.fsum(at.hours_left for at in open_))
+        which = "" if table else ' of all tables; "bouquet reproduce TABLE --cells NAME" runs some,'
+        typer.echo(f"{cells} to measure,{which} {left} estimated; you can stop and continue", err=True)
+    elif found:
+        more = f"delete {again}" if again else "use --again"
+        words = f"all results of {several(len(found), 'cell')} are there, nothing runs"
+        typer.echo(plain(f"{words}: to measure and compare once more, {more}"), err=True)
+
+
+def _measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
+    """Return the cells whose best rate is known, with that rate alone."""
+    from dataclasses import replace
+
+    from server_app.extras.reproduce.plan import standing
+    from server_app.extras.reproduce.records import RunRecords, results_of
+
+    # The table's own first seed chose the rate, whatever --seeds says.
+    known = [(t, c, standing(t.cells[c.name], RunRecords(results_of(t.path)).by_run).rate) for t, c in chosen]
+    found = [(t, replace(c, rates=(rate,), start=rate)) for t, c, rate in known if rate is not None]
+    if not found:
+        names = ", ".join(cell.name for _, cell in chosen)
+        raise ConfigError(
+            f"--again: expected cells with results; got {names}, of which none has its learning rates "
+            "measured. --list shows how far each cell is; leave --again out to measure them"
+        )
+    if len(found) < len(chosen):
+        typer.echo(
+            f"{len(chosen) - len(found)} of {len(chosen)} cells have no results yet: left out", err=True
+        )
+    return found
+
+
+def _compare(queue: TableQueue) -> None:
+    """Print each value that was measured once more next to the recorded one."""
+    from server_app.extras.reproduce.pages import said
+    from server_app.extras.reproduce.records import RunRecords, results_of
+
+    for table, at in queue.standings():
+        before = RunRecords(results_of(table.path)).by_run
+        for seed, record in at.by_seed.items():
+            old = before.get(record.run)
+            words = f"{table.name}/{at.cell.name}, seed {seed}: {said(at.cell, record)}"
+            if old is None:
+                words += "; no record to compare with"
+            elif old.model_sha256 == record.model_sha256:
+                words += f"; recorded on {old.date}: the same model, to the bit"
+            else:
+                words += f"; recorded on {old.date}: {said(at.cell, old)}, another model ({old.machine})"
+            typer.echo(plain(words))
 
 
 def _say_missing(queue: TableQueue) -> str:

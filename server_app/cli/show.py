@@ -7,7 +7,17 @@ from typing import Annotated
 import click
 import typer
 
-from server_app.cli.common import Code, Recipe, Set, Target, Whose, check, console, read_keys
+from server_app.cli.common import (
+    Code,
+    Recipe,
+    Set,
+    Target,
+    Whose,
+    check,
+    console,
+    names_of_algorithms,
+    read_keys,
+)
 from task.errors import ConfigError
 from task.text import plain
 
@@ -19,7 +29,9 @@ app = typer.Typer()
     epilog="Examples: [bold]bouquet algorithms fedprox[/bold]  ·  [bold]bouquet algorithms --json[/bold]",
 )
 def list_algorithms(
-    name: Annotated[str, typer.Argument(help="An algorithm; none = list all.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="An algorithm; none = list all.", autocompletion=names_of_algorithms)
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the catalogue as JSON.")] = False,
 ) -> None:
     """List the algorithms, or describe one: what it does, paper, knobs, what leaves a client, example."""
@@ -90,9 +102,10 @@ def report(
 
     RUN is a result folder, or the name of a run below runs/.
     """
+    from server_app.results.folder import place_of
     from server_app.results.report import write_report
 
-    folder = run if run.exists() else Path("runs") / run
+    folder = place_of(run)
     if not (folder / "config.json").exists():
         raise ConfigError(f"report: expected a result folder with config.json; got {run}")
     for path in write_report(folder):

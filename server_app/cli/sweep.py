@@ -74,13 +74,13 @@ def sweep(
     file. The queue is on disk: after an interruption, the same command or --name alone continues and repeats
     no run.
     """
+    from server_app.results.folder import one_folder
     from server_app.sweep.points import plan, read_axes
 
     allow(code)
     axes, own = read_axes(recipe, config or [])
     runs_dir = str(axes.pop("runs-dir", [runs_dir])[0])
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise ConfigError(f"sweep --name: expected the name of one folder; got {name!r}")
+    one_folder("sweep --name", name)
     planned = plan(axes, own - {"runs-dir"}, listed, draw, draw_seed) if axes or listed else None
     for remark in planned.remarks if planned else []:
         typer.echo(plain(f"sweep: {remark}"), err=True)

@@ -10,11 +10,10 @@ import typer
 from server_app.cli.common import Code, allow, console, importing
 from task.errors import ConfigError
 from task.references import CODE as MODULES
-from task.storage.client_state import safe_name
 from task.text import plain
 
 if TYPE_CHECKING:
-    from server_app.takeout.model import TakenModel
+    from server_app.takeout.taken import Taken
 
 app = typer.Typer()
 
@@ -70,32 +69,15 @@ def predict(
     interval, the cluster, the scores of components, or what trees predict; cells may be empty there.
     """
     allow(code)
-    with importing():
-        from server_app.takeout.analyses import analysis_in, said_by_trees, said_of_rows
-        from server_app.takeout.examples import read_examples
-        from server_app.takeout.joined import joined_in
-        from server_app.takeout.predict import own_examples
-        from server_app.takeout.predict import predict as run_model
-
-    if run is not None and kit is None and (analysis := analysis_in(run)):
-        if data is None or client or global_test:
-            raise ConfigError("predict: expected --data FILE.csv, and none of --client and --global-test")
-        _give(said_of_rows(*analysis, data), out)
-        return
-    if run is not None and kit is None and not client and (joined := joined_in(run)):
-        if data is None or global_test:
-            raise ConfigError("predict: expected --data FILE.csv with the columns of all parties")
-        _give(said_by_trees(joined, data), out)
-        return
     if kit is not None and data is None and not client:
         raise ConfigError("--data: expected a file; a kit has no test set of the global model")
-    taken, _ = _taken(run, kit, client)
     if global_test and (data is not None or kit is not None):
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
-    examples = own_examples(taken, whole=global_test) if data is None else read_examples(data, taken.card)
-    found = run_model(taken, examples, batch)
-    _give(found.csv(), out, f"{len(found.ids):,} predictions: ")
-    for line in [*taken.notes, *found.report()]:
+    from server_app.takeout.taken import as_csv
+
+    found = _taken(run, kit, client).predict(data, whole=global_test, batch=batch)
+    _give(as_csv(found.columns), out, found.what)
+    for line in found.lines:
         typer.echo(plain(line), err=True)
 
 
@@ -125,7 +107,8 @@ def samples(
     allow(code)
     with importing():
         from server_app.results.folder import CONFIG, SAMPLE_SCORES, to_json
-        from server_app.takeout.model import find, take
+        from server_app.takeout.model import take
+        from server_app.takeout.model_file import find
         from server_app.takeout.samples import judge, npz, table
         from task.storage.files import write_bytes
 
@@ -142,20 +125,21 @@ def samples(
         typer.echo(f"Results: {(folder / SAMPLE_SCORES).resolve()}")
 
 
-def _taken(run: Path | None, kit: Path | None, client: str) -> tuple["TakenModel", Path]:
-    """Return a run's model, or the one that a node has stored, and its file.
+def _taken(run: Path | None, kit: Path | None, client: str) -> "Taken":
+    """Return what a run has made, or the model that a node has stored.
 
     Raises:
         ConfigError: There is none, or neither a run nor a kit is named.
     """
-    from server_app.takeout.model import find, take, take_kept
+    with importing():
+        from server_app.takeout.network import stored_at
+        from server_app.takeout.taken import taken_in
 
     if kit is not None:
-        found = _kept(kit, run)
-        return take_kept(found, client), found
+        return stored_at(_kept(kit, run), client)
     if run is None:
         raise ConfigError("expected a run or a model file, or --kit KIT of a node; got neither")
-    return take(run, client), find(run)
+    return taken_in(run, client)
 
 
 def _kept(kit: Path, run: Path | None) -> Path:
@@ -227,48 +211,9 @@ def export(
     if form in ("csv", "latex", "summary"):
         _export_table(run, form, out, others=bool(kit or client or data or int8))
         return
-    if form in ("xgboost", "onnx") and _export_trees(
-        run, form, out, others=bool(kit or client or data or int8)
-    ):
-        return
     allow(code)
-    with importing():
-        from server_app.takeout.examples import read_examples
-        from server_app.takeout.export import SUFFIXES
-        from server_app.takeout.export import export as write
-        from server_app.takeout.predict import own_examples
-
-    taken, found = _taken(run, kit, client)
-    try:
-        examples = own_examples(taken) if data is None else read_examples(data, taken.card)
-    except ConfigError:  # no test set
-        examples = None
-    name = found.parent.name if found.name == "model.safetensors" else found.stem
-    path = out or Path(f"{name}{f'-{safe_name(client)}' if client else ''}{SUFFIXES[form]}")
-    for line in [*taken.notes, *write(taken, form, path, examples, int8=int8).lines()]:
+    for line in _taken(run, kit, client).export(form, out, data, int8=int8):
         typer.echo(plain(line), err=True)
-
-
-def _export_trees(run: Path | None, form: str, out: Path | None, *, others: bool) -> bool:
-    """Write the trees of a run; return whether it has some.
-
-    Raises:
-        ConfigError: It has none, and the format is theirs.
-    """
-    with importing():
-        from server_app.takeout.joined import joined_in
-        from server_app.takeout.model import find
-        from server_app.takeout.trees import FORMATS, export_trees, trees_in
-
-    asked = run if not (others and form == "onnx") else None
-    taken = (trees_in(asked) or joined_in(asked)) if asked is not None else None
-    if taken is None and form == "onnx":
-        return False
-    if taken is None or run is None or others:
-        raise ConfigError(f"--format {form}: expected a run that grows trees, and no option but --out")
-    for line in export_trees(taken, form, out or Path(f"{find(run).parent.name}{FORMATS[form]}")):
-        typer.echo(plain(line), err=True)
-    return True
 
 
 def _export_table(run: Path | None, form: str, out: Path | None, *, others: bool) -> None:

@@ -40,9 +40,9 @@ def verify(
     from rich.table import Table
 
     allow(code)
-    from server_app.results.folder import RunFolder, machine_of, machine_words
+    from server_app.results.folder import RunFolder, machine_of, machine_words, place_of
 
-    folder = run if run.exists() else Path("runs") / run
+    folder = place_of(run)
     config = RunFolder(folder).config()
     if machine_of(config)["portable"]:
         try:
@@ -93,8 +93,8 @@ def replay(
     with sigterm_is_ctrl_c():
         with importing():
             from server_app.engines.replay import replay as again
-        folder = run if run.exists() else Path("runs") / run
-        done = again(folder, nodes, lambda line: typer.echo(plain(line), err=True))
+            from server_app.results.folder import place_of
+        done = again(place_of(run), nodes, lambda line: typer.echo(plain(line), err=True))
     went = f"{done.rounds} of {done.of} rounds: {done.updates} updates"
     typer.echo(f"{went}, {done.refused} refused, {done.lost} starts given up")
     if not done.differs:

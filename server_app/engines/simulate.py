@@ -37,6 +37,12 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _take_over(said: trust.Words, given: Sent) -> None:
+    """Use in a worker the code that the user has named in this process, and the objects of the run."""
+    trust.take_over(said)
+    given.take_over()
+
+
 def simulate(
     run_config: Mapping[str, Any],
     nodes: int = 0,
@@ -83,7 +89,8 @@ def simulate(
         logger.setLevel(logging.ERROR)
         ends.callback(torch.set_num_threads, torch.get_num_threads())  # the evaluation here takes one
         prepare(config)  # before the workers, so that they inherit the opened data
-        app_fn = partial(make_app, config, said=trust.words(), given=Sent(references_in(config)))
+        inherit = partial(_take_over, trust.words(), Sent(references_in(config)))
+        app_fn = partial(make_app, config, inherit=inherit)
         checked = read_config(config)
         # Counting GPUs may start their driver, which does not survive a fork.
         fork = may_fork() and not gpus and (fresh or checked.train.threads == 1)

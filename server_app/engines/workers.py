@@ -31,6 +31,7 @@ from typing import Any, cast
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
+from server_app.deploy.host.processes import how_the_work_ended
 from server_app.engines.handover import receive, send
 from task.errors import BouquetError
 from task.numerics import pages
@@ -116,7 +117,8 @@ class Workers:
             dead.process.join()
             if not self._ended:
                 worker = self._replace(dead)
-            reason = f"worker process {dead.process.pid} of the simulation {_death(dead.process.exitcode)}"
+            how = how_the_work_ended(dead.process.exitcode or 0)
+            reason = f"worker process {dead.process.pid} of the simulation {how}"
             return Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message), context
         finally:
             self._idle.put(worker)
@@ -166,13 +168,6 @@ def _ours_only() -> Iterator[None]:
     finally:
         mask(signal.SIG_SETMASK, before)
         sys.modules["__main__"], sys.path[:] = main, path
-
-
-def _death(exit_code: int | None) -> str:
-    if exit_code is None or exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    name = signal.Signals(-exit_code).name
-    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _serve(pipe: Connection, number: int, gpus: int, make_app: MakeApp) -> None:

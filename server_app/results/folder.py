@@ -66,6 +66,27 @@ CHECKPOINT = "checkpoint"
 _CODE = Path(__file__).resolve().parents[2]
 
 
+def place_of(run: Path) -> Path:
+    """Return where a run is that a command names by its path, or by its name below runs/."""
+    return run if run.exists() else Path("runs") / run
+
+
+def is_one_folder(name: str) -> bool:
+    """Return whether a name stays within the folder of the runs."""
+    return Path(name).name == name and name not in ("", "..")
+
+
+def one_folder(where: str, name: str) -> str:
+    """Return the name of a result folder.
+
+    Raises:
+        ConfigError: It would leave the folder of the runs; `where` says what named it.
+    """
+    if not is_one_folder(name):
+        raise ConfigError(f"{where}: expected the name of one folder; got {name!r}")
+    return name
+
+
 class RunFolder:
     """One result folder; what is not there reads as no rounds, no result."""
 

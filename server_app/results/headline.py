@@ -102,9 +102,14 @@ def _by_client(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [*rows, ("More clients", f"{left}, in clients.jsonl")] if left > 0 else rows
 
 
+def measured_in(found: Mapping[str, Any]) -> str:
+    """Return in what the clients' own models were measured at all clients: accuracy, or else loss."""
+    return "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+
+
 def _own_models(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return how good the clients' own models are at home, and at the other clients."""
-    figure = "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+    figure = measured_in(found)
     home, elsewhere = list[float](), list[float]()
     for model, row in zip(found.get("models", ()), found.get(figure, ()), strict=True):
         for client, value in zip(found["clients"], row, strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 
 from server_app.results.clients import ClientHistory, Scores, last_evaluation
 from server_app.results.drift import turns
-from server_app.results.headline import human_bytes, human_seconds, short
+from server_app.results.headline import human_bytes, human_seconds, measured_in, short
 from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
@@ -170,7 +170,7 @@ def confusion(rounds: Sequence[Row], card: Mapping[str, Any] = MappingProxyType(
 
 def cross_evaluation(found: Mapping[str, Any]) -> list[Plot]:
     """Return the map of the clients' own models, each tested at every client that could, if there is one."""
-    figure = "accuracy" if any(v is not None for row in found.get("accuracy", ()) for v in row) else "loss"
+    figure = measured_in(found)
     rows = list(zip(found.get("models", ()), found.get(figure, ()), strict=True))
     measured = [
         j for j, _ in enumerate(found.get("clients", ())) if all(row[j] is not None for _, row in rows)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.results.folder import ENCRYPTED, MODEL
+from server_app.results.folder import ENCRYPTED, MODEL, place_of
 from server_app.run.confined import KIT
 from task.config.knobs import Config
 from task.config.paths import state_root
@@ -69,7 +69,7 @@ def decrypt(run: Path, key: Path) -> Path:
         WireError: The model is encrypted under another key.
         StateError: The model's file is damaged.
     """
-    folder = next((p for p in (run, Path("runs") / run) if p.is_dir()), run)
+    folder = place_of(run)
     if not (folder / ENCRYPTED).exists():
         raise ConfigError(f"{folder}: expected a result folder with {ENCRYPTED}; got none")
     metadata, arrays = read_arrays(folder / ENCRYPTED)

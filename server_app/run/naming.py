@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, RunFolder
+from server_app.results.folder import CONFIG, RunFolder, one_folder
 from server_app.run.run_lock import LOCK, holding, is_held
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.population import some
+
+_KEY = 'run-config key "run-name"'
 
 
 def folder_of_run(
@@ -26,7 +28,7 @@ def folder_of_run(
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
     """
     name = config.run_name
-    path = (runs or Path(config.output.runs_dir).expanduser()) / _one_folder(name)
+    path = (runs or Path(config.output.runs_dir).expanduser()) / one_folder(_KEY, name)
     numbered = {1: path} | _numbered(path)
     if config.output.resume:
         there = [n for n in numbered if (numbered[n] / CONFIG).exists()]
@@ -50,13 +52,6 @@ def numbered(config: Config, name: str) -> str:
     if config.output.resume or name == config.run_name:
         return ""
     return f"{config.run_name} is the name of an earlier run; this one is called {name}"
-
-
-def _one_folder(name: str) -> str:
-    """Return the name of a run, or refuse one that would leave the folder of the runs."""
-    if Path(name).name != name or name in (".", ".."):
-        raise ConfigError(f'run-config key "run-name": expected the name of one folder; got {name!r}')
-    return name
 
 
 def _numbered(path: Path) -> dict[int, Path]:
@@ -108,7 +103,7 @@ def remove_run(runs: Path, name: str) -> None:
         BouquetError: A run writes into it.
         ConfigError: It is no result folder, or cannot be deleted.
     """
-    path = runs / _one_folder(name)
+    path = runs / one_folder(_KEY, name)
     if not path.exists():
         return
     if not (path / CONFIG).exists() and any(p.name != LOCK for p in path.iterdir()):

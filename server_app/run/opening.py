@@ -32,7 +32,7 @@ from task.datasets import natural_task
 from task.datasets.columns import with_moments
 from task.resolve.contract import contract_of, with_data
 from task.resolve.model_card import card_of
-from task.resolve.run_model import check_augment, check_model
+from task.resolve.model_checks import check_augment, check_model
 from task.tasks import task_of, with_task
 
 

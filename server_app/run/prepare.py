@@ -20,7 +20,6 @@ from task.privacy.accounting import accountant
 from task.references import is_reference, references_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
-from task.resolve.run_model import levels_of
 from task.tasks import task_of
 
 
@@ -55,7 +54,7 @@ def prepare(run_config: Mapping[str, Any]) -> None:
         accountant()
     check_key(config)
     folder_of_run(config)
-    for name in filter(is_reference, levels_of(config).values):
+    for name in filter(is_reference, config.model_names):
         find_maker(name)
     dataset = server_data(config)
     if dataset is not None:

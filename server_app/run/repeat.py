@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, RunFolder, environment
+from server_app.results.folder import CONFIG, RunFolder, environment, place_of
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
@@ -23,8 +23,8 @@ def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
     Raises:
         ConfigError: There is no such run, or a key of it does not exist in this version.
     """
-    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
-    if place is None or (place.is_dir() and not (place / CONFIG).exists()):
+    place = place_of(run)
+    if not place.exists() or (place.is_dir() and not (place / CONFIG).exists()):
         raise ConfigError(f"--from: expected a result folder with {CONFIG}, or a model file; got {run}")
     lines: list[str] = []
     if place.is_dir():

@@ -14,7 +14,6 @@ from server_app.run.frozen import RECORD, expected_of, frozen_of, frozen_of_run,
 from server_app.run.initial_model import initial_model
 from server_app.run.public_examples import distiller
 from strategies.membership.client_registry import ClientRegistry
-from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.errors import ConfigError
@@ -24,7 +23,8 @@ from task.numerics.arrays import Arrays, form_of, only, ties_of
 from task.numerics.devices import evaluation_device
 from task.references import is_reference
 from task.resolve.contract import contract_of
-from task.resolve.run_model import Parts, check_levels, family_of, initial_of, levels_of, model_of, parts_of
+from task.resolve.model_checks import check_levels
+from task.resolve.run_model import Parts, family_of, initial_of, model_of, parts_of
 from task.tasks.base import Task, check_fits
 from task.tasks.distil import Distiller
 from task.wire.messages import pack_arrays
@@ -86,7 +86,7 @@ class ServerModel:
         entry, found = contract_of(config), None
         if self.dataset is not None and not (entry.personal or entry.encrypted):
             attack = config.attack
-            target = attack.target if attack.kind in BACKDOORS else None
+            target = attack.target if attack.backdoor else None
             device = evaluation_device(config.train.device, portable=config.train.portable)
             found = central_evaluation(self.module, self.dataset, device, self.task, target, attack.parts)
         if found is None and config.contribution.measure != "none":
@@ -128,7 +128,7 @@ def server_model(
     parts = parts_of(module, config)
     frozen = frozen_of(module, parts.frozen)
     family = family_of(module, config, shape, registry.width, registry.model)
-    brought = any(map(is_reference, levels_of(config).values))
+    brought = any(map(is_reference, config.model_names))
     if dataset and runs and (not task.plain or task.measures.own or brought or dataset.form):
         check_fits(task, module, dataset)
     shared, loaded = initial_of(module, config, shape, classes), None

@@ -6,7 +6,6 @@ time of one run after the other with two workers each, since start, evaluation a
 """
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from server_app.deploy.host.forks import Forks
+from server_app.deploy.host.processes import how_it_ended, how_the_work_ended
 from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
 from task.errors import BouquetError
@@ -38,12 +38,11 @@ class PooledRun(Generic[T]):
     def why_failed(self, code: int) -> str:
         """Return why it ended without a result: the last line of its log, or its signal."""
         if code < 0:
-            name = signal.Signals(-code).name
-            return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+            return how_the_work_ended(code)
         with self.log.open("rb") as file:
             file.seek(max(self.log.stat().st_size - TAIL_BYTES, 0))
             lines = file.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("error: ") if lines else f"ended with exit code {code}"
+        return lines[-1].removeprefix("error: ") if lines else how_it_ended(code)
 
 
 class RunPool(Generic[T]):

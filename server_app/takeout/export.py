@@ -26,7 +26,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
 from task.datasets.columns import layout_of
 from task.errors import BouquetError, ConfigError
+from task.extras import from_extra
 from task.models import WORD_BUCKETS
 from task.numerics import int8 as codes
 from task.numerics.arrays import Arrays, state_of
@@ -132,12 +132,7 @@ def export(
     with replacing(path) as temp, _quiet():
         answer = _write(taken, form, temp, x, examples.data, said)
         theirs = _answers(answer, x)
-        difference = _largest(theirs, ours)
-        if not difference <= TOLERANCE:
-            raise BouquetError(
-                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
-                f"difference of {difference:.1e} in a probability. Nothing was written"
-            )
+        difference = checked_difference(form, theirs, ours)
         if not int8:
             return Exported(path, temp.stat().st_size, difference, {})
         float_size = temp.stat().st_size
@@ -169,6 +164,21 @@ def _write_codes(taken: TakenModel, path: Path, temp: Path, examples: Input, bef
     write_safetensors(temp, arrays, _card(taken, cost).metadata())
     difference = _largest(after.probabilities, before.probabilities)
     return Exported(path, temp.stat().st_size, difference, scores, float_size)
+
+
+def checked_difference(form: str, theirs: np.ndarray, ours: np.ndarray) -> float:
+    """Return the largest difference of an exported model's answers from ours.
+
+    Raises:
+        BouquetError: It is too large.
+    """
+    difference = _largest(theirs, ours)
+    if not difference <= TOLERANCE:
+        raise BouquetError(
+            f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a difference of "
+            f"{difference:.1e}. Nothing was written"
+        )
+    return difference
 
 
 def _largest(theirs: np.ndarray, ours: np.ndarray) -> float:
@@ -312,15 +322,7 @@ def _quantise(
 
 def importable(*modules: str) -> Any:
     """Return the last of some modules of the extra ``onnx``; raises ConfigError if one is not installed."""
-    try:
-        for name in modules:
-            module = import_module(name)
-    except ImportError as err:
-        raise ConfigError(
-            f"--format onnx: expected the packages onnx and onnxruntime; got {err}. Install them: "
-            "pip install 'bouquet[onnx]'"
-        ) from None
-    return module
+    return [from_extra("onnx", name, "--format onnx") for name in modules][-1]
 
 
 @contextmanager

@@ -1,22 +1,20 @@
 """Loads the model of a run: the global one, or a client's own."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import nn
 
-from client_app.data.node import Node, open_node
-from client_app.own_models import kept_model
-from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder
-from server_app.takeout.last_order import evaluation_order, last_order, without
+from server_app.results.folder import RunFolder
+from server_app.takeout.clients import Clients
+from server_app.takeout.last_order import evaluation_order, last_order
+from server_app.takeout.model_file import ModelFile, read_file
 from task.catalogue.entry import Algorithm, evaluation_of
-from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import read_checked
-from task.datasets import spec_of
-from task.datasets.columns import with_moments
+from task.datasets import Dataset, spec_of
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, tensors_of
 from task.numerics.tensors import load_into
@@ -24,7 +22,7 @@ from task.population import some
 from task.references import check_origin
 from task.resolve.contract import contract_of
 from task.resolve.kept_model import read_kept_model
-from task.resolve.model_card import DIGESTS, ModelCard, read_model
+from task.resolve.model_card import ModelCard
 from task.resolve.run_model import model_of, parts_of
 from task.wire import messages as wire
 
@@ -36,7 +34,8 @@ class TakenModel:
     card: ModelCard
     model: nn.Module  # on the CPU, in evaluation mode
     config: Config  # of the run; without its folders if only the model's file is there
-    node: Node | None = None  # of a client's own model: the clients that the run's partition has
+    # Of a client's own model: its data, and its rows of the test.
+    tests: tuple[Dataset, npt.NDArray[np.int64]] | None = None
     client: str = ""
     round: int | None = None  # the last one that it was trained in; None = a model's file does not say
 
@@ -51,66 +50,32 @@ class TakenModel:
         return []
 
 
-def find(run: Path) -> Path:
-    """Return the model file that a command names: itself, or that of a run's folder or of one below runs/.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
-    if place is None:
-        raise ConfigError(
-            f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
-        )
-    if place.is_dir() and not (place / MODEL).exists():
-        if (place / ENCRYPTED).exists():
-            raise ConfigError(
-                f"{place}: its model is encrypted; on a machine with the kit of a node: "
-                f"bouquet decrypt {place} --kit KIT"
-            )
-        state = "has not finished; continue it with --resume" if (place / CONFIG).exists() else "is no run"
-        raise ConfigError(f"{place}: expected a folder with {MODEL}; this one {state}")
-    return place / MODEL if place.is_dir() else place
-
-
 def take(run: Path, client: str = "") -> TakenModel:
-    """Load the model of a run, or the own model of one of its clients.
+    """Load the model of a run, or the own model of one of its clients; raises what `taken_of` does.
 
     `run` is a result folder, the name of one below runs/, or a model file.
+    """
+    return taken_of(read_file(run), client)
+
+
+def taken_of(file: ModelFile, client: str = "") -> TakenModel:
+    """Make the model of a file, or load the own model of a client of its run.
 
     Raises:
         ConfigError: There is no such model, or the run's own models are the clients' and none is named.
-        StateError: A file is damaged, or the client's state is not on this machine.
+        StateError: The arrays are of another model, or the client's state is not on this machine.
     """
-    path = find(run)
-    card, arrays = read_model(path)
-    check_origin(card.run, path)
-    if algorithm_of(card.config.algorithm).statistics:
-        raise ConfigError(
-            f"{path}: expected a model; got a table of {card.config.algorithm}. Its folder has table.csv "
-            "and table.tex; to read it: bouquet export RUN --format summary"
-        )
-    if algorithm_of(card.config.algorithm).vertical:
-        raise ConfigError(
-            f"{path}: expected a model that one party holds; got one of {card.config.algorithm}, "
-            f"which is split between parties; the file has {DIGESTS}. The run evaluates it with all parties: "
-            "client_accuracy in rounds.jsonl"
-        )
-    folder = RunFolder(path.parent) if (path.parent / CONFIG).exists() and path.name == MODEL else None
-    if client and card.taken.get("client") != client:
-        return _own(folder, path, card, arrays, client)
-    config = _config(folder) if folder else card.config
-    return _global(path, card, arrays, config, _last(folder) if folder else None)
+    if file.entry.statistics or file.entry.vertical:
+        raise file.no_model()
+    if client and file.card.taken.get("client") != client:
+        return _own(file, client)
+    return _global(file.path, file.card, file.arrays, file.config, _last(file.folder))
 
 
-def _config(folder: RunFolder) -> Config:
-    """Return the keys of a run's folder, whose references are its maker's word and not the user's."""
-    keys = folder.config()["run"]
-    check_origin(keys, folder.path / CONFIG)
-    return read_checked(keys)
-
-
-def _last(folder: RunFolder) -> int:
+def _last(folder: RunFolder | None) -> int | None:
+    """Return a run's last round; None = without its folder nobody knows."""
+    if folder is None:
+        return None
     rounds = folder.rounds()
     return int(rounds[-1]["round"]) if rounds else 0
 
@@ -138,9 +103,9 @@ def take_kept(path: Path, client: str = "") -> TakenModel:
             f"--client {client}: expected a run with one global model, which nodes store; got one "
             f"of {config.algorithm}, with {len(entry.down)}. Its run folder has them"
         )
-    node = _open(config, kept.node, card)
+    clients = Clients(config, kept.node, card)
     order = evaluation_order(kept.round, arrays, entry, client, kept.run, kept.void)
-    return _own_of(node, card, config, entry, order, arrays)
+    return own_of(clients, card, config, entry, order, arrays)
 
 
 def _global(path: Path, card: ModelCard, arrays: Arrays, config: Config, last: int | None) -> TakenModel:
@@ -175,24 +140,23 @@ def _load(model: nn.Module, arrays: Arrays, path: Path, card: ModelCard) -> None
     load_into(model, arrays)
 
 
-def _own(folder: RunFolder | None, path: Path, card: ModelCard, arrays: Arrays, client: str) -> TakenModel:
+def _own(file: ModelFile, client: str) -> TakenModel:
     """Return the own model of a client of a run that was simulated on this machine."""
-    if folder is None:
+    if file.folder is None:
         raise ConfigError(
-            f"--client {client}: expected the folder of a run whose clients keep models; got {path}"
+            f"--client {client}: expected the folder of a run whose clients keep models; got {file.path}"
         )
-    record = folder.config()
-    config = _config(folder)
+    config, place = file.config, file.folder.path
     entry = _personal(config, client)
     if spec_of(config.data.dataset).own and not config.data.data_path:
         raise ConfigError(
-            f"--client {client}: {path.parent} is of a deployed run, whose clients' models are "
+            f"--client {client}: {place} is of a deployed run, whose clients' models are "
             "stored on their nodes; there: bouquet predict --kit KIT, if keep-models = true in "
             "[policy] of its kit.toml"
         )
-    node = _open(config, {}, card)
-    order = last_order(path.parent, _last(folder), arrays, entry, client, str(record["id"]))
-    return _own_of(node, card, config, entry, order, arrays)
+    clients, run = Clients(config, {}, file.card), str(file.folder.config()["id"])
+    order = last_order(place, _last(file.folder) or 0, file.arrays, entry, client, run)
+    return own_of(clients, file.card, config, entry, order, file.arrays)
 
 
 def _personal(config: Config, client: str) -> Algorithm:
@@ -206,24 +170,14 @@ def _personal(config: Config, client: str) -> Algorithm:
     return entry
 
 
-def _open(config: Config, node_config: Mapping[str, Any], card: ModelCard) -> Node:
-    """Open the data of the clients, on the CPU and prepared as in training."""
-    node = open_node(replace(config, train=replace(config.train, device="cpu", threads=0)), node_config)
-    if card.moments and node.dataset.preparation:
-        node = replace(node, dataset=with_moments(node.dataset, card.moments))
-    return node
-
-
-def _own_of(
-    node: Node, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder, given: Arrays
+def own_of(
+    clients: Clients, card: ModelCard, config: Config, entry: Algorithm, order: wire.TrainOrder, given: Arrays
 ) -> TakenModel:
-    (client,), node = order.clients, node.at(order.round)
-    if client not in node.clients.names:
-        raise ConfigError(f"--client: expected one of {some(list(node.clients.names))}; got {client!r}")
-    node = node.having(given)
-    order = without(order, node.parts().frozen)
-    model = kept_model(node, entry, order, client)
+    """Return the own model of the client of an order, with the card of its kind of model."""
+    found = clients.own_model(entry, order, given)
     if config.models.levels:
         rest = {k: v for k, v in card.run.items() if k not in ("models.levels", "models.shares")}
-        card = replace(card, run={**rest, "model": node.seen_by(client).model})
-    return TakenModel(card, model.eval(), config, node, client, order.round)
+        card = replace(card, run={**rest, "model": found.name})
+    (client,) = order.clients
+    tests = found.dataset, found.tests
+    return TakenModel(card, found.model.eval(), config, tests, client, order.round)

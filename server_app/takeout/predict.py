@@ -1,16 +1,13 @@
 """Predict with a run's model, and report loss and accuracy if there are labels."""
 
-import csv
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from server_app.takeout.examples import Input, of_dataset, target_names
 from server_app.takeout.model import TakenModel
+from server_app.takeout.taken import Columns
 from task.datasets import spec_of
 from task.datasets.columns import with_moments
 from task.datasets.condition import is_conditional
@@ -38,32 +35,21 @@ class Prediction:
     scores: dict[str, dict[str, float]]
     task: str = "classification"
 
-    def rows(self) -> Iterator[list[Any]]:
-        """Yield a header and a row for each example: id, predicted class, probability of each class.
+    def columns(self) -> Columns:
+        """Return the examples' ids, predicted classes and probabilities of each class.
 
         Where each token or pixel has a class, these are in one cell, row by row, with spaces between them.
         """
+        p, ids = self.probabilities, ("id", self.ids)
         if not TASKS[self.task].classes:
             what = "p" if self.task == "multi-label" else "predicted"
-            yield ["id", *([what] if len(self.classes) == 1 else [f"{what}_{name}" for name in self.classes])]
-            for i, row in zip(self.ids, self.probabilities, strict=True):
-                yield [i, *(f"{p:.9g}" for p in row)]
-            return
-        if self.probabilities.ndim > 2:
-            yield ["id", "predicted"]
-            for i, row in zip(self.ids, self.probabilities, strict=True):
-                yield [i, " ".join(self.classes[c] for c in row.argmax(0).ravel().tolist())]
-            return
-        yield ["id", "predicted", *(f"p_{name}" for name in self.classes)]
-        for i, row in zip(self.ids, self.probabilities, strict=True):
-            # Nine digits give back every float32.
-            yield [i, self.classes[int(row.argmax())], *(f"{p:.9g}" for p in row)]
-
-    def csv(self) -> str:
-        """Return `rows` as csv."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(self.rows())
-        return text.getvalue()
+            names = [what] if len(self.classes) == 1 else [f"{what}_{name}" for name in self.classes]
+            return [ids, *zip(names, p.T, strict=True)]
+        if p.ndim > 2:
+            places = p.argmax(1).reshape(len(p), -1).tolist()
+            return [ids, ("predicted", [" ".join(self.classes[c] for c in row) for row in places])]
+        predicted = [self.classes[c] for c in p.argmax(1).tolist()]
+        return [ids, ("predicted", predicted), *((f"p_{n}", p[:, i]) for i, n in enumerate(self.classes))]
 
     def report(self) -> list[str]:
         """Return a line about loss and accuracy of each part that has labels."""
@@ -151,9 +137,8 @@ def own_examples(taken: TakenModel, *, whole: bool = False) -> Input:
     Raises:
         ConfigError: There is none.
     """
-    if taken.node is not None and not whole:
-        clients = taken.node.clients
-        data, rows = taken.node.dataset, np.asarray(clients.test(clients.index(taken.client)))
+    if taken.tests is not None and not whole:
+        data, rows = taken.tests
     else:
         config = taken.config
         if spec_of(config.data.dataset).own and not config.data.data_path:

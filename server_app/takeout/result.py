@@ -84,8 +84,9 @@ class RunResult:
         return take(self.path, client).model
 
     def predict(self, data: str | Path | None = None, client: str = "") -> "pd.DataFrame":
-        """Return ``id``, ``predicted`` and ``p_CLASS`` for each example of a file, as `bouquet predict` does.
+        """Return the columns that `bouquet predict` writes, for each example of a file.
 
+        Of a classifier they are ``id``, ``predicted`` and ``p_CLASS``, of an analysis what it says of a row.
         Without `data` the examples are the run's test set, or the client's. Loss and accuracy are in the
         attribute ``attrs`` of the frame where there are labels.
 
@@ -94,22 +95,13 @@ class RunResult:
         """
         import pandas as pd
 
-        from server_app.takeout.examples import read_examples
-        from server_app.takeout.model import take
-        from server_app.takeout.predict import own_examples, predict
-        from task.tasks import TASKS
+        from server_app.takeout.taken import taken_in
+        from task.tasks.evaluate import BATCH
 
-        taken = take(self.path, client)
-        found = predict(taken, own_examples(taken) if data is None else read_examples(Path(data), taken.card))
-        columns = {f"p_{name}": found.probabilities[:, i] for i, name in enumerate(found.classes)}
-        words = [found.classes[i] for i in found.probabilities.argmax(1)]
-        frame = pd.DataFrame({"id": list(found.ids), "predicted": words, **columns})
-        if not TASKS[found.task].classes:
-            names = next(found.rows())[1:]
-            frame = pd.DataFrame(
-                {"id": list(found.ids), **dict(zip(names, found.probabilities.T, strict=True))}
-            )
-        frame.attrs.update(found.scores)
+        where = None if data is None else Path(data)
+        said = taken_in(self.path, client).predict(where, whole=False, batch=BATCH)
+        frame = pd.DataFrame(dict(said.columns))
+        frame.attrs.update(said.scores)
         return frame
 
     def samples(self, client: str = "", seed: int = 0) -> "Judged":

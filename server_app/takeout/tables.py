@@ -6,10 +6,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from server_app.results.folder import CONFIG, MODEL, RunFolder
+from server_app.results.folder import CONFIG, MODEL, RunFolder, place_of
 from server_app.results.written import CSV, LATEX
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import knobs
+from task.datasets.header import is_number
 from task.errors import ConfigError, StateError
 from task.resolve.effective import reads_only
 from task.text import plain
@@ -58,8 +59,8 @@ def table_text(run: Path, form: str) -> str:
 
 
 def _found(run: Path) -> RunFolder:
-    place = next((p for p in (run, Path("runs") / run) if p.exists()), None)
-    if place is None:
+    place = place_of(run)
+    if not place.exists():
         raise ConfigError(f"expected a result folder or a run's name below runs/; got {run}")
     if place.is_dir():
         return RunFolder(place)
@@ -134,7 +135,7 @@ def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [list(head), *([_cell(c) for c in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    words = [any(c and not _is_number(c) for c in column[1:]) for column in columns]
+    words = [any(c and not is_number(c) for c in column[1:]) for column in columns]
     lines, first, at = list[str](), widths[0], 1
     while at < len(head) or not lines:
         end, width = at, first
@@ -155,12 +156,4 @@ def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(text: str) -> str:
     """Return a number with five significant digits; another text, such as a count kept back, as it is."""
-    return f"{float(text):.5g}" if _is_number(text) and not text.lstrip("-").isdigit() else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return f"{float(text):.5g}" if is_number(text) and not text.lstrip("-").isdigit() else text

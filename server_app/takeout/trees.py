@@ -17,18 +17,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from server_app.takeout.export import TOLERANCE, Exported, importable
-from server_app.takeout.model import find
-from task.errors import BouquetError, ConfigError
+from server_app.takeout.declared_rows import OfRows, Reader
+from server_app.takeout.export import Exported, checked_difference, importable
+from server_app.takeout.taken import Columns, no_trees, out_of
+from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
-from task.resolve.analyses import declared_of, grows_trees
-from task.resolve.model_card import ModelCard, read_model
+from task.resolve.analyses import declared_of
+from task.resolve.model_card import ModelCard
 from task.storage.files import replacing
 from task.trees.declared import Declared
 from task.trees.ensemble import LOWEST, TreeEnsemble, Values
@@ -68,14 +70,33 @@ def trees_of(card: ModelCard, arrays: NamedArrays) -> TakenTrees:
     return TakenTrees(card, declared, TreeEnsemble.from_arrays(arrays, len(declared.variables)))
 
 
-def trees_in(run: Path) -> TakenTrees | None:
-    """Return the trees of a run, or of a model file; None if its algorithm grows none.
+class GrownTrees(OfRows):
+    """The trees of a run."""
 
-    Raises:
-        ConfigError: There is no such run.
-    """
-    card, arrays = read_model(find(run))
-    return trees_of(card, arrays) if grows_trees(card.config) else None
+    @cached_property
+    def grown(self) -> TakenTrees:
+        """The trees; raises what `trees_of` does."""
+        return trees_of(self.file.card, self.file.arrays)
+
+    def says(self, read: Reader) -> Columns:
+        """Return what trees say of each row: a number, or a class and the probability of each."""
+        declared, names = self.grown.declared, self.grown.declared.outputs
+        found = self.grown.answer(declared.x(read(declared.variables)))
+        if len(names) == 1:
+            return [("predicted", found[:, 0].tolist())]
+        predicted = [names[k] for k in found.argmax(axis=1)]
+        return [("predicted", predicted), *((f"p_{n}", found[:, k].tolist()) for k, n in enumerate(names))]
+
+    def export(self, form: str, out: Path | None, data: Path | None, *, int8: bool) -> list[str]:
+        """Write the trees; raises what `export_trees` does."""
+        if form not in FORMATS:
+            raise self.file.no_model()
+        if self.client or data or int8:
+            raise no_trees(form)
+        return export_trees(self.grown, form, out or out_of(self.file.path, FORMATS[form]))
+
+
+TAKES = dict.fromkeys(("boosting", "trees"), GrownTrees)
 
 
 def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
@@ -97,13 +118,7 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
         theirs = (_write_xgboost if form == "xgboost" else _write_onnx)(taken, temp, x, said)
         if theirs is None:
             return [f"{path.resolve()}: not compared with the run's trees, as xgboost is not installed"]
-        ours = taken.answer(x)
-        difference = float((np.abs(theirs - ours) / np.maximum(np.abs(ours), 1.0)).max())
-        if not difference <= TOLERANCE:
-            raise BouquetError(
-                f"export: expected outputs of the {form} model within {TOLERANCE:g} of ours; got a "
-                f"difference of {difference:.1e}. Nothing was written"
-            )
+        difference = checked_difference(form, theirs, taken.answer(x))
         return Exported(path, temp.stat().st_size, difference, {}).lines()
 
 

@@ -127,6 +127,11 @@ class Cohorts:
         self._drawn = replace(plan, groups=self.selector.groups(pool, plan.cohort)), state, context
         return self._drawn[0]
 
+    def evaluating(self, server_round: int) -> list[str]:
+        """Return the clients that evaluate the model of a round, drawn of those that are known."""
+        rng = seeds.rng_for(self.config.seeds.train, seeds.EVALUATION, server_round)
+        return self.registry.draw(self.config.server.fraction_evaluate, rng)
+
     def seconds(self, done: Sequence[tuple[Phase, Folded]]) -> float:
         """Return the seconds that the round would take on the simulated devices, given its phases.
 

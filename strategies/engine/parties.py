@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from strategies.engine.refusals import not_by_all
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies, S, Updated
 from task.catalogue.entry import Algorithm, evaluation_of
 from task.config.knobs import Config
-from task.errors import LASTING, AbsentError, ConfigError, DataError, NodesError, kind_of_reply
+from task.errors import AbsentError, DataError, NodesError
 from task.numerics.arrays import Arrays
 from task.population import listed, some
 from task.vertical import psi
@@ -26,10 +27,26 @@ Numbers = Mapping[str, np.ndarray]  # by party
 
 
 def take_digests(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
-    """Store the digests of the model's parts of the parties that answered."""
+    """Store the digests of the model's parts of the parties that answered: the update of these rules.
+
+    >>> digests = {"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}
+    >>> replies = AggregatedReplies(digests, ("bank",), np.array([3]))
+    >>> take_digests(ServerState({}), replies, Config())[0].arrays
+    {'bank': array([7, 9], dtype=uint8)}
+    """
     digests = reduced.arrays["digest"][ROWS]
     found = {client: digests[i, 0] for i, client in enumerate(reduced.clients)}
     return replace(state, arrays=dict(sorted({**state.arrays, **found}.items()))), {}
+
+
+def by_party(replies: AggregatedReplies, record: str) -> dict[str, np.ndarray]:
+    """Return a record's rows by party."""
+    return dict(zip(replies.clients, replies.arrays[record][ROWS], strict=True))
+
+
+def side_by_side(replies: AggregatedReplies) -> np.ndarray:
+    """Return what parties sent of the same rows, the embeddings or scores of each next to the last one's."""
+    return np.concatenate(list(replies.arrays["embeddings"][ROWS]), axis=1)
 
 
 def _points(replies: AggregatedReplies) -> dict[str, np.ndarray]:
@@ -38,7 +55,7 @@ def _points(replies: AggregatedReplies) -> dict[str, np.ndarray]:
     Raises:
         NodesError: Some are none; the party that was to mask them would be blamed.
     """
-    found = dict(zip(replies.clients, replies.arrays["points"][ROWS], strict=True))
+    found = by_party(replies, "points")
     for client, points in found.items():
         if psi.has_low_order(points):
             raise NodesError(
@@ -86,7 +103,7 @@ class Parties(Rule):
         before = {party: parties[k - 1] for k, party in enumerate(parties)}  # on a ring
         for hop in range(1, len(parties)):
             to = {party: parties[(k - hop) % len(parties)] for k, party in enumerate(parties)}
-            proofs = dict(zip(replies.clients, replies.arrays["proof"][ROWS], strict=True))
+            proofs = by_party(replies, "proof")
             given = {
                 "points": {p: sets[to[p]] for p in parties}, "proofs": {p: proofs[before[p]] for p in parties}
             }  # fmt: skip
@@ -133,10 +150,10 @@ class Parties(Rule):
                 f"{common}: {lost}. Compare how the ids are written, and which rows each file has."
             )
 
-    @staticmethod
-    def of(replies: AggregatedReplies, record: str) -> dict[str, np.ndarray]:
-        """Return a record's rows by party."""
-        return dict(zip(replies.clients, replies.arrays[record][ROWS], strict=True))
+    def measured(self, ask: "Questions", joint: np.ndarray, window: int) -> Phases:
+        """Let the party with the labels measure what the others sent of the test rows, side by side."""
+        sizes = {"embeddings": joint.shape}
+        yield from ask(EVALUATE, (self.label,), records={"embeddings": joint}, rows=sizes, window=window)
 
 
 class Questions:
@@ -185,15 +202,6 @@ class Questions:
         try:
             return (yield phase)
         except TooFewRepliesError as err:
-            why = "; ".join(str(line) for line in err.rejected[:3]) or str(err)
-            lasting = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
-            if "policy" in lasting:
-                raise ConfigError(
-                    f"round {t}: every party is needed, but a site's owner does not allow it to send "
-                    f"numbers of single rows: {why}. The owner allows it with min-examples = 1 in [policy] "
-                    "of its kit.toml"
-                ) from None
-            raise LASTING.get(lasting[0] if lasting else "", NodesError)(
-                f"round {t}: every party is needed, and the phase {name!r} lacks a usable reply: {why}. "
-                "Correct the cause and resume the run; it repeats the round."
-            ) from None
+            allow = "The owner allows it with min-examples = 1 in [policy] of its kit.toml"
+            who, forbidden = f"round {t}: every party", "numbers of single rows"
+            raise not_by_all(who, name, err.rejected, forbidden, allow) from None

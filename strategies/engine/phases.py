@@ -29,17 +29,17 @@ from strategies.engine.rule import ADAPT, EVALUATE, Distil, Phase
 from strategies.engine.stage import Outgoing, ServerStage
 from strategies.engine.state import AggregatedReplies
 from strategies.membership.client_registry import ClientRegistry
-from task.catalogue.entry import Algorithm
+from task.catalogue.entry import SUMS, Algorithm
 from task.config.knobs import Config
 from task.datasets import targets_of
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, presumed_trainable
 from task.wire import messages as wire
 from task.wire.coding import Coder
 from task.wire.layouts import Forms
 from task.wire.places import place_entries
 
 if TYPE_CHECKING:  # it imports torch
-    from task.tasks.metrics import Measures
+    from task.tasks.metrics import Measures, Value
 
 Extra = dict[str, wire.ConfigValue]
 S = TypeVar("S", bound=ServerStage)
@@ -75,6 +75,11 @@ class PhaseEngine:
         """Set the stages of the run's features, in the order in which they act."""
         self.stages = list(stages)
         self.last_good.private = any(stage.hides for stage in stages)
+
+    def trains(self, model: Arrays) -> tuple[str, ...]:
+        """Return the names of the model's parameters, presumed by their own names if nobody has said them."""
+        self.trainable = self.trainable or presumed_trainable(model)
+        return self.trainable
 
     def find(self, kind: type[S]) -> S | None:
         """Return the run's stage of a kind, for the feature's own files; None if it is not active."""
@@ -254,6 +259,10 @@ class PhaseEngine:
         for stage in self.stages:
             forms = stage.forms(forms)
         return forms.of(contract.up)
+
+    def measured(self, reduced: AggregatedReplies) -> dict[str, Value]:
+        """Return the run's further metrics over the clients that have evaluated; {} if it has none."""
+        return self.measures.values(reduced.arrays[SUMS.name]) if self.measures else {}
 
     def coder(self, phase: Phase) -> Coder | None:
         """Return the decoder of the coded records in the replies to a phase."""

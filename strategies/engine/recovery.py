@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategies.engine.fold import Folded
+from strategies.engine.journal import Snapshot
 from strategies.engine.state import ServerState
 from task.numerics.arrays import Arrays, NamedArrays
 
@@ -95,10 +96,14 @@ class LastGood:
             self.kept = Kept(start.round, stored(start.round, start.state))
 
     def dump(self) -> Arrays:
-        """Return `void` for a checkpoint, under a name of its own."""
+        """Return `void` for a checkpoint, under a name of its own; `snapshot` has the rollback target."""
         return {VOID: np.array(self.void, np.int64)} if self.void else {}
 
-    def load(self, arrays: NamedArrays, kept: Kept | None) -> None:
-        """Restore what `dump` returned, and the rollback target."""
-        self.kept = kept
+    def snapshot(self) -> Snapshot | None:
+        """Return the rollback target for a checkpoint."""
+        return Snapshot.of(self.kept.round, self.kept.state) if self.kept else None
+
+    def load(self, arrays: NamedArrays, good: Snapshot | None, form: type[ServerState]) -> None:
+        """Restore what `dump` and `snapshot` returned; `form` is the class of the rule's states."""
+        self.kept = Kept(good.round, good.state(form)) if good else None
         self.void = tuple(int(r) for r in arrays.get(VOID, np.zeros(0, np.int64)))

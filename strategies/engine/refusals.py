@@ -1,11 +1,16 @@
 """Reasons for too few usable replies: the text for the user, and whether a retry can help."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from task.errors import LASTING, BouquetError, NodesError, kind_of_reply, of_memory
+from task.errors import LASTING, BouquetError, ConfigError, NodesError, kind_of_reply, of_memory
 from task.population import some
-from task.wire.messages import RejectedReply
+
+if TYPE_CHECKING:  # it imports Flower, which a rule does not know
+    from task.wire.messages import RejectedReply
 
 SHOWN = 3  # reasons
 ADVICE = {
@@ -88,3 +93,18 @@ def too_few_replies(
         kind, _ = Counter(_kind(line) or "memory" for line in lasting).most_common(1)[0]
         return LASTING[kind](f"{head}: {reasons(lasting)}. {ADVICE[kind]}")
     return NodesError(f"{head}{': ' + reasons(lines) if lines else ''}. {REPAIR}")
+
+
+def not_by_all(
+    who: str, phase: str, lines: Collection[RejectedReply], forbidden: str, allow: str
+) -> BouquetError:
+    """Return the error of a phase that not all have answered who must: every party, or every site.
+
+    `who` are these, with the round; `forbidden` is what the owner of one may not allow, `allow` what to do
+    then.
+    """
+    lasting = [line for line in lines if _kind(line)]
+    if any(_kind(line) == "policy" for line in lasting):
+        why = reasons(lasting)
+        return ConfigError(f"{who} is needed, but a site's owner does not allow {forbidden}: {why}. {allow}")
+    return too_few_replies(f"{who} is needed, and the phase {phase!r} lacks a usable reply", lines, lasting)

@@ -76,9 +76,11 @@ class RegistrationPhase:
             wait = min(exchange.deadline - time.monotonic(), 0.25) if self._awaits() else 0.0
             if not exchange.fetch(max(wait, 0.01)) and wait <= 0:
                 break
-        silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
-        if silent:
+        if silent := self._silent():
             self.membership.log_once(f"no registration yet from {', '.join(silent)}")
+
+    def _silent(self) -> list[str]:
+        return [str(self.membership.nodes[n]) for n in self.membership.silent()]
 
     def _awaits(self) -> bool:
         """Return whether to wait for the nodes that were asked and are silent."""
@@ -118,7 +120,7 @@ class RegistrationPhase:
             registered = "" if online == answered else f", {answered} of them registered"
             only = self.membership.only
             nodes = f"of the nodes {some(only)}" if only else "nodes"
-            silent = [str(self.membership.nodes[n]) for n in self.membership.silent()]
+            silent = self._silent()
             what = "Start more SuperNodes."
             if online >= self.nodes and silent:
                 what = f"Read the logs of {some(silent)}, or increase roll-call-timeout."

@@ -190,6 +190,11 @@ class TooFewRepliesError(Exception):
         self.rejected = tuple(rejected)
 
 
+def few(good: int, least: int) -> str:
+    """Say that there were too few replies."""
+    return f"{good} usable replies of at least {least}"
+
+
 Round = Generator[Phase, AggregatedReplies, tuple[ServerState, dict[str, Number]]]
 Phases = Generator[Phase, AggregatedReplies, None]
 # Returns the next state and the rule's metrics, from the state, the replies and the run.
@@ -250,7 +255,7 @@ class Rule:
             trained += len(replies.clients)
             hops.append(context.measure(state.arrays))
         if trained < least:
-            raise TooFewRepliesError(f"{trained} usable replies of at least {least}")
+            raise TooFewRepliesError(few(trained, least))
         return state, metrics | over_models(hops)
 
     def counted(self, state: Any, context: RoundContext) -> Any:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from strategies.engine.fold import Folded
 from strategies.engine.phases import PhaseEngine
-from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext, Rule, TooFewRepliesError, few
 from strategies.engine.state import AggregatedReplies, Number, ServerState, not_finite, too_few
 from task.errors import LASTING, BouquetError, FieldError, NodesError
 from task.text import logger
@@ -56,7 +56,7 @@ def run_until(name: str, phases: Phases, engine: PhaseEngine, grid: Grid) -> Pha
             folded = engine.run(phase, grid)
             good = len(folded.reduced.clients) if folded.reduced else 0
             if folded.reduced is None or good < phase.least:
-                why = f"{good} usable replies of at least {max(phase.least, 1)}"
+                why = few(good, max(phase.least, 1))
                 phase = phases.throw(TooFewRepliesError(why, folded.quarantined))
             else:
                 phase = phases.send(folded.reduced)
@@ -142,7 +142,7 @@ class RuleRound:
             good = len(folded.reduced.clients) if folded.reduced else 0
             why = too_few(phase.contract, self.engine.config, good, len(phase.to))
             if folded.reduced is None or good < phase.least:
-                why = why or f"{good} usable replies of at least {phase.least}"
+                why = why or few(good, phase.least)
             if why or folded.reduced is None:
                 return self._phases.throw(TooFewRepliesError(why, folded.quarantined))
             return self._phases.send(self._for_rule(phase, folded))

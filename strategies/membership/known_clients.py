@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.population import ClientNames, numbering
 
 COUNT, NAMES, EXAMPLES = "known/count", "known/names", "known/examples"  # names in a checkpoint
@@ -62,7 +62,7 @@ class KnownClients:
         counts = {} if examples is None else {EXAMPLES: np.array([examples[name] for name in self.names])}
         if isinstance(self.names, ClientNames):
             return {COUNT: np.array(len(self.names)), **counts}
-        return {NAMES: np.frombuffer(json.dumps(list(self.names)).encode(), np.uint8).copy(), **counts}
+        return {NAMES: of_text(json.dumps(list(self.names))), **counts}
 
     def load(self, arrays: NamedArrays) -> None:
         """Restore what `dump` returned; a checkpoint without it has no known clients."""
@@ -70,7 +70,7 @@ class KnownClients:
         if COUNT in arrays:
             names = ClientNames(int(arrays[COUNT]))
         elif NAMES in arrays:
-            listed: list[Any] = json.loads(arrays[NAMES].tobytes())
+            listed: list[Any] = json.loads(text_in(arrays[NAMES]))
             names = tuple(listed)
         if EXAMPLES in arrays:
             self._past = {names: np.asarray(arrays[EXAMPLES]), **self._past}

@@ -24,7 +24,7 @@ import numpy as np
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.robust_math import mean_rows
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, rounded
 from task.numerics.collect import Collect, release
 
 
@@ -88,5 +88,5 @@ def take_in(state: M, reduced: AggregatedReplies) -> M:
         rows = [held.models[f"{client}/{name}"] for client in known]
         wide = mean_rows(rows)
         release(rows[0])
-        mean[name] = (np.floor(wide + 0.5) if a.dtype.kind in "iu" else wide).astype(a.dtype)
+        mean[name] = rounded(wide, a.dtype)
     return replace(held, arrays=mean)

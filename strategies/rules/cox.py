@@ -27,7 +27,7 @@ Every site must answer each question (`strategies.rules.exact_sums`). The iterat
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -36,13 +36,14 @@ import numpy as np
 
 from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.exact_sums import as_rows, beta_in, hashed, no_sums, totals_in
+from strategies.rules.exact_sums import hashed, no_sums, totals_in
+from strategies.rules.newton import IteratedState, as_rows, beta_in, halved
 from strategies.rules.survival import BinnedSums, as_sent
 from task.catalogue.survivals import COUNTS, OBJECTIONS, RISK_SUMS
 from task.classical.bins import bits, merged
 from task.classical.concordance import check_scores, concordance
 from task.classical.cox import Cox, Strata, cox_of, strata_of
-from task.classical.fit import ENOUGH, MOST_HALVINGS, SMALL, midpoint, rose
+from task.classical.fit import ENOUGH, SMALL, rose
 from task.classical.hazards import FIGURES
 from task.classical.partial_likelihood import (
     CellSums,
@@ -61,19 +62,6 @@ from task.numerics.row_sums import value
 
 Ranked = Generator[Phase, AggregatedReplies, Arrays]
 _NEAR = 1.0  # decrement below which Newton's steps do not lead too far out by accident
-
-
-@dataclass(frozen=True)
-class CoxState(ServerState):
-    """The result so far, and where the iteration stands."""
-
-    coefficients: Arrays = field(default_factory=dict)
-    best: Arrays = field(default_factory=dict)  # the coefficients with the largest likelihood so far
-    deviance: float = 0.0  # -2 log L, theirs
-    decrement: float = 1e300
-    iterations: int = 0
-    halvings: int = 0
-    converged: bool = False
 
 
 def nothing(cox: Cox) -> Arrays:
@@ -119,13 +107,13 @@ def stepped(cox: Cox, found: PartialLikelihood, beta: Sequence[float]) -> Newton
     return NewtonStep([float(Fraction(b) + m * Fraction(s)) for b, m, s in after], decrement)
 
 
-def server_update(state: CoxState, reduced: AggregatedReplies, config: Config) -> Updated[CoxState]:
+def server_update(state: IteratedState, reduced: AggregatedReplies, config: Config) -> Updated[IteratedState]:
     """Take the sums into the digest; what follows from them needs those at 0, too (`CoxRegression`)."""
     arrays = hashed(state.arrays, totals_in(reduced, RISK_SUMS))
     return replace(state, arrays=arrays, iterations=state.iterations + 1), {}
 
 
-class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=CoxState):
+class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=IteratedState):
     """Cox's regression by exact sums; see `strategies.rules.cox`."""
 
     def __init__(self, config: Config) -> None:
@@ -142,7 +130,7 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
 
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
-        return CoxState(nothing(self.cox))
+        return IteratedState(nothing(self.cox))
 
     def opening(self, context: RoundContext) -> Phases:
         """Find the sites, the bins that they allow, the cells, and the sums at 0."""
@@ -177,7 +165,8 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
             raise self._separated()
         found = None if sums.far else self._likelihood(sums, beta)
         if found is None or rose(Fraction(-2.0 * found.value), Fraction(state.deviance)):
-            return self._halved(state, sums.far)
+            remedy = "Drop columns, or merge levels without an event"
+            return halved(state, sums.far, "raise the likelihood", remedy)
         last = state.decrement
         try:
             step = stepped(self.cox, found, beta)
@@ -236,7 +225,7 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
         assert self.null is not None
         return likelihood_at(self.cox, self.strata, sums, self.null, beta)
 
-    def _begun(self, state: CoxState) -> CoxState:
+    def _begun(self, state: IteratedState) -> IteratedState:
         """Return the state with the first step, from the sums at 0."""
         assert self.null is not None
         zero = [0.0] * self.cox.p
@@ -254,21 +243,6 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
             decrement=after.decrement,
         )
 
-    def _halved(self, state: CoxState, far: int) -> Updated[CoxState]:
-        """Go back half of the way.
-
-        Raises:
-            DataError: That does not help.
-        """
-        if state.halvings >= MOST_HALVINGS:
-            raise DataError(
-                f"expected steps that raise the likelihood; {state.halvings} halvings of one did not, with "
-                f"{far} rows too far out. Drop columns, or merge levels without an event"
-            )
-        half = midpoint(beta_in(state.best), beta_in(state.coefficients))
-        halvings = state.halvings + 1
-        return replace(state, coefficients=as_rows(half), halvings=halvings), {"halvings": halvings}
-
     def _separated(self) -> DataError:
         """Return the error of coefficients that have no finite value."""
         return DataError(
@@ -277,7 +251,7 @@ class CoxRegression(BinnedSums, algorithm="cox", update=server_update, state=Cox
             "one, or merge levels without an event"
         )
 
-    def _result(self, state: CoxState, found: PartialLikelihood, beta: Sequence[float]) -> Arrays:
+    def _result(self, state: IteratedState, found: PartialLikelihood, beta: Sequence[float]) -> Arrays:
         """Return what the table is made of."""
         assert self.strata is not None
         assert self.null is not None

@@ -12,11 +12,12 @@ from collections.abc import Generator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from strategies.engine.rule import TRAIN, Phase, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.refusals import not_by_all
+from strategies.engine.rule import TRAIN, Phase, Phases, RoundContext, Rule, TooFewRepliesError
 from strategies.engine.state import AggregatedReplies
 from task.config.knobs import Config
-from task.errors import LASTING, ConfigError, NodesError, kind_of_reply
-from task.numerics.arrays import Arrays
+from task.errors import NodesError
+from task.numerics.arrays import Arrays, of_text, text_in
 from task.numerics.row_sums import DIGITS, from_wire
 
 ROWS = "rows"  # the one array of a record of rows
@@ -33,6 +34,29 @@ class ExactSums(Rule):
     def needs(self) -> tuple[str, ...]:
         """Return all sites."""
         return self.sites
+
+    def opening(self, context: RoundContext) -> Phases:
+        """Find the sites."""
+        self.sites = tuple(context.names)
+        yield from ()
+
+    @property
+    def names(self) -> npt.NDArray[np.uint8]:
+        """The names of the sites, as a state holds them."""
+        return of_text("\n".join(self.sites))
+
+    def check_sites(self, names: npt.NDArray[np.uint8], context: RoundContext) -> None:
+        """Refuse to go on with other sites than those of the first round, whose `names` the state holds.
+
+        Raises:
+            NodesError: They differ.
+        """
+        if names.tobytes() != self.names.tobytes():
+            began = text_in(names).replace("\n", ", ")
+            raise NodesError(
+                f"round {context.round}: expected the sites of round 1, {began}; got "
+                f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
+            )
 
     def ask(
         self,
@@ -65,7 +89,10 @@ class ExactSums(Rule):
             return (yield phase)
         except TooFewRepliesError as err:
             where = "before round 1" if name == "opening" else f"round {context.round}"
-            raise _lacking(err, where) from None
+            allow = (
+                'Drop or merge the columns that it names, or run without the site (run-config key "nodes")'
+            )
+            raise not_by_all(f"{where}: every site", name, err.rejected, "these sums", allow) from None
 
 
 def totals_in(replies: AggregatedReplies, record: str) -> list[int]:
@@ -87,34 +114,3 @@ def hashed_bytes(arrays: Arrays, totals: bytes) -> Arrays:
     """Return a result whose digest has one more question's integers, in a form that is always the same."""
     digest = hashlib.sha256(arrays[SHA256].tobytes() + totals).digest()
     return {**arrays, SHA256: np.frombuffer(digest, np.uint8)}
-
-
-def as_rows(beta: Sequence[float]) -> Arrays:
-    """Return coefficients as they travel.
-
-    >>> beta_in(as_rows([0.5, -1.0]))
-    [0.5, -1.0]
-    """
-    return {"coefficients": np.array(beta, np.float64)[:, None]}
-
-
-def beta_in(rows: Arrays) -> list[float]:
-    """Return the coefficients of what travels."""
-    return [float(b) for b in rows["coefficients"][:, 0]]
-
-
-def _lacking(err: TooFewRepliesError, where: str) -> Exception:
-    """Return the error of a site that has not answered."""
-    said = "; ".join(str(line) for line in err.rejected[:3])
-    kinds = [kind for line in err.rejected if (kind := kind_of_reply(line.field, line.got))]
-    if not kinds:
-        return NodesError(
-            f"{where}: every site is needed, and one has not answered: {said or err}. Start its node and "
-            "resume the run; it repeats the round"
-        )
-    if "policy" in kinds:
-        return ConfigError(
-            f"{where}: every site is needed, but a site's owner does not allow these sums: {said}. Drop or "
-            'merge the columns that it names, or run without the site (run-config key "nodes")'
-        )
-    return LASTING[kinds[0]](f"{where}: every site is needed, and one cannot answer: {said}")

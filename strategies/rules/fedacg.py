@@ -37,23 +37,20 @@ import numpy as np
 from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.fedcm import MomentumState
+from strategies.rules.steps import moved, step
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
 
 def ahead(state: MomentumState, lambda_: float) -> Arrays:
     """Return y in the model's dtypes."""
-    moved = {
-        n: (state.arrays[n] + lambda_ * m).astype(state.arrays[n].dtype) for n, m in state.momentum.items()
-    }
-    return state.arrays | moved
+    return state.arrays | step(state.arrays, state.momentum, lambda_)
 
 
 def server_update(state: MomentumState, reduced: AggregatedReplies, config: Config) -> Updated[MomentumState]:
     """Take the mean, and its way from w^t as the next momentum."""
     mean = reduced.arrays["arrays"]
-    moved = {n: mean[n].astype(np.float64) - state.arrays[n].astype(np.float64) for n in state.momentum}
-    return replace(state, arrays=mean, momentum=moved), {}
+    return replace(state, arrays=mean, momentum=moved(state.arrays, mean, state.momentum)), {}
 
 
 _ZEROS = {"momentum": np.float64}

@@ -41,8 +41,7 @@ from strategies.engine.state import AggregatedReplies, S, Updated
 from strategies.rules.robust_math import columns, one_thread
 from task.config.knobs import Config
 from task.numerics import seeds
-from task.numerics.arrays import Arrays
-from task.numerics.reduce import Mean
+from task.numerics.reduce import plain_mean
 
 COLUMNS = 1 << 14  # elements of each client worked on at once: 50 clients' float64 block takes 6.6 MB
 
@@ -91,16 +90,6 @@ def attend(w: np.ndarray, stack: np.ndarray, alpha: np.ndarray, epsilon: float) 
         here = start[part].astype(np.float64)
         out[part] = here - epsilon * (here - alpha @ local)
     return out.reshape(w.shape)
-
-
-def plain_mean(stacks: Arrays) -> Arrays:
-    """Return the unweighted means over the clients; integers by an integer mean, dtypes kept."""
-    if not stacks:
-        return {}
-    mean = Mean({name: a[0, ...] for name, a in stacks.items()})
-    for k in range(len(next(iter(stacks.values())))):
-        mean.add({name: a[k, ...] for name, a in stacks.items()}, 1, "")
-    return mean.result()
 
 
 class FedAtt(Rule, algorithm="fedatt", update=server_update):

@@ -34,10 +34,10 @@ import numpy as np
 
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.asynchronous import Asynchronous, AsyncState, given_to, staleness_metrics, stepped
+from strategies.rules.steps import step
 from task.config.algorithm_sections import FedBuffConfig
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
-from task.numerics.reduce import Mean
+from task.numerics.reduce import plain_mean
 
 
 def discount(tau: int, knobs: FedBuffConfig) -> float:
@@ -56,19 +56,10 @@ def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config)
         for n in trained:
             total[n] += weight * (sent[n][k].astype(np.float64) - start[n])
     scale = knobs.server_lr / len(reduced.clients)
-    arrays = mean_of({n: a for n, a in sent.items() if n not in total})
-    for n, change in total.items():
-        arrays[n] = (state.arrays[n] + scale * change).astype(state.arrays[n].dtype)
+    rest = {n: a for n, a in sent.items() if n not in total}
+    arrays = plain_mean(rest) | step(state.arrays, total, scale)
     metrics = staleness_metrics(state, reduced.clients)
     return stepped(state, {n: arrays[n] for n in state.arrays}), metrics
-
-
-def mean_of(stacks: Arrays) -> Arrays:
-    """Return the means of arrays over their first axis, integers as integers."""
-    mean = Mean({n: a[0] for n, a in stacks.items()})
-    for k in range(min((len(a) for a in stacks.values()), default=0)):
-        mean.add({n: a[k] for n, a in stacks.items()}, 1, "")
-    return mean.result() if stacks else {}
 
 
 class FedBuff(Asynchronous, algorithm="fedbuff", update=server_update):

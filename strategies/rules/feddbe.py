@@ -20,7 +20,7 @@ array([2.])
 
 from dataclasses import dataclass, field, replace
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
+from strategies.engine.rule import Round, RoundContext, Rule
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import server_update
 from task.numerics.arrays import Arrays
@@ -41,5 +41,4 @@ class FedDBE(Rule, algorithm="feddbe", update=server_update, state=FedDBEState):
         if not state.features:
             replies = yield context.phase("features", state)
             state = replace(state, features=replies.arrays["features"])
-        replies = yield context.phase(TRAIN, state)
-        return type(self).update(state, replies, self.config)
+        return (yield from super().round(state, context))

@@ -41,6 +41,7 @@ import numpy as np
 
 from strategies.engine.rule import RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, MeansState, Updated, rescaled
+from strategies.rules.steps import step
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 
@@ -57,13 +58,12 @@ class FedDCState(MeansState):
 def server_update(state: FedDCState, reduced: AggregatedReplies, config: Config) -> Updated[FedDCState]:
     """Put the model at the mean plus the mean drift, and move g; rounded once, from float64."""
     mean = reduced.arrays["arrays"]
-    stepped, gradient, drift = {}, {}, {}
-    for name, delta in reduced.arrays["gradient-delta"].items():
+    gradient = step(state.gradient, reduced.arrays["gradient-delta"], reduced.share)
+    stepped, drift = {}, {}
+    for name in gradient:
         wide = mean[name].astype(np.float64)
         drift[name] = state.drift[name] + reduced.share * (wide - state.arrays[name].astype(np.float64))
         stepped[name] = (wide + drift[name]).astype(mean[name].dtype)
-        wide = state.gradient[name].astype(np.float64) + reduced.share * delta.astype(np.float64)
-        gradient[name] = wide.astype(delta.dtype)
     return replace(state, arrays=mean | stepped, gradient=gradient, drift=drift), {}
 
 

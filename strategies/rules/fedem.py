@@ -26,13 +26,12 @@ from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.several import SeveralModels, SeveralState
 from task.catalogue.several import model_name
 from task.config.knobs import Config
+from task.numerics.arrays import flattened
 
 
 def server_update(state: SeveralState, reduced: AggregatedReplies, config: Config) -> Updated[SeveralState]:
     """Replace each component by the weighted mean of the clients'."""
-    models = {
-        f"{record}/{name}": a for record, arrays in reduced.arrays.items() for name, a in arrays.items()
-    }
+    models = flattened(reduced.arrays)
     return replace(state, arrays=reduced.arrays[model_name(0)], models=models), {}
 
 

@@ -44,10 +44,9 @@ Updates 6 and -2: mean 2, mean of the squares 20, and with epsilon = 1 eta_g = 2
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from strategies.engine.rule import Limits, Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.steps import moved, step
 from task.config.knobs import Config
 from task.numerics.arrays import squared_norm
 
@@ -55,13 +54,12 @@ from task.numerics.arrays import squared_norm
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
     """Step beyond the mean by as much as the clients' updates disagree; rounded once, from float64."""
     mean, norm = reduced.arrays["arrays"], reduced.needed("square-norm")
-    moved = {n: mean[n].astype(np.float64) - state.arrays[n].astype(np.float64) for n in reduced.trainable}
-    square = squared_norm(moved)
+    change = moved(state.arrays, mean, reduced.trainable)
+    square = squared_norm(change)
     lr = max(1.0, norm / (2.0 * (square + config.fedexp.epsilon)))
     if lr == 1.0:  # the mean itself, to the last bit
         return replace(state, arrays=mean), {"server-lr": lr}
-    stepped = {n: (state.arrays[n] + lr * a).astype(mean[n].dtype) for n, a in moved.items()}
-    return replace(state, arrays=mean | stepped), {"server-lr": lr}
+    return replace(state, arrays=mean | step(state.arrays, change, lr)), {"server-lr": lr}
 
 
 class FedExP(Rule, algorithm="fedexp", update=server_update):

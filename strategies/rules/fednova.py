@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from strategies.engine.rule import Limits, Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
-from strategies.rules.fedsgd import step
+from strategies.rules.steps import step
 from task.config.knobs import Config
 from task.numerics.arrays import only
 

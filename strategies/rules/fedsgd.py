@@ -22,19 +22,10 @@ array([-0.5])
 
 from dataclasses import replace
 
-import numpy as np
-
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
+from strategies.rules.steps import step
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
-
-
-def step(arrays: Arrays, along: Arrays, scale: float) -> Arrays:
-    """Return w + scale * along of the parameters that `along` has, each rounded once from float64."""
-    return {
-        n: (arrays[n] + np.float64(scale) * a.astype(np.float64)).astype(a.dtype) for n, a in along.items()
-    }
 
 
 def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:

@@ -41,7 +41,7 @@ from strategies.engine.state import AggregatedReplies, Number, ServerState, Upda
 from strategies.rules.robust_math import columns, combine
 from task.config.knobs import Config
 from task.errors import AbsentError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.population import some
 
 
@@ -118,7 +118,7 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
             f'fltrust: the server trusts client "{name}" for the whole run, the first by name of those '
             'online in its first round; set run-config key "fltrust.root" to choose another'
         )
-        return replace(state, trusted={"name": np.frombuffer(name.encode(), np.uint8).copy()})
+        return replace(state, trusted={"name": of_text(name)})
 
     def roll_back(self, good: FLTrustState, state: FLTrustState) -> FLTrustState:
         """Take the earlier model; who is trusted stays."""
@@ -126,7 +126,7 @@ class FLTrust(Rule, algorithm="fltrust", update=server_update, state=FLTrustStat
 
     def round(self, state: FLTrustState, context: RoundContext) -> Round:
         """Let the root client train, then the cohort without it."""
-        root = self.config.fltrust.root or state.trusted["name"].tobytes().decode()
+        root = self.config.fltrust.root or text_in(state.trusted["name"])
         if root not in context.names:
             raise TooFewRepliesError(
                 f'client "{root}", which the server trusts (run-config key "fltrust.root"), is not online'

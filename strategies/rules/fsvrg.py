@@ -101,15 +101,14 @@ class FSVRG(Rule, algorithm="fsvrg", update=server_update, state=FSVRGState):
         replies = yield context.phase(TRAIN, taken, replies.clients)
         return type(self).update(taken, replies, self.config)
 
-    def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
+    def take_in(self, state: Any, replies: AggregatedReplies) -> Any:
         """Return the state with what the first phase gave."""
-        taken: FSVRGState = replace(state, **replies.arrays)
-        return taken
+        return replace(state, **replies.arrays)
 
 
 class FSVRGSparse(FSVRG, algorithm="fsvrg-sparse", update=sparse_update, state=FSVRGSparseState):
     """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
 
-    def take_in(self, state: Any, replies: AggregatedReplies) -> FSVRGState:
+    def take_in(self, state: Any, replies: AggregatedReplies) -> Any:
         """Store g and the feature counts of this number of clients."""
         return super().take_in(replace(state, participants=len(replies.clients)), replies)

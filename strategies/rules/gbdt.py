@@ -49,7 +49,7 @@ from strategies.rules.exact_sums import ROWS, ExactSums, hashed, hashed_bytes, n
 from strategies.rules.xgb import asked_to_test
 from task.catalogue.trees import BASE, COUNTS, HISTOGRAMS, LOSSES, PIVOTS
 from task.config.knobs import Config
-from task.errors import DataError, NodesError
+from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import DIGITS, to_wire, value
 from task.trees.boosting import Boosting, boosting_of, improved, waits
@@ -172,16 +172,11 @@ class GBDT(ExactSums, algorithm="gbdt", update=server_update, state=BoostingStat
             NodesError: The sites are not those of the first round.
             DataError: A site's rows have changed, or sums do not add up.
         """
-        names = np.frombuffer("\n".join(self.sites).encode(), np.uint8)
-        cohort = {"names": names, "base": to_wire(self.opened)}
+        cohort = {"names": self.names, "base": to_wire(self.opened)}
+        if state.grown:
+            self.check_sites(state.cohort["names"], context)
         if not state.grown:
             state = yield from self._begun(replace(state, cohort=cohort), context)
-        elif state.cohort["names"].tobytes() != names.tobytes():
-            began = state.cohort["names"].tobytes().decode().replace("\n", ", ")
-            raise NodesError(
-                f"round {context.round}: expected the sites of round 1, {began}; got "
-                f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
-            )
         elif (state.cohort["base"] != cohort["base"]).any():
             raise DataError(
                 f"round {context.round}: expected the rows of round 1; a site has others now. Put its data "

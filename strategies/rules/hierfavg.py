@@ -41,12 +41,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Round, RoundContext, Rule, TooFewRepliesError
+from strategies.engine.rule import TRAIN, Round, RoundContext, Rule, TooFewRepliesError, few
 from strategies.engine.state import ServerState
 from strategies.rules.fedavg import server_update
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, of_text, text_in
 from task.numerics.reduce import Mean
 from task.text import logger
 
@@ -100,7 +100,7 @@ class HierFAVG(
 
     def round(self, state: EdgesState, context: RoundContext) -> Round:
         """Train and average at the edges, kappa_2 times, then over the edges."""
-        known = {client: name.tobytes().decode() for client, name in state.edges.items()}
+        known = {client: text_in(name) for client, name in state.edges.items()}
         edge_of, kappa2 = share_out(known, context.names, self.config), self.config.hierfavg.kappa2
         groups: dict[str, list[str]] = {}
         for client in (c for c in context.cohort if c in edge_of):
@@ -117,11 +117,9 @@ class HierFAVG(
                     continue
                 models[edge], weights[edge] = replies.arrays["arrays"], int(replies.counts.sum())
                 trained |= set(replies.clients)
-        if len(trained) < max(self.config.server.min_replies, 1):
-            raise TooFewRepliesError(
-                f"{len(trained)} usable replies of at least {self.config.server.min_replies}"
-            )
-        edges = {client: np.frombuffer(edge.encode(), np.uint8) for client, edge in edge_of.items()}
+        if len(trained) < (least := max(self.config.server.min_replies, 1)):
+            raise TooFewRepliesError(few(len(trained), least))
+        edges = {client: of_text(edge) for client, edge in edge_of.items()}
         arrays = _mean({edge: models[edge] for edge in weights}, weights)
         took = len({edge_of[client] for client in trained})
         return replace(state, arrays=arrays, training=first + kappa2, edges=edges), {"edges": took}

@@ -38,6 +38,7 @@ from strategies.engine.state import AggregatedReplies, Number, Updated
 from strategies.rules.several import SeveralModels, SeveralState, model_in
 from task.catalogue.several import model_name
 from task.config.knobs import Config
+from task.numerics.arrays import rounded
 
 
 def server_update(state: SeveralState, reduced: AggregatedReplies, config: Config) -> Updated[SeveralState]:
@@ -56,12 +57,12 @@ def server_update(state: SeveralState, reduced: AggregatedReplies, config: Confi
 
 
 def _mean(stack: np.ndarray, rows: Sequence[int], weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of some rows of a stack; integers are rounded to the nearest, halves up."""
+    """Return the weighted mean of some rows of a stack."""
     total = np.zeros(stack.shape[1:])
     for k in rows:
         total += float(weights[k]) * stack[k].astype(np.float64)
     total /= float(sum(int(weights[k]) for k in rows))
-    return np.asarray(np.floor(total + 0.5) if stack.dtype.kind in "iu" else total).astype(stack.dtype)
+    return rounded(total, stack.dtype)
 
 
 class IFCA(SeveralModels, algorithm="ifca", update=server_update):

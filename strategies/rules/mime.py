@@ -36,13 +36,13 @@ array([2.])
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
+from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.fedcm import MomentumState
+from strategies.rules.fsvrg import FSVRG
+from strategies.rules.steps import towards
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,15 @@ class MimeState(MomentumState):
     gradient: Arrays = field(default_factory=dict)
 
 
-def moved(momentum: Arrays, c: NamedArrays, beta: float) -> Arrays:
-    """Return beta m + (1 - beta) c, rounded once from float64."""
-    return {
-        n: (beta * m.astype(np.float64) + (1 - beta) * c[n].astype(np.float64)).astype(m.dtype)
-        for n, m in momentum.items()
-    }
-
-
 def lite_update(state: MomentumState, reduced: AggregatedReplies, config: Config) -> Updated[MomentumState]:
     """Take the mean of the models, and move the momentum by that of the gradients."""
-    momentum = moved(state.momentum, reduced.arrays["gradient"], config.mime.beta)
+    momentum = towards(reduced.arrays["gradient"], state.momentum, config.mime.beta)
     return replace(state, arrays=reduced.arrays["arrays"], momentum=momentum), {}
 
 
 def server_update(state: MimeState, reduced: AggregatedReplies, config: Config) -> Updated[MimeState]:
     """Take the mean of the models, move the momentum by c, and forget c."""
-    momentum = moved(state.momentum, state.gradient, config.mime.beta)
+    momentum = towards(state.gradient, state.momentum, config.mime.beta)
     return replace(state, arrays=reduced.arrays["arrays"], momentum=momentum, gradient={}), {}
 
 
@@ -79,12 +71,5 @@ class MimeLite(Rule, algorithm="mimelite", update=lite_update, state=MomentumSta
     """Mime without its correction; see `strategies.rules.mime`."""
 
 
-class Mime(Rule, algorithm="mime", update=server_update, state=MimeState, zeros=_ZEROS):
-    """Mime; see `strategies.rules.mime`."""
-
-    def round(self, state: MimeState, context: RoundContext) -> Round:
-        """Ask for c, and let those who took part in it train."""
-        replies = yield context.phase("gradient", state)
-        taken = replace(state, gradient=replies.arrays["gradient"])
-        replies = yield context.phase(TRAIN, taken, replies.clients)
-        return type(self).update(taken, replies, self.config)
+class Mime(FSVRG, algorithm="mime", update=server_update, state=MimeState, zeros=_ZEROS):
+    """Mime, whose rounds have FSVRG's two phases; see `strategies.rules.mime`."""

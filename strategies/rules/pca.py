@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
+from strategies.engine.rule import TRAIN, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.multivariate import PRODUCTS
@@ -47,11 +47,6 @@ class PCA(ExactSums, algorithm="pca", update=server_update):
     def initial_state(self, arrays: Arrays, trainable: tuple[str, ...]) -> ServerState:
         """Return the state before round 1; no model of the run's is used."""
         return ServerState({**nothing(self.model.count, self.model.p), **no_sums()})
-
-    def opening(self, context: RoundContext) -> Phases:
-        """Find the sites."""
-        self.sites = tuple(context.names)
-        yield from ()
 
     def round(self, state: Any, context: RoundContext) -> Round:
         """Ask for the sums."""

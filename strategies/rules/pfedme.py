@@ -23,21 +23,17 @@ array([2.])
 
 from dataclasses import replace
 
-import numpy as np
-
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
+from strategies.rules.steps import towards
 from task.config.knobs import Config
+from task.numerics.arrays import only
 
 
 def server_update(state: ServerState, reduced: AggregatedReplies, config: Config) -> Updated[ServerState]:
     """Step towards the mean local model; each sum is rounded once, from float64."""
     beta, mean = config.pfedme.beta, reduced.arrays["arrays"]
-    stepped = {}
-    for name in reduced.trainable:
-        wide = (1.0 - beta) * state.arrays[name].astype(np.float64) + beta * mean[name].astype(np.float64)
-        stepped[name] = wide.astype(mean[name].dtype)
-    return replace(state, arrays=mean | stepped), {}
+    return replace(state, arrays=mean | towards(state.arrays, only(mean, reduced.trainable), beta)), {}
 
 
 class PFedMe(Rule, algorithm="pfedme", update=server_update):

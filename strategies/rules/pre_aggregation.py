@@ -49,7 +49,7 @@ from strategies.engine.rule import TRAIN, Round, RoundContext, Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, byzantine
 from strategies.rules.robust_math import columns, in_portions, one_thread, size_of, squared_distances
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, rounded
 from task.numerics.seeds import BUCKETS, rng_for
 
 IN_MEMORY = 1 << 26  # bytes of a mixed array that do not go to a file
@@ -85,7 +85,7 @@ def mixed(stack: NamedArrays, W: np.ndarray, base: Arrays) -> Arrays:
                 made = W @ block.astype(np.float64)
                 if origin is not None and left.any():
                     made += left * origin[part].astype(np.float64)
-                into[:, part] = np.floor(made + 0.5) if into.dtype.kind in "iu" else made
+                into[:, part] = rounded(made, into.dtype)
 
         with one_thread():
             in_portions(into.shape[1], fill)

@@ -48,7 +48,7 @@ from dataclasses import dataclass, replace
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.fedsgd import step
+from strategies.rules.steps import step
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
 from task.numerics.fairness import EXPONENT, SMALLEST_LOSS, log_weight

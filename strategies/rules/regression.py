@@ -23,7 +23,7 @@ The model's file has the result (`nothing`), which is 0 until it has ended.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -32,14 +32,13 @@ import numpy as np
 
 from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, Number, ServerState, Updated
-from strategies.rules.exact_sums import ExactSums, as_rows, beta_in, hashed, no_sums, totals_in
+from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
+from strategies.rules.newton import IteratedState, as_rows, beta_in, halved
 from task.catalogue.regressions import ERRORS, OPENING, STEP
 from task.classical.fit import (
-    MOST_HALVINGS,
     Model,
     check_apart,
     covariances_of,
-    midpoint,
     model_of,
     rose,
     start_of,
@@ -48,23 +47,16 @@ from task.classical.fit import (
 from task.classical.sums import OpeningSums, StepSums, errors_in, opening_in, size_of, step_in
 from task.classical.table import FIGURES
 from task.config.knobs import Config
-from task.errors import ConfigError, DataError
+from task.errors import ConfigError
 from task.numerics.arrays import Arrays
 
 
 @dataclass(frozen=True)
-class RegressionState(ServerState):
+class RegressionState(IteratedState):
     """The result so far, and where the iteration stands."""
 
-    coefficients: Arrays = field(default_factory=dict)
-    best: Arrays = field(default_factory=dict)  # the coefficients with the least deviance so far
-    deviance: float = -1.0  # theirs; -1 = there are none
     null_deviance: float = -1.0  # of the intercept alone
     score: float = -1.0  # U'H^-1 U there: the score test of all slopes
-    decrement: float = 1e300
-    iterations: int = 0
-    halvings: int = 0
-    converged: bool = False
 
 
 def nothing(p: int) -> Arrays:
@@ -92,7 +84,8 @@ def server_update(
     step = step_in(totals, model.p)
     beta = beta_in(state.coefficients)
     if (model.family != "binomial" and step.far) or _has_risen(state, step):
-        return _halved(state, model, step)
+        remedy = f"Is regression.family = {model.family!r} that of the target?"
+        return halved(state, step.far, "lower the deviance", remedy)
     found = stepped(model, step, beta, state.decrement)
     if state.null_deviance < 0:
         state = replace(state, null_deviance=float(step.deviance), score=found.decrement)
@@ -111,22 +104,6 @@ def server_update(
 
 def _has_risen(state: RegressionState, step: StepSums) -> bool:
     return state.deviance >= 0 and rose(step.deviance, Fraction(state.deviance))
-
-
-def _halved(state: RegressionState, model: Model, step: StepSums) -> Updated[RegressionState]:
-    """Go back half of the way.
-
-    Raises:
-        DataError: That does not help.
-    """
-    if not state.best or state.halvings >= MOST_HALVINGS:
-        raise DataError(
-            f"expected steps that lower the deviance; {state.halvings} halvings of one did not, with "
-            f"{step.far} rows too far out. Is regression.family = {model.family!r} that of the target?"
-        )
-    half = midpoint(beta_in(state.best), beta_in(state.coefficients))
-    halvings = state.halvings + 1
-    return replace(state, coefficients=as_rows(half), halvings=halvings), {"halvings": halvings}
 
 
 def _unscaled(model: Model, deviance: Fraction) -> float:

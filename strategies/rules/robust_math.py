@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from task.numerics.arrays import Arrays, NamedArrays, blocks
+from task.numerics.arrays import Arrays, NamedArrays, blocks, rounded
 from task.numerics.collect import release
 
 COLUMNS = 1 << 12  # 50 clients' float64 block: 1.6 MB
@@ -95,9 +95,7 @@ def by_column(stack: NamedArrays, reduce: Columns, width: int = WIDE) -> Arrays:
 
         def fill(within: slice, stacked: np.ndarray = stacked, into: np.ndarray = into) -> None:
             for part, block in columns(stacked, width, within):
-                values = reduce(block)
-                whole = stacked.dtype.kind in "iu" and values.dtype.kind == "f"
-                into[part] = np.floor(values + 0.5) if whole else values
+                into[part] = rounded(reduce(block), into.dtype)
 
         in_portions(into.size, fill)
         out[name] = into.reshape(stacked.shape[1:])

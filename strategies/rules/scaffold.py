@@ -41,12 +41,11 @@ array([1.])
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, MeansState, Updated
+from strategies.rules.steps import step, towards
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, only
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,9 @@ class ScaffoldState(MeansState):
 def server_update(state: ScaffoldState, reduced: AggregatedReplies, config: Config) -> Updated[ScaffoldState]:
     """Step towards the mean local model and move c; each sum is rounded once, from float64."""
     lr, mean = config.scaffold.server_lr, reduced.arrays["arrays"]
-    stepped, control = {}, {}
-    for name, delta in reduced.arrays["control-delta"].items():
-        # lr = 1 gives the mean itself
-        wide = (1.0 - lr) * state.arrays[name].astype(np.float64) + lr * mean[name].astype(np.float64)
-        stepped[name] = wide.astype(mean[name].dtype)
-        wide = state.control[name].astype(np.float64) + reduced.share * delta.astype(np.float64)
-        control[name] = wide.astype(delta.dtype)
+    delta = reduced.arrays["control-delta"]
+    stepped = towards(state.arrays, only(mean, delta), lr)
+    control = step(state.control, delta, reduced.share)
     return replace(state, arrays=mean | stepped, control=control), {}
 
 

@@ -29,11 +29,6 @@ n_L        ``moduli``             L's public key                                
 -          ``digest``             SHA-256 of a part, which is all the server keeps         wire, state
 m          `Parties.train`        common rows that trees are grown from                    server
 =========  =====================  =======================================================  =============
-
->>> digests = {"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}
->>> replies = AggregatedReplies(digests, ("bank",), np.array([3]))
->>> server_update(ServerState({}), replies, Config())[0].arrays
-{'bank': array([7, 9], dtype=uint8)}
 """
 
 from collections.abc import Generator, Mapping
@@ -42,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_digests
+from strategies.engine.parties import ROWS, Numbers, Parties, Questions, by_party, take_digests
 from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
-from strategies.engine.state import AggregatedReplies, Number, S, ServerState, Updated
+from strategies.engine.state import AggregatedReplies, Number, ServerState
 from task.config.knobs import Config
 from task.errors import NodesError
 from task.trees.boosting import growth_of
@@ -64,12 +59,7 @@ class TreesState(ServerState):
     ended: bool = False
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
-    """Take over the digests of the parts of those that answered."""
-    return take_digests(state, reduced, config)
-
-
-class SecureBoost(Parties, algorithm="secureboost", update=server_update, state=TreesState):
+class SecureBoost(Parties, algorithm="secureboost", update=take_digests, state=TreesState):
     """Boosted trees over parties; see `strategies.rules.secureboost`."""
 
     def __init__(self, config: Config) -> None:
@@ -96,7 +86,7 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update, state=
         if self.others:
             most = max(self.columns[party] for party in self.others)
             found = yield from Questions(context, {})("bins", self.others, rows={"bins": (most, 1)}, step=0)
-            self.bins = dict(zip(found.clients, found.arrays["bins"][ROWS], strict=True))
+            self.bins = by_party(found, "bins")
 
     def round(self, state: Any, context: RoundContext) -> Round:
         """Grow a tree."""
@@ -198,8 +188,8 @@ class SecureBoost(Parties, algorithm="secureboost", update=server_update, state=
             }
             rows = _sizes(given[self.others[0]]) | {"sides": (1, self.rows), "proof": (1, PROOF_BYTES)}
             done = yield from ask("divide", self.others, _by_record(given), rows=rows, step=step)
-            sides |= self.of(done, "sides")
-            proofs |= self.of(done, "proof")
+            sides |= by_party(done, "sides")
+            proofs |= by_party(done, "proof")
         return sides, proofs
 
     def _last(

@@ -28,7 +28,7 @@ import numpy as np
 
 from strategies.engine.rule import Rule
 from strategies.engine.state import AggregatedReplies, S, Updated
-from strategies.rules.fedsgd import step
+from strategies.rules.steps import step
 from task.config.knobs import Config
 
 

@@ -26,11 +26,6 @@ m          `SplitNN.train`              common rows that are trained on         
 
 The server relays; its state has, by party, the SHA-256 of that party's part, so that equal runs have equal
 ``model.safetensors``. Before round 1 the parties find their common rows (`task.vertical.psi`).
-
->>> digests = {"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}
->>> replies = AggregatedReplies(digests, ("bank",), np.array([3]))
->>> server_update(ServerState({}), replies, Config())[0].arrays
-{'bank': array([7, 9], dtype=uint8)}
 """
 
 from collections.abc import Generator
@@ -38,21 +33,15 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Parties, Questions, take_digests
-from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundContext
-from strategies.engine.state import AggregatedReplies, S, Updated
-from task.config.knobs import Config
+from strategies.engine.parties import ROWS, Parties, Questions, side_by_side, take_digests
+from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
+from strategies.engine.state import AggregatedReplies
 from task.population import some
 from task.vertical import psi
 from task.vertical.rows import windows
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
-    """Take over the digests of the parts of those that answered."""
-    return take_digests(state, reduced, config)
-
-
-class SplitNN(Parties, algorithm="splitnn", update=server_update):
+class SplitNN(Parties, algorithm="splitnn", update=take_digests):
     """Parties with other columns of the same people; see `strategies.rules.splitnn`."""
 
     def warn(self, context: RoundContext) -> None:
@@ -93,9 +82,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         w = len(windows(self.train, self.config))
         none = np.zeros((0, self.config.vertical.cut * len(self.others)), np.float32)
         joint = yield from self._embedded(ask, w, none, self.tests, tests=1)
-        yield from ask(
-            EVALUATE, (self.label,), records={"embeddings": joint}, rows={"embeddings": joint.shape}, window=w
-        )
+        yield from self.measured(ask, joint, w)
 
     def _embedded(
         self, ask: "Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0
@@ -104,7 +91,7 @@ class SplitNN(Parties, algorithm="splitnn", update=server_update):
         if not self.others:
             return np.zeros((size, 0), np.float32)
         replies = yield from self._step(ask, w, gradients, size, tests=tests)
-        return np.concatenate(list(replies.arrays["embeddings"][ROWS]), axis=1)
+        return side_by_side(replies)
 
     def _step(
         self, ask: "Questions", w: int, gradients: np.ndarray, size: int, tests: int = 0, log_as: str = ""

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from strategies.engine.rule import TRAIN, Phase, Phases, Round, RoundContext
+from strategies.engine.rule import TRAIN, Phase, Round, RoundContext
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
 from strategies.rules.exact_sums import ExactSums, hashed, no_sums, totals_in
 from task.catalogue.statistics import ASKED, CELL_SUMS, CLOSED, CLOSED_CELLS
@@ -62,7 +62,6 @@ from task.classical.parts import (
 from task.classical.pooled import closed_by
 from task.classical.survey import Cut, Survey, check_counts, rows_of_cuts, survey_of
 from task.config.knobs import Config
-from task.errors import NodesError
 from task.numerics.arrays import Arrays
 from task.numerics.row_sums import DIGITS, to_wire
 
@@ -114,27 +113,17 @@ class Statistics(ExactSums, update=server_update, state=StatisticsState, algorit
         """Return the state before round 1; no model of the run's is used."""
         return StatisticsState(nothing(self.survey))
 
-    def opening(self, context: RoundContext) -> Phases:
-        """Find the sites."""
-        self.sites = tuple(context.names)
-        yield from ()
-
     def round(self, state: Any, context: RoundContext) -> Round:
         """Ask for the tables, or cut parts.
 
         Raises:
             NodesError: The sites are not those of the first round.
         """
-        names = np.frombuffer("\n".join(self.sites).encode(), np.uint8)
         if not state.begun:
-            state = yield from self._tables(replace(state, arrays={**state.arrays, "sites": names}), context)
+            begun = {**state.arrays, "sites": self.names}
+            state = yield from self._tables(replace(state, arrays=begun), context)
         else:
-            if state.arrays["sites"].tobytes() != names.tobytes():
-                began = state.arrays["sites"].tobytes().decode().replace("\n", ", ")
-                raise NodesError(
-                    f"round {context.round}: expected the sites of round 1, {began}; got "
-                    f"{', '.join(self.sites)}. Start the others' nodes and resume the run, or begin another"
-                )
+            self.check_sites(state.arrays["sites"], context)
             state = yield from self._cut(state, context)
         cuts = len(cuts_left(self.survey, state.arrays))
         return replace(state, begun=True, ended=is_cut(self.survey, state.arrays)), {"cuts": cuts}

@@ -33,33 +33,21 @@ w_k        -                      party k's weights; at L with an intercept     
 -          ``digest``             SHA-256 of w_k, which is all the server keeps            wire, state
 m          `Parties.train`        common rows that are trained on                          server
 =========  =====================  =======================================================  =============
-
->>> digests = {"digest": {"rows": np.array([[[7, 9]]], np.uint8)}}
->>> replies = AggregatedReplies(digests, ("bank",), np.array([3]))
->>> server_update(ServerState({}), replies, Config())[0].arrays
-{'bank': array([7, 9], dtype=uint8)}
 """
 
 from typing import Any
 
 import numpy as np
 
-from strategies.engine.parties import ROWS, Numbers, Parties, Questions, take_digests
-from strategies.engine.rule import EVALUATE, TRAIN, Phases, Round, RoundContext
-from strategies.engine.state import AggregatedReplies, S, Updated
-from task.config.knobs import Config
+from strategies.engine.parties import Numbers, Parties, Questions, by_party, side_by_side, take_digests
+from strategies.engine.rule import TRAIN, Phases, Round, RoundContext
 from task.vertical import psi
 from task.vertical.paillier import slots, widths
 from task.vertical.proofs import PROOF_BYTES
 from task.vertical.rows import batches
 
 
-def server_update(state: S, reduced: AggregatedReplies, config: Config) -> Updated[S]:
-    """Take over the digests of the weights of those that answered."""
-    return take_digests(state, reduced, config)
-
-
-class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_update):
+class VerticalLogistic(Parties, algorithm="vertical-logistic", update=take_digests):
     """Encrypted logistic regression over parties; see `strategies.rules.vertical_logistic`."""
 
     def warn(self, context: RoundContext) -> None:
@@ -87,14 +75,14 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
             if not others:
                 continue
             names = {"residuals": "residuals", "moduli": "moduli", "proofs": "proof"}
-            given = {down: self._to_others(self.of(found, up)) for down, up in names.items()}
+            given = {down: self._to_others(by_party(found, up)) for down, up in names.items()}
             proved = {"proofs": (others, PROOF_BYTES)}
             rows = {"residuals": (others * b, cipher), "moduli": (others, plain), "products": (packs, cipher)}
             found = yield from ask("products", self.parties, given, rows=rows | proved, window=w)
             rows = {"products": (packs, cipher), "opened": (packs, plain)}
-            sealed = {name: self._swapped(self.of(found, name)) for name in ("products", "proofs")}
+            sealed = {name: self._swapped(by_party(found, name)) for name in ("products", "proofs")}
             found = yield from ask("open", self.parties, sealed, rows=rows | proved, window=w)
-            opened, proofs = (self._swapped(self.of(found, name)) for name in ("opened", "proofs"))
+            opened, proofs = (self._swapped(by_party(found, name)) for name in ("opened", "proofs"))
         rows = {"opened": opened[self.label].shape, "proofs": proofs[self.label].shape}
         rows["digest"] = (1, psi.BYTES)
         sums = {"opened": opened, "proofs": proofs}
@@ -110,10 +98,8 @@ class VerticalLogistic(Parties, algorithm="vertical-logistic", update=server_upd
         if self.others:
             rows = {"embeddings": (self.tests, 1)}
             replies = yield from ask("scores", self.others, rows=rows, window=w)
-            joint = np.concatenate(list(replies.arrays["embeddings"][ROWS]), axis=1)
-        yield from ask(
-            EVALUATE, (self.label,), records={"embeddings": joint}, rows={"embeddings": joint.shape}, window=w
-        )
+            joint = side_by_side(replies)
+        yield from self.measured(ask, joint, w)
 
     def _to_others(self, given: Numbers) -> Numbers:
         """Return for each party what all others sent, one after the other in the order of their names."""

@@ -22,7 +22,7 @@ from task.catalogue.stages import LOSS_RMS
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.resolve.cohorts import candidates_of
 from task.wire import messages as wire
 
@@ -141,7 +141,7 @@ class Selector:
             return {}
         names = sorted(self.known)
         columns = np.array([self.known[n] for n in names], np.float64).reshape(len(names), len(self.fields))
-        text = np.frombuffer(json.dumps(names).encode(), np.uint8).copy()
+        text = of_text(json.dumps(names))
         arrays: Arrays = {f"{MEMORY}/names": text}
         arrays |= {f"{MEMORY}/{f}": columns[:, i].copy() for i, f in enumerate(self.fields)}
         arrays |= {f"{MEMORY}/{f}": np.array(self.lists[f], np.float64) for f in self.series}
@@ -152,7 +152,7 @@ class Selector:
         self.known, self.lists = {}, {name: [] for name in self.series}
         if f"{MEMORY}/names" not in arrays:
             return
-        names = json.loads(arrays[f"{MEMORY}/names"].tobytes())
+        names = json.loads(text_in(arrays[f"{MEMORY}/names"]))
         columns = [arrays[f"{MEMORY}/{f}"].tolist() for f in self.fields]
         rows = zip(*columns, strict=True) if columns else ((),) * len(names)
         self.known = dict(zip(names, rows, strict=True))

@@ -10,13 +10,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from strategies.engine.channel import Opened
 from strategies.engine.rule import Phase
 from strategies.engine.stage import Outgoing, ServerStage
 from task.catalogue.stages import LAST_CODE
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.wire import messages as wire
 from task.wire.coding import Coder, coder_of
 
@@ -46,12 +44,11 @@ class LostReplies:
         """Return all for a checkpoint, under a name of its own."""
         if not self.rounds:
             return {}
-        text = json.dumps(self.rounds, sort_keys=True).encode()
-        return {NAME: np.frombuffer(text, np.uint8).copy()}
+        return {NAME: of_text(json.dumps(self.rounds, sort_keys=True))}
 
     def load(self, arrays: NamedArrays) -> None:
         """Take up what `dump` returned."""
-        self.rounds = json.loads(arrays[NAME].tobytes()) if NAME in arrays else {}
+        self.rounds = json.loads(text_in(arrays[NAME])) if NAME in arrays else {}
 
 
 class CodingStage(ServerStage):

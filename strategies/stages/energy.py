@@ -20,7 +20,7 @@ from strategies.engine.rule import TRAIN
 from strategies.engine.stage import ServerStage
 from strategies.selection.devices import Busy
 from task.config.sections import DevicesConfig
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.text import logger
 
 NAMES, SPENT, OVER = "energy/names", "energy/joules", "energy/over"  # names in a checkpoint
@@ -79,7 +79,7 @@ class EnergyStage(ServerStage):
                 log.round, name, self.spent[name],
             )  # fmt: skip
         if not self.over and self.empty.issuperset(self.engine.registry.names):
-            logger.warning("round %d: all batteries are empty; the run ends", log.round)
+            self.engine.journal.remark(f"round {log.round}: all batteries are empty; the run ends")
             self.over = True
 
     def row(self) -> Mapping[str, Any]:
@@ -94,7 +94,7 @@ class EnergyStage(ServerStage):
     def dump(self) -> Arrays:
         """Return what clients have spent."""
         names = sorted(self.spent)
-        text = np.frombuffer(json.dumps(names).encode(), np.uint8).copy()
+        text = of_text(json.dumps(names))
         return {
             NAMES: text, SPENT: np.array([self.spent[n] for n in names]), OVER: np.array([float(self.over)]),
         }  # fmt: skip
@@ -102,6 +102,6 @@ class EnergyStage(ServerStage):
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
         if NAMES in arrays:
-            names = json.loads(arrays[NAMES].tobytes())
+            names = json.loads(text_in(arrays[NAMES]))
             self.spent = dict(zip(names, arrays[SPENT].tolist(), strict=True))
             self.over = bool(arrays[OVER][0])

@@ -4,6 +4,7 @@ Each client says how many steps it has taken in the run, and with which sampling
 two clients, so that the run's epsilon is that of the client that has spent most.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from strategies.engine.fold import Folded
 from strategies.engine.stage import ServerStage
 from task.catalogue.stages import DP_SAMPLING, DP_STEPS
 from task.numerics.arrays import Arrays, NamedArrays
-from task.privacy.accounting import accountant, epsilon
+from task.privacy.accounting import accountant, epsilon, over_budget
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -49,14 +50,10 @@ class ExamplePrivacyStage(ServerStage):
 
     def finished(self) -> bool:
         """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
-        limit = self.dp.max_epsilon
-        if limit and not self.over and self._steps and self._epsilon(1) > limit:
+        costs = partial(self._epsilon, 0), partial(self._epsilon, 1)
+        if not self.over and self._steps and (why := over_budget(self.dp, self.round, *costs)):
             self.over = True
-            self.engine.journal.remark(
-                f"the run stops before round {self.round + 1}, with which epsilon could be "
-                f"{self._epsilon(1):.4g}: more than dp.max-epsilon = {limit:g}. It is {self._epsilon(0):.4g} "
-                f"at delta = {self.dp.delta:g} after round {self.round}"
-            )
+            self.engine.journal.remark(why)
         return self.over
 
     def _epsilon(self, rounds: int) -> float:

@@ -10,7 +10,6 @@ nor kept. The bytes of these messages are not counted in any round.
 import json
 from typing import Any
 
-import numpy as np
 from flwr.serverapp import Grid
 
 from strategies.engine.rounds import client_lines
@@ -19,8 +18,7 @@ from strategies.engine.stage import ContextOf, ServerStage
 from strategies.engine.state import ServerState
 from task.errors import NodesError
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, NamedArrays
-from task.text import logger
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 
 NAMES = "heldout/names"
 # What a measurement is called in ``clients.jsonl``, by phase.
@@ -60,7 +58,7 @@ class HeldOutStage(ServerStage):
                 lines += client_lines(last, LINES[name], folded)
             engine.take_done()
         except NodesError as err:
-            logger.warning("the held-out clients are not evaluated: %s", err)
+            engine.journal.remark(f"warning: the held-out clients are not evaluated: {err}")
             return
         if lines:
             engine.journal.held_out(last, lines)
@@ -70,13 +68,12 @@ class HeldOutStage(ServerStage):
         registry = self.engine.registry
         if not registry.held_out:
             return {}
-        text = json.dumps(sorted(registry.held_out)).encode()
-        return {NAMES: np.frombuffer(text, np.uint8).copy()}
+        return {NAMES: of_text(json.dumps(sorted(registry.held_out)))}
 
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
         registry = self.engine.registry
         if NAMES in arrays:
-            names: list[Any] = json.loads(arrays[NAMES].tobytes())
+            names: list[Any] = json.loads(text_in(arrays[NAMES]))
             registry.held_out = frozenset(names)
             registry.known.forget(registry.held_out)

@@ -44,8 +44,8 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.stages import UNCLIPPED
 from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
-from task.numerics.arrays import Arrays, NamedArrays, sha256
-from task.privacy.accounting import accountant, epsilon, joined, noise_for
+from task.numerics.arrays import Arrays, NamedArrays, flattened, sha256
+from task.privacy.accounting import accountant, epsilon, joined, noise_for, over_budget
 from task.privacy.bounded_integers import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
@@ -198,14 +198,10 @@ class Privacy:
 
     def finished(self) -> bool:
         """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
-        limit = self.dp.max_epsilon
-        if limit and self.clients and not self.over and self.next_epsilon() > limit:
+        costs = self.epsilon, self.next_epsilon
+        if not self.over and self.clients and (why := over_budget(self.dp, self.round, *costs)):
             self.over = True
-            self.journal.remark(
-                f"the run stops before round {self.round + 1}, with which epsilon would be "
-                f"{self.next_epsilon():.4g}: more than dp.max-epsilon = {limit:g}. It is "
-                f"{self.epsilon():.4g} at delta = {self.dp.delta:g} after round {self.round}"
-            )
+            self.journal.remark(why)
         return self.over
 
     # ------------------------------------------------------------------ accounts
@@ -267,10 +263,10 @@ class Privacy:
                 self._events.setdefault(self.round, {})
                 self.journal.release({"round": self.round, "phase": phase.name, "release": ""})
                 return None
-            noised = {f"{r}/{n}": a for r, arrays in sums.items() for n, a in arrays.items()}
+            noised = flattened(sums)
             self.journal.make(self.round, question, noised)
         elif noised is None:
-            summed = sha256(_flat(sums))
+            summed = sha256(flattened(sums))
             if not self._write(derived(self.secret, "release", *facts, summed).hex(), phase):
                 return None
             noise = Stream(derived(self.secret, "noise", *facts, summed))
@@ -302,7 +298,7 @@ class Privacy:
             std,
             exponent(std),
             facts,
-            derived(self.secret, "question", *facts, sha256(_flat(phase.records))).hex(),
+            derived(self.secret, "question", *facts, sha256(flattened(phase.records))).hex(),
         )
 
     def released(self, phase: Phase) -> bool:
@@ -357,10 +353,6 @@ class Privacy:
     def load(self, arrays: NamedArrays) -> None:
         """Take up what `dump` returned."""
         self.clip = float(arrays[BOUND]) if BOUND in arrays else self.dp.clip
-
-
-def _flat(records: Mapping[str, NamedArrays]) -> Arrays:
-    return {f"{f}/{n}": a for f, arrays in records.items() for n, a in arrays.items()}
 
 
 class ClientPrivacyStage(ServerStage):

@@ -25,7 +25,7 @@ from strategies.engine.stage import Outgoing, ServerStage
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.numerics import seeds
-from task.numerics.arrays import Arrays, NamedArrays, sha256
+from task.numerics.arrays import Arrays, NamedArrays, of_text, sha256, text_in
 from task.numerics.held import dense
 from task.wire import messages as wire
 from task.wire.replica import BASE, MODEL, Step, Steps, codable, steps_record
@@ -103,7 +103,7 @@ class Download:
         """Return what the next round depends on, for a checkpoint."""
         if not self.owner:
             return {}
-        owner = np.frombuffer(self.owner.encode(), np.uint8).copy()
+        owner = of_text(self.owner)
         return {
             OWNER: owner,
             NEWEST: np.array(self.newest),
@@ -113,7 +113,7 @@ class Download:
     def load(self, arrays: NamedArrays) -> None:
         """Take up what `dump` returned; nodes get the whole model next."""
         self.steps, self.known = [], {}
-        self.owner = arrays[OWNER].tobytes().decode() if OWNER in arrays else ""
+        self.owner = text_in(arrays[OWNER]) if OWNER in arrays else ""
         self.newest = int(arrays.get(NEWEST, 0))
         self.residual = {n.removeprefix(RESIDUAL): a for n, a in arrays.items() if n.startswith(RESIDUAL)}
 

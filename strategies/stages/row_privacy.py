@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from strategies.engine.channel import Opened
 from strategies.engine.stage import ServerStage
 from task.numerics.arrays import Arrays, NamedArrays
-from task.privacy.accounting import gaussian_epsilon
+from task.privacy.accounting import gaussian_epsilon, over_budget
 from task.privacy.row_noise import questions_of
 from task.resolve.contract import contract_of
 
@@ -40,6 +41,7 @@ class RowPrivacyStage(ServerStage):
         self.dp = engine.config.dp
         self.over = False  # whether a further round would exceed dp.max-epsilon
         self.each = questions_of(engine.config, contract_of(engine.config))
+        self.round = 0
         self.before = 0  # questions before this round
         self.asked: Counter[str] = Counter()  # in this round, by site
 
@@ -51,6 +53,7 @@ class RowPrivacyStage(ServerStage):
     def begin(self) -> None:
         """Begin a round."""
         self.before, self.asked = self.questions, Counter()
+        self.round = self.engine.round or self.round
 
     def opened(self, opened: Opened) -> None:
         """Count a question."""
@@ -67,14 +70,10 @@ class RowPrivacyStage(ServerStage):
 
     def finished(self) -> bool:
         """Return whether the next round would exceed ``dp.max-epsilon``; say so once."""
-        limit = self.dp.max_epsilon
-        if limit and not self.over and self.epsilon(1) > limit:
+        costs = self.epsilon, partial(self.epsilon, 1)
+        if not self.over and (why := over_budget(self.dp, self.round, *costs)):
             self.over = True
-            self.engine.journal.remark(
-                f"the run stops before the next round, with which epsilon would be {self.epsilon(1):.4g}: "
-                f"more than dp.max-epsilon = {limit:g}. It is {self.epsilon():.4g} at delta = "
-                f"{self.dp.delta:g}"
-            )
+            self.engine.journal.remark(why)
         return self.over
 
     def row(self) -> dict[str, Any]:
@@ -87,5 +86,6 @@ class RowPrivacyStage(ServerStage):
 
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
+        self.round = done
         again = [line for line in self.engine.journal.released() if line["round"] > done]
         self.before, self.asked = int(arrays.get(ASKED, 0)) + len(again), Counter()

@@ -21,7 +21,7 @@ from strategies.engine.state import AggregatedReplies, ServerState, dump_state
 from task.config.read import as_run_config
 from task.config.run_name import terms
 from task.errors import BouquetError, FieldError
-from task.numerics.arrays import Arrays, sha256
+from task.numerics.arrays import Arrays, flattened, sha256
 from task.wire import commitments
 from task.wire import messages as wire
 from task.wire.commitments import ATTEMPT, Commitment, Statement
@@ -95,7 +95,7 @@ class Evidence:
         self.folded = folded
         if self.sealed:
             given = folded.reduced.arrays if folded.reduced else {}
-            self.sums = {f"{r}/{n}": a for r, arrays in given.items() for n, a in arrays.items()}
+            self.sums = flattened(given)
 
     def record(self) -> dict[str, Any]:
         """Return the phase's part of the round's line, without its files."""

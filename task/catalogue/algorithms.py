@@ -11,8 +11,8 @@ Algorithms that train one global model stand here and, where only the clients' s
 in `task.catalogue.robust`, personalised algorithms and their baselines in `task.catalogue.personalised`,
 those whose clients hold other columns of the same people in `task.catalogue.vertical`, classical models in
 `task.catalogue.regressions`, `task.catalogue.multivariate`, `task.catalogue.statistics` and
-`task.catalogue.survivals`, and boosted trees in `task.catalogue.trees`. `task.catalogue.entry` says what an
-entry consists of; its defaults are FedAvg's.
+`task.catalogue.survivals`, and boosted trees in `task.catalogue.trees`. Each module of this folder that
+declares `ENTRIES` is found. `task.catalogue.entry` says what an entry consists of; its defaults are FedAvg's.
 
 A downward record other than ``arrays`` is the field of that name of the rule's server state.
 
@@ -23,20 +23,20 @@ it.
 """
 
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 from task.catalogue.entry import LI_PROX, MCMAHAN, Algorithm
-from task.catalogue.fair import FAIR, LOSS_BEFORE
+from task.catalogue.fair import LOSS_BEFORE
 from task.catalogue.local_steps import (
     COHORT_GRADIENT,
     COINS,
     FULL_GRADIENT,
-    LOCAL_STEPS,
     SQUARE_NORM,
     STEP_WEIGHT,
 )
-from task.catalogue.multivariate import MULTIVARIATE
 from task.catalogue.papers import paper
-from task.catalogue.personalised import PERSONAL
 from task.catalogue.record import (
     BUFFERS,
     COLUMNS,
@@ -48,14 +48,6 @@ from task.catalogue.record import (
     Record,
     Scalar,
 )
-from task.catalogue.regressions import REGRESSIONS
-from task.catalogue.robust import ROBUST
-from task.catalogue.statistics import STATISTICS
-from task.catalogue.survivals import SURVIVALS
-from task.catalogue.trees import TREES
-from task.catalogue.vertical import VERTICAL
-from task.catalogue.vertical_trees import VERTICAL_TREES
-from task.catalogue.xgb import XGB
 
 _REDDI = paper("2003.00295", "Algorithm 2")
 _KONECNY = paper("1610.02527", "Algorithm 4 with S_k = A = I")
@@ -77,7 +69,7 @@ _NO_STEP = "its clients send one gradient and take no step"
 _PATH = "its clients derive their mean gradient from the length of their steps"
 _REDUCED = "its steps are variance-reduced gradients, and the rule sets their scale"
 
-_GLOBAL = (
+ENTRIES = (
     Algorithm(
         "adaptive-tau", "Adaptive local steps", paper("1804.05271", "Algorithms 2 and 3"),
         about="Chooses each round's number of local steps to make the most progress within a budget.",
@@ -437,21 +429,15 @@ _GLOBAL = (
     ),
 )  # fmt: skip
 
+# Every module of this folder that declares `ENTRIES`; `user_algorithm` reads what is made here.
+_OTHERS = sorted(
+    {found.name for found in iter_modules([str(Path(__file__).parent)])} - {"algorithms", "user_algorithm"}
+)
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
-    for a in (
-        *_GLOBAL,
-        *LOCAL_STEPS,
-        *FAIR,
-        *ROBUST,
-        *PERSONAL,
-        *VERTICAL,
-        *VERTICAL_TREES,
-        *REGRESSIONS,
-        *MULTIVARIATE,
-        *STATISTICS,
-        *SURVIVALS,
-        *XGB,
-        *TREES,
+    for entries in (
+        ENTRIES,
+        *(getattr(import_module(f"task.catalogue.{name}"), "ENTRIES", ()) for name in _OTHERS),
     )
+    for a in entries
 }

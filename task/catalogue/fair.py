@@ -19,7 +19,7 @@ _fair = partial(
     up_scalars=(replace(LOSS_BEFORE, reduce="collect"),),
 )
 
-FAIR = (
+ENTRIES = (
     _fair(
         "afl", "AFL", paper("1902.00146", "section 4"),
         about="Learns the mixture of clients with the largest loss, and trains for that mixture.",

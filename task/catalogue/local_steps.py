@@ -34,7 +34,7 @@ _BY_EXAMPLES = (
 )
 _MOMENTUM = Record("momentum", PARAMETERS, "m, the server's momentum, which stands still at the clients")
 
-LOCAL_STEPS = (
+ENTRIES = (
     Algorithm(
         "fedacg", "FedACG", paper("2201.03172"),
         about="Clients start from a model that is moved ahead by the server's momentum.",

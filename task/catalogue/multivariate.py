@@ -14,7 +14,7 @@ _CENTRES = numbers(CENTRES, "a row of numbers for each cluster")
 _WEIGHTS = numbers(WEIGHTS, "what each column is multiplied by before distances are taken")
 _OPENING = sums(OPENING, "n, sum and sum of squares of each column")
 
-MULTIVARIATE = (
+ENTRIES = (
     analysis(
         "k-means", "k-means", _LLOYD, "clusters", (_CENTRES, _WEIGHTS),
         sums(STEP, "of each cluster: rows, sum of each column, squared distances to the centre"),

@@ -43,7 +43,7 @@ _FRESH_PART = "the private part of the run's initial model, under the round's sh
 _own = partial(Algorithm, personal=True)
 _averaged = partial(_own, rule="fedavg")  # those whose server does what FedAvg's does
 
-PERSONAL = (
+ENTRIES = (
     _averaged(
         "apfl", "APFL", paper("2003.13461"),
         about="Each client mixes the global model with its own model, by a learned weight.",

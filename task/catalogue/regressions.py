@@ -36,7 +36,7 @@ def _regression(name: str, title: str, source: Paper, **fields: Any) -> Algorith
     return analysis(name, title, source, "regression", (_COEFFICIENTS,), _STEP, phases, **fields)
 
 
-REGRESSIONS = (
+ENTRIES = (
     _regression(
         "glm", "Generalised linear models", _NELDER,
         about="Coefficients, errors and deviance of the pooled rows by exact sums: gaussian, binomial, "

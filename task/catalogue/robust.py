@@ -17,7 +17,7 @@ _robust = partial(Algorithm, up=(replace(MODEL_UP, reduce="collect"),), weight="
 
 _CAO = paper("2012.13995", "Algorithm 2")
 
-ROBUST = (
+ENTRIES = (
     _robust(
         "bulyan", "Bulyan", paper("1802.07927", "section 4"),
         about="Selects clients by Krum, then averages the values nearest the median in each coordinate.",

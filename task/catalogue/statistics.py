@@ -15,7 +15,7 @@ _ASKED = numbers(
 )
 _CLOSED = numbers(CLOSED, "for each cell, how many sites must not show it")
 
-STATISTICS = (
+ENTRIES = (
     analysis(
         "statistics",
         "Counts, means, quantiles and tables",

@@ -35,7 +35,7 @@ def _asked(
     return question(name, title, source, "survival", down, up)
 
 
-SURVIVALS = (
+ENTRIES = (
     analysis(
         "kaplan-meier", "Survival curves and log-rank test", _KAPLAN, "survival", (_BINS,), _COUNTS,
         {"opening": _asked("kaplan-meier", "Survival curves, bins", _KAPLAN, (), _OBJECTIONS)},

@@ -27,7 +27,7 @@ _OF_SITES = (
     "columns", "target", "cuts", "grid", "subsample", "colsample", "row-key", "held-out", "patience"
 )  # fmt: skip
 
-TREES = (
+ENTRIES = (
     analysis(
         "gbdt", _TITLE, _CHEN, "boosting", _TREES,
         sums(HISTOGRAMS, "by node, column and bin: sums of gradients and hessians, number of rows"),

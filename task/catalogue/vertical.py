@@ -5,6 +5,8 @@ What every record is and where it goes stands in `strategies.rules.splitnn`.
 """
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.papers import Paper, paper
@@ -55,14 +57,13 @@ KEY = Record("key", FREE, "the primes p and q, and what masks follow from; new a
 ASKED = Record("asked", FREE, "the SHA-256 of what was multiplied last, and under which moduli")
 
 
-def _step(title: str, **fields: object) -> Algorithm:
-    """Return the contract of one of SplitNN's phases."""
-    return Algorithm("splitnn", title, _SPLITNN, weight="uniform", vertical=True, **fields)  # type: ignore[arg-type]
+def step_of(name: str, source: Paper, title: str, work: str, **fields: Any) -> Algorithm:
+    """Return the contract of a phase of an algorithm over parties."""
+    return Algorithm(name, title, source, work=work, weight="uniform", vertical=True, **fields)
 
 
-def _encrypted(title: str, work: str, **fields: object) -> Algorithm:
-    """Return the contract of one of vertical logistic regression's phases."""
-    return replace(_step(title, work=work, **fields), name="vertical-logistic", paper=_HARDY)
+_step = partial(step_of, "splitnn", _SPLITNN)
+_encrypted = partial(step_of, "vertical-logistic", _HARDY)
 
 
 _LABELS = Scalar("labels", "1 if the party has them, else 0", low=0, high=1, whole=True, reduce="collect")
@@ -102,6 +103,21 @@ def alignment_of(name: str, title: str, source: Paper) -> dict[str, Algorithm]:
     }
 
 
+def over_parties(name: str, title: str, source: Paper, **fields: Any) -> Algorithm:
+    """Return the contract of an algorithm over parties, each with a part of the model of its own."""
+    return Algorithm(
+        name, title, source,
+        group="vertical",
+        weight="uniform",
+        private="all",
+        personal=True,
+        vertical=True,
+        batched=False,
+        no_neutral="no two parties have the same columns, and no weights are averaged",
+        **fields,
+    )  # fmt: skip
+
+
 _LINEAR = (PART, VELOCITY, STEP, ASKED, KEY, ALIGNED)
 _LOGISTIC = {
     **alignment_of("vertical-logistic", "Vertical logistic regression", _HARDY),
@@ -125,8 +141,8 @@ _LOGISTIC = {
     ),
 }  # fmt: skip
 
-VERTICAL = (
-    Algorithm(
+ENTRIES = (
+    over_parties(
         "splitnn", "SplitNN", _SPLITNN,
         about="Parties with different columns of the same people train one model that is split among them.",
         reads=(
@@ -140,7 +156,6 @@ VERTICAL = (
             "vertical.nopeek",
             "vertical.standardise",
         ),
-        group="vertical",
         work="label",
         measuring="score",
         phases=_PHASES,
@@ -149,22 +164,15 @@ VERTICAL = (
         down_scalars=(_WINDOW,),
         keeps=(PART, VELOCITY, STEP, ANSWER, ALIGNED),
         evaluation=(JOINT,),
-        weight="uniform",
-        private="all",
-        personal=True,
-        vertical=True,
-        batched=False,
         sgd_only="parties keep the velocity of SGD from exchange to exchange, and no other optimizer's state",
         unclipped="no party has the gradient of the whole model, whose norm is clipped",
         newcomer="bottom and top models drawn from the run's seed and the party's name",
-        no_neutral="no two parties have the same columns, and no weights are averaged",
     ),
-    Algorithm(
+    over_parties(
         "vertical-logistic", "Vertical logistic regression", _HARDY,
         about="Parties with different columns of the same people train logistic regression on ciphertexts.",
         reads=("vertical.", "vertical.key-bits", "vertical.standardise"),
         fixed_model=True,
-        group="vertical",
         work="finish",
         measuring="tally",
         phases=_LOGISTIC,
@@ -173,14 +181,8 @@ VERTICAL = (
         down_scalars=(_WINDOW,),
         keeps=_LINEAR,
         evaluation=(JOINT_SCORES,),
-        weight="uniform",
-        private="all",
-        personal=True,
-        vertical=True,
-        batched=False,
         sgd_only="parties keep the velocity of SGD from step to step, and no other optimizer's state",
         unclipped="no party has the gradient of the whole model, whose norm is clipped",
         newcomer="weights of zero",
-        no_neutral="no two parties have the same columns, and no weights are averaged",
     ),
 )  # fmt: skip

@@ -3,10 +3,23 @@
 What every record is and where it goes stands in `strategies.rules.secureboost`.
 """
 
+from typing import Any
+
 from task.catalogue.entry import Algorithm
 from task.catalogue.papers import paper
 from task.catalogue.record import FREE, Record, Scalar
-from task.catalogue.vertical import ALIGNED, BYTES, DIGEST, KEY, OTHER_PROOFS, PLACES, PROOF, alignment_of
+from task.catalogue.vertical import (
+    ALIGNED,
+    BYTES,
+    DIGEST,
+    KEY,
+    OTHER_PROOFS,
+    PLACES,
+    PROOF,
+    alignment_of,
+    over_parties,
+    step_of,
+)
 
 _CHENG = paper("1901.08755", "Algorithms 1 and 2, with XGBoost's handling of missing values and ties")
 _NAME, _TITLE = "secureboost", "SecureBoost"
@@ -53,17 +66,8 @@ _OF_TREE, _OF_MODEL = (OPEN, ALIGNED), (TREES, ROUND, OPEN, ALIGNED)
 _OF_LABEL = (TREES, MARGINS, ROUND, OPEN, KEY, ALIGNED)
 
 
-def _step(title: str, work: str, **fields: object) -> Algorithm:
-    """Return the contract of one phase."""
-    return Algorithm(
-        _NAME,
-        f"{_TITLE}, {title}",
-        _CHENG,
-        work=work,
-        weight="uniform",
-        vertical=True,
-        **fields,  # type: ignore[arg-type]
-    )
+def _step(title: str, work: str, **fields: Any) -> Algorithm:
+    return step_of(_NAME, _CHENG, f"{_TITLE}, {title}", work, **fields)
 
 
 _PHASES = {
@@ -95,15 +99,14 @@ _PHASES = {
     ),
 }  # fmt: skip
 
-VERTICAL_TREES = (
-    Algorithm(
+ENTRIES = (
+    over_parties(
         _NAME, _TITLE, _CHENG,
         about="Parties with different columns of the same people grow boosted trees on ciphertexts.",
         differs="Bins have the columns' own order, by which ties are broken, as their sums would show it in "
         "any other; sums and splits are those of one table to the bit; g and h share a ciphertext.",
         reads=("vertical.", "vertical.key-bits", "gbdt.", *_DRAWN),
         fixed_model=True,
-        group="vertical",
         work="grow",
         measuring="weigh",
         phases=_PHASES,
@@ -113,15 +116,9 @@ VERTICAL_TREES = (
         down_scalars=(_STEP, _LABEL),
         keeps=_OF_LABEL,
         evaluation=(),
-        weight="uniform",
-        private="all",
-        personal=True,
-        vertical=True,
-        batched=False,
         sgd_only="trees are grown, without an optimizer",
         unclipped="no party has the gradient of a model, whose norm is clipped",
         newcomer="no trees",
-        no_neutral="no two parties have the same columns, and no weights are averaged",
         missing_values=True,
     ),
 )  # fmt: skip

@@ -49,7 +49,7 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
     )
 
 
-XGB = (
+ENTRIES = (
     _entry(
         "xgb-bagging",
         "XGBoost, bagging",

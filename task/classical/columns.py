@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +158,20 @@ def variables_of(key: str, text: str) -> tuple[Variable, ...]:
     if not found:
         raise ConfigError(f'run-config key "{key}": expected {_FORM}; got {text!r}')
     return tuple(found)
+
+
+def check_once(
+    declared: str, variables: Iterable[Variable], also: str = "", reserved: Sequence[str] = ()
+) -> None:
+    """Refuse columns that several keys, or one, declare twice.
+
+    Raises:
+        ConfigError: A name is there twice or is `reserved`; `declared` says which run-config keys the names
+            are from, `also` what else was expected.
+    """
+    names = [v.name for v in variables]
+    if wrong := sorted({name for name in names if names.count(name) > 1 or name in reserved}):
+        raise ConfigError(f"{declared}: expected each column once{also}; got {', '.join(wrong)}")
 
 
 def _variable(key: str, name: str, inside: str) -> Variable:

@@ -20,9 +20,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from task.classical.columns import Floats, NamedColumns, scale_of, variables_of
+from task.classical.columns import Floats, NamedColumns, check_once, scale_of, variables_of
 from task.classical.design import Design
-from task.classical.survival import EVENT, FATES, LEFT, Survival, survival_of
+from task.classical.survival import EVENT, FATES, KEYS, LEFT, Survival, survival_of
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.elementary import exp
@@ -94,11 +94,7 @@ def cox_of(config: Config) -> Cox:
     keys, survival = config.survival, survival_of(config)
     variables = variables_of("survival.columns", keys.columns)
     design = Design(variables, survival.event)
-    used = [v.name for v in (survival.time, survival.event, *survival.strata, *variables)]
-    if twice := sorted({name for name in used if used.count(name) > 1}):
-        raise ConfigError(
-            f'run-config keys "survival.*": expected each column once; got {", ".join(twice)} twice'
-        )
+    check_once(KEYS, (survival.time, survival.event, *survival.strata, *variables))
     found = Cox(survival, design, keys.ties == "efron", keys.concordance)
     if found.p > MOST_COLUMNS:
         raise ConfigError(

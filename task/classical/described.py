@@ -28,7 +28,7 @@ from task.classical.parts import (
     quantiles_of,
 )
 from task.classical.survey import ROOM, Survey, centre_of, step_of, unit_of
-from task.numerics.arrays import NamedArrays
+from task.numerics.arrays import NamedArrays, text_in
 from task.numerics.row_sums import from_wire, value
 
 CLOSED = "<m"  # fewer persons than an owner allows, or what would give such a cell away
@@ -194,7 +194,7 @@ def described(survey: Survey, arrays: NamedArrays) -> Report:
     ranks = slack(survey, error, of_cuts)
     table = _table(ALL, survey, cells, sums, error)
     whole = _divided(survey, table, cells, parts_of(arrays["parts"]), ranks)
-    names = arrays["sites"].tobytes().decode().split("\n")
+    names = text_in(arrays["sites"]).split("\n")
     sites = [
         _divided(survey, _table(name, survey, shut, from_wire(own), of_site), shut, leaves)
         for name, shut, own, leaves in zip(

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from task.classical.columns import Floats, NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import Floats, NamedColumns, Variable, check_once, variable_of, variables_of
 from task.errors import ConfigError
 
 CONST = "const"
@@ -68,12 +68,8 @@ def design_of(columns: str, target: str, others: Mapping[str, str] | None = None
     given = {name: text for name, text in (others or {}).items() if text}
     more = {name: variable_of(f"regression.{name}", text) for name, text in given.items()}
     all_ = [*variables, found, *more.values()]
-    names = [v.name for v in all_]
-    if twice := sorted({name for name in names if names.count(name) > 1 or name == CONST}):
-        raise ConfigError(
-            f'run-config key "regression.columns": expected each column once, and none called "{CONST}", '
-            f"the intercept; got {', '.join(twice)}"
-        )
+    none = f', and none called "{CONST}", the intercept'
+    check_once('run-config key "regression.columns"', all_, none, (CONST,))
     for name, v in more.items():
         if v.levels or (v.low < 0 and name != "offset"):
             from_0 = "" if name == "offset" else " from 0"

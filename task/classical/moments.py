@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from task.classical.columns import Floats, NamedColumns, Variable, scale_of, variables_of
+from task.classical.columns import Floats, NamedColumns, Variable, check_once, scale_of, variables_of
 from task.classical.solve import Matrix, symmetric
 from task.errors import ConfigError, DataError
 from task.numerics.row_sums import blocks, row_sums, value
@@ -29,14 +29,12 @@ def numbers_of(key: str, text: str) -> tuple[Variable, ...]:
         ConfigError: One is not of the form, is a category or is there twice, or there are too many.
     """
     found = variables_of(key, text)
-    names = [v.name for v in found]
     if levels := [v.name for v in found if v.levels]:
         raise ConfigError(
             f'run-config key "{key}": expected columns of numbers with their ranges, "age(0..120)"; got the '
             f"category {levels[0]!r}"
         )
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f'run-config key "{key}": expected each column once; got {", ".join(twice)}')
+    check_once(f'run-config key "{key}"', found)
     if len(found) > MOST_COLUMNS:
         raise ConfigError(
             f'run-config key "{key}": expected at most {MOST_COLUMNS} columns; got {len(found)}'

@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from task.classical.columns import Floats, NamedColumns, Variable, variables_of
+from task.classical.columns import Floats, NamedColumns, Variable, check_once, variables_of
 from task.config.knobs import Config
 from task.errors import ConfigError, DataError
 from task.numerics.row_sums import row_sums
@@ -399,11 +399,7 @@ def survey_of(config: Config) -> Survey:
     """
     keys = config.statistics
     variables = variables_of("statistics.columns", keys.columns)
-    names = [v.name for v in variables]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(
-            f'run-config key "statistics.columns": expected each column once; got {twice[0]!r} twice'
-        )
+    check_once('run-config key "statistics.columns"', variables)
     if keys.bins & (keys.bins - 1) or keys.bins == 1:
         raise ConfigError(f'run-config key "statistics.bins": expected 0, 2, 4, 8 or so on; got {keys.bins}')
     if keys.by_site and config.server.secagg:

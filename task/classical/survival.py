@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from task.classical.columns import NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import NamedColumns, Variable, check_once, variable_of, variables_of
 from task.config.knobs import Config
 from task.errors import ConfigError, DataError, local
 
@@ -23,6 +23,7 @@ MOST_CELLS = 64  # groups, or strata
 ON_GRID = 1e-9  # of a step: a time so close above a point of the grid counts as on it
 EVENT, LEFT = 0, 1  # what became of a person: the event, or observation ended without it
 FATES = 2
+KEYS = 'run-config keys "survival.*"'
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,7 @@ def survival_of(config: Config) -> Survival:
             f"within the range of survival.time; got {keys.until:g}"
         )
     found = Survival(time, keys.step, keys.until or time.high, event, happened, groups, strata)
-    names = [v.name for v in (time, event, *groups, *strata)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(
-            f'run-config keys "survival.*": expected each column once; got {", ".join(twice)} twice'
-        )
+    check_once(KEYS, (time, event, *groups, *strata))
     for key, variables in (("survival.groups", groups), ("survival.strata", strata)):
         if (many := len(found.names(variables))) > MOST_CELLS:
             raise ConfigError(f'run-config key "{key}": expected at most {MOST_CELLS} cells; got {many}')

@@ -1,16 +1,25 @@
-"""Codecs compress updates and restore them: pure functions of arrays, knobs and a seed."""
+"""Codecs compress updates and restore them: pure functions of arrays, knobs and a seed.
+
+Every module of this folder is imported, and a codec with a ``name`` of its own is found under it; those that
+`task.config.sections.CODECS` names can be chosen by run-config keys.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from task.codecs.codec import Codec
-from task.codecs.flat import Eden, Int8
-from task.codecs.half import Half
 from task.codecs.sampled import PlainRandK, RandK, RotatedRandK
-from task.codecs.sign import Sign
-from task.codecs.sparse import STC, TopK
-from task.codecs.structured import LowRankCode, MaskCode
+from task.config.sections import CODECS as CHOICES
 
-CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (Half, Int8, Eden, TopK, STC, RandK)}
+_FOUND = {
+    cls.name: cls
+    for found in iter_modules(__path__)
+    for cls in vars(import_module(f"{__name__}.{found.name}")).values()
+    if isinstance(cls, type) and issubclass(cls, Codec) and "name" in vars(cls) and cls is not RotatedRandK
+}
+CODECS: dict[str, type[Codec]] = {name: _FOUND.pop(name) for name in CHOICES}
 # Codes of ``structured.kind`` or of an algorithm's own record; other runs cannot choose them.
-OTHERS: dict[str, type[Codec]] = {codec.name: codec for codec in (LowRankCode, MaskCode, Sign)}
+OTHERS: dict[str, type[Codec]] = _FOUND
 
 
 def codec_of(name: str, keep: float = 1.0, bits: int = 0, block: int = 4096, rotate: bool = True) -> Codec:

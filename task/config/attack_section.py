@@ -52,6 +52,11 @@ class AttackConfig(Section, switch="kind"):
     )
 
     @property
+    def backdoor(self) -> bool:
+        """Whether the malicious clients train on a trigger."""
+        return self.kind in BACKDOORS
+
+    @property
     def parts(self) -> int:
         """Number of parts of the trigger; each malicious client has one."""
         return 4 if self.kind == "distributed-backdoor" else 1

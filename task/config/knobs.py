@@ -150,6 +150,11 @@ class Config(PersonalKeys, AlgorithmKeys, LevelKeys, RunKeys):
         """Width r and share of the clients by level, widest first; ``dropout-width`` is a single level."""
         return self.width.by_level() or ((self.train.dropout_width, 1.0),)
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the clients' models: that of each level, or the run's."""
+        return tuple(name for name, _ in self.models.by_level()) or (self.model,)
+
     def with_model(self, name: str) -> "Config":
         """Return the run as seen by a client that has this model."""
         return replace(self, model=name, models=replace(self.models, levels="", shares=""))

@@ -109,6 +109,12 @@ def spec_of(name: str) -> DatasetSpec:
     Raises:
         ConfigError: There is no such data set.
     """
+    form, _, rest = name.partition(":")
+    if rest and form in DATASETS and DATASETS[form].own:
+        raise ConfigError(
+            f'run-config key "dataset": expected the path in a key of its own, dataset="{form}" '
+            f'data-path="{rest}"; got "{name}"'
+        )
     if is_reference(name):
         return _HUB if is_hub(name) else _BROUGHT
     if name not in DATASETS:

@@ -73,11 +73,14 @@ class Encoder:
             if not missing and not column.values and "|" not in cell:
                 return places.setdefault(cell, len(places))
             expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
-        todo = "Fill it in, remove the line or column, or give the column another type (name:category(a|b))"
+        typed = local(f'{column.name}:category(a|b)", with all values of all sites, or "{column.name}:ignore')
+        todo = f'Correct it; for a column of text write "{typed}" into the header'
+        if places is not None:
+            todo = "Correct it, or add the value to the list in the header, at all sites alike"
         if places is None and _MARKED.fullmatch(cell):
             todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
-            todo = 'Fill it in, remove the line or column, or set the run-config key "missing"'
+            todo = 'Fill it in, or set the run-config key missing="mean" (or "zero")'
         raise CellError(f'{expected}; got "{local(cell)}". {todo}.')
 
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +32,17 @@ def decode_digits(request: Request, source: Source) -> Decoded:
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(file, np.uint8, delimiter=",")
     images, labels = table[:, :-1], table[:, -1]
-    test = np.zeros(len(labels), dtype=bool)
-    for label in range(10):
-        test[np.flatnonzero(labels == label)[4::5]] = True
-    rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
+    rows, num_train = _fifth_tested(labels)
     x, y = images[rows].reshape(-1, 8, 8), labels[rows].astype(np.int64)
-    return decoded_images(x, y, int((~test).sum()), num_classes=10, scale=16.0, source="scikit-learn")
+    return decoded_images(x, y, num_train, num_classes=10, scale=16.0, source="scikit-learn")
+
+
+def _fifth_tested(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the order of rows with the test rows last, every fifth of a class, and the number of others."""
+    test = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    return np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)]), int((~test).sum())
 
 
 def decode_breast_cancer(request: Request, source: Source) -> Decoded:
@@ -44,11 +50,7 @@ def decode_breast_cancer(request: Request, source: Source) -> Decoded:
     from sklearn.datasets import load_breast_cancer
 
     found = load_breast_cancer()
-    test = np.zeros(len(found.target), dtype=bool)
-    for label in range(2):
-        test[np.flatnonzero(found.target == label)[4::5]] = True
-    rows = np.concatenate([np.flatnonzero(~test), np.flatnonzero(test)])
-    num_train = int((~test).sum())
+    rows, num_train = _fifth_tested(found.target)
     return Decoded(
         x=found.data[rows].astype(np.float32),
         y=found.target[rows].astype(np.int64),

@@ -85,7 +85,7 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
             f"once; got {local(list(cells))}. {remedy}."
         )
     _check_names(path, columns)
-    if all(map(_is_number, names)) and names != [str(i) for i in range(len(names))]:
+    if all(map(is_number, names)) and names != [str(i) for i in range(len(names))]:
         raise DataError(
             f"{local(path)}, line 1: expected names of columns; got numbers, {local(list(cells))}. {_HEADER}."
         )
@@ -94,9 +94,10 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
     return columns
 
 
-def _is_number(name: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a cell is a number."""
     try:
-        float(name)
+        float(text)
     except ValueError:
         return False
     return True

@@ -316,7 +316,8 @@ def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[A
         raise DataError(
             f"{local(where)}: expected x to be finite numbers that fit float32; got {x.dtype} with NaN, Inf, "
             "larger numbers or objects. "
-            'Correct them; where NaN stands for a missing value, set the run-config key "missing"'
+            "Correct them; where NaN stands for a missing value, set the run-config key "
+            'missing="mean" (or "zero")'
         )
     owners = [str(name) for name in arrays.get("client", [])]
     if owners and len(owners) != len(arrays["x"]):

@@ -34,10 +34,12 @@ from typing import Any
 import numpy as np
 
 from task.errors import ConfigError, WireError
+from task.extras import from_extra
 from task.numerics.arrays import Arrays, NamedArrays
 from task.storage.files import write_once
 
 DEGREE, BITS, SCALE = 4096, (54, 54), 2.0**40
+WHERE = 'run-config key "he"'
 SLOTS = DEGREE // 2
 MOST = 2.0**12
 LEAST_SHARE = 2.0**-20  # of the asked clients' weight; a mean over less would be noise
@@ -53,15 +55,8 @@ def tenseal() -> Any:
     Raises:
         ConfigError: It is not installed.
     """
-    try:
-        import tenseal as found
-        import tenseal.sealapi  # without it a ciphertext has no scale
-    except ImportError:
-        raise ConfigError(
-            'run-config key "he": expected TenSEAL, which encrypts and adds; got none. '
-            'Install it: pip install "bouquet[he]"'
-        ) from None
-    return found
+    from_extra("he", "tenseal.sealapi", WHERE)  # without it a ciphertext has no scale
+    return from_extra("he", "tenseal", WHERE)
 
 
 def public_of(context: bytes) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Simulated malicious clients."""
 
 from task.catalogue.entry import Algorithm
-from task.config.attack_section import BACKDOORS, INFORMED, MOVED
+from task.config.attack_section import INFORMED, MOVED
 from task.config.knobs import Config
 from task.datasets import spec_of
 from task.features.feature import Feature
@@ -16,7 +16,7 @@ def _informed(entry: Algorithm) -> str:
 
 
 def _refuses(config: Config, _: Algorithm) -> str:
-    if config.attack.kind in BACKDOORS and spec_of(config.data.dataset).text:
+    if config.attack.backdoor and spec_of(config.data.dataset).text:
         return (
             f'"attack.kind": "{config.attack.kind}" puts a patch into images or rows of numbers; expected '
             f"another data set than a text; got {config.data.dataset!r}"

@@ -5,7 +5,7 @@ from task.config.knobs import Config
 from task.datasets import spec_of
 from task.features.feature import Feature, Tensors
 from task.features.privacy import too_little
-from task.features.reasons import ONE_BY_ONE, pooled, unsafe
+from task.features.reasons import unaccounted, unsafe
 from task.features.refusals import Choice, Setting, refused_by
 from task.features.settings import (
     ALA,
@@ -26,10 +26,8 @@ _UNBOUNDED = "its sums over rows have no bound on what a row adds, by which nois
 def _why_not(entry: Algorithm) -> str:
     if entry.statistics:  # `task.features.row_privacy`
         return "" if entry.noised_rows else _UNBOUNDED
-    if why := pooled(entry):
+    if why := unaccounted(entry):
         return why
-    if entry.repeats:
-        return ONE_BY_ONE
     if entry.phases or not entry.traits.steps_alone:
         return "its clients use their examples for more than steps along the gradients of batches"
     if entry.private == "norm":

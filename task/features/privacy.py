@@ -10,7 +10,7 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, SHARED
 from task.config.knobs import Config
 from task.features.feature import Feature, Tensors
-from task.features.reasons import ONE_BY_ONE, pooled, unsafe
+from task.features.reasons import unaccounted, unsafe
 from task.features.refusals import SOME, Choice, Setting, pairs, refused_by
 from task.features.settings import (
     CODEC_UP,
@@ -40,10 +40,8 @@ def _stages(config: Config) -> tuple[str, ...]:
 
 
 def _why_not(entry: Algorithm) -> str:
-    if why := pooled(entry):
+    if why := unaccounted(entry):
         return why
-    if entry.repeats:
-        return ONE_BY_ONE
     if not entry.up:
         return "its clients send nothing that noise could protect"
     contracts = [entry, *(p for p in entry.phases.values() if p.work == "train")]

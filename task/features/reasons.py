@@ -11,6 +11,11 @@ def pooled(entry: Algorithm) -> str:
     return "it trains on all clients' data" if entry.pooled else ""
 
 
+def unaccounted(entry: Algorithm) -> str:
+    """Return why no account of privacy can be kept of what clients do."""
+    return pooled(entry) or (ONE_BY_ONE if entry.repeats else "")
+
+
 def nothing_up(entry: Algorithm) -> str:
     """Return why there are no updates."""
     return "" if entry.up else "its clients send nothing that they could falsify"

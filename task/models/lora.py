@@ -12,9 +12,8 @@ from torch import nn
 
 from task.adapters.names import pairs_of
 from task.errors import ConfigError, choose_from
+from task.extras import from_extra
 from task.numerics.seeds import MODEL, seed_for
-
-EXTRA = 'pip install "bouquet[adapters]"'
 
 
 @dataclass(frozen=True)
@@ -37,23 +36,20 @@ class Adapters:
         Raises:
             ConfigError: `peft` is missing, or the model has no such layers.
         """
-        try:
-            from peft import LoraConfig, get_peft_model
-        except ImportError:
-            raise ConfigError(f'run-config key "lora.rank": expected peft to be installed: {EXTRA}') from None
+        peft = from_extra("adapters", "peft", 'run-config key "lora.rank"')
         layers = [name for name, m in model.named_modules() if name and _is_matrix(m)]
         self._check("lora.targets", self.targets, layers)
         self._check("lora.modules", self.modules, [name for name, _ in model.named_modules() if name])
-        config = LoraConfig(
+        config = peft.LoraConfig(
             r=self.rank,
-            lora_alpha=self.alpha or self.rank,  # type: ignore[arg-type]  # peft takes fractions
+            lora_alpha=self.alpha or self.rank,  # peft takes fractions
             target_modules=[*self.targets] or None,
             modules_to_save=[*self.modules] or None,
             lora_dropout=self.dropout,
         )
         try:
             with warnings.catch_warnings(action="ignore"):  # of what it corrects itself, for GPT-2
-                made: nn.Module = get_peft_model(model, config)
+                made: nn.Module = peft.get_peft_model(model, config)
         except (ValueError, TypeError, RuntimeError, KeyError) as err:
             raise ConfigError(
                 f'run-config key "lora.targets": expected layers of the model, such as {_some(layers)}; got '

@@ -15,7 +15,7 @@ from typing import Any, cast
 from torch import nn
 
 from task.errors import ConfigError, choose_from, local
-from task.models.lora import EXTRA
+from task.extras import from_extra
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".h5")
 
@@ -32,10 +32,7 @@ class Pretrained:
         Raises:
             ConfigError: The folder has no such model.
         """
-        try:
-            import transformers
-        except ImportError:
-            raise self._refused(f"transformers to be installed: {EXTRA}", "none") from None
+        transformers = from_extra("adapters", "transformers", self._where)
         name = self._class()
         made: Any = getattr(transformers, name, None)
         if not (isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)):

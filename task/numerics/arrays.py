@@ -120,6 +120,30 @@ def only(arrays: NamedArrays, names: Iterable[str]) -> Arrays:
     return {name: arrays[name] for name in names}
 
 
+def rounded(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return numbers, float64, in a dtype; as integers they are rounded to the nearest, halves up.
+
+    What arithmetic makes of an array of no dimensions is a number; here it is an array again.
+    """
+    whole = dtype.kind in "iu" and np.asarray(wide).dtype.kind == "f"
+    return np.asarray(np.floor(wide + 0.5) if whole else wide).astype(dtype)
+
+
+def of_text(text: str) -> np.ndarray:
+    """Return a text as an array, such as a checkpoint holds it: its bytes, uint8."""
+    return np.frombuffer(text.encode(), np.uint8).copy()
+
+
+def text_in(array: np.ndarray) -> str:
+    """Return the text of `of_text`."""
+    return array.tobytes().decode()
+
+
+def flattened(records: Mapping[str, NamedArrays]) -> Arrays:
+    """Return the arrays of records as ``record/name``."""
+    return {f"{record}/{name}": a for record, arrays in records.items() for name, a in arrays.items()}
+
+
 def squared_norm(arrays: NamedArrays) -> float:
     """Return the squared L2 norm of all arrays together, added up in float64.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from task.errors import FieldError, StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
-from task.numerics.held import Foldable, dense, peak
+from task.numerics.held import Foldable, dense, peaks_of
 from task.numerics.terms import FINITE, MAX_INTEGER_TERM, MAX_TERM
 
 SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
@@ -65,8 +65,7 @@ class Collect:
         """
         if client in self._weights:
             raise FieldError("", f"one reply a round from {client}", "two")
-        known = peaks or {}
-        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        found = peaks_of(arrays, peaks)
         for name, largest in found.items():
             most = MAX_TERM if self._like[name][1].kind == "f" else MAX_INTEGER_TERM
             if not largest < most:

@@ -97,6 +97,12 @@ def dense(a: np.ndarray | Held | StackRow) -> np.ndarray:
     return a.dense() if isinstance(a, Held | StackRow) else a
 
 
+def peaks_of(arrays: Foldable, known: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return the largest absolute values by name; of those that are `known` no array is read."""
+    found = known or {}
+    return {name: found[name] if name in found else peak(a) for name, a in arrays.items()}
+
+
 def peak(a: np.ndarray | Held | StackRow) -> float:
     """Return the largest absolute value; NaN or infinity if any element is."""
     if isinstance(a, Held | StackRow):

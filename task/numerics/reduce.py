@@ -38,7 +38,7 @@ from task.errors import FieldError, WireError
 from task.numerics import pages
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
 from task.numerics.collect import Collect
-from task.numerics.held import Base, Foldable, Held, dense, peak
+from task.numerics.held import Base, Foldable, Held, dense, peak, peaks_of
 from task.numerics.stack import RowStack, StackRow
 from task.numerics.terms import (
     FINITE,
@@ -105,8 +105,7 @@ class Sum:
         Raises:
             FieldError: A term does not fit the exact range.
         """
-        known = peaks or {}
-        found = {name: known[name] if name in known else peak(a) for name, a in arrays.items()}
+        found = peaks_of(arrays, peaks)
         for name, largest in found.items():
             bound = largest * weight
             total = self._bound[name] + bound
@@ -404,10 +403,16 @@ REDUCTIONS: dict[str, type[Sum] | type[Collect]] = {"collect": Collect, "mean": 
 def mean_of(stack: NamedArrays, rows: Collection[int], weights: np.ndarray) -> Arrays:
     """Return the exact mean of some clients' models, as it is folded where they are not kept."""
     chosen = sorted(rows)
-    total = Mean({name: a[chosen[0]] for name, a in stack.items()})
+    total = Mean({name: a[chosen[0], ...] for name, a in stack.items()})
     for k in chosen:
-        total.add({name: a[k] for name, a in stack.items()}, int(weights[k]), str(k))
+        total.add({name: a[k, ...] for name, a in stack.items()}, int(weights[k]), str(k))
     return total.result()
+
+
+def plain_mean(stack: NamedArrays) -> Arrays:
+    """Return the exact mean over the first axis, by which all clients count the same."""
+    clients = max(map(len, stack.values()), default=0)
+    return mean_of(stack, range(clients), np.ones(clients, np.int64)) if stack else {}
 
 
 def _most(floats: bool) -> tuple[float, float]:

@@ -7,13 +7,15 @@ the phases of one round, or a round that was done again, count as one of 1/z^2 =
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
-from task.errors import ConfigError
+from task.config.sections import DPConfig
+from task.extras import from_extra
 
 Event = tuple[float, float]  # q and z
+WHERE = 'run-config key "dp.noise"'
 INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added to epsilon
 # More releases are counted exactly only if epsilon by Renyi divergences is not beyond all promises: the
 # distribution of many strong releases would take gigabytes, and their number is reported by a client.
@@ -53,13 +55,10 @@ def _epsilon(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
 
 def _renyi(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return an upper bound of epsilon that takes no longer for more releases."""
-    accountant()
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    renyi = RdpAccountant()
+    dp = from_extra("dp", "dp_accounting", WHERE)
+    renyi = from_extra("dp", "dp_accounting.rdp", WHERE).RdpAccountant()
     for (q, z), times in counts:
-        renyi.compose(PoissonSampledDpEvent(q, GaussianDpEvent(z)), times)
+        renyi.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z)), times)
     return float(renyi.get_epsilon(delta))
 
 
@@ -101,14 +100,7 @@ def accountant() -> Any:
     Raises:
         ConfigError: It is not installed.
     """
-    try:
-        from dp_accounting.pld import privacy_loss_distribution
-    except ImportError as err:
-        raise ConfigError(
-            f'run-config key "dp.noise": expected the package dp-accounting, which computes epsilon; got '
-            f'{err}. Install it: pip install "bouquet[dp]"'
-        ) from None
-    return privacy_loss_distribution
+    return from_extra("dp", "dp_accounting.pld.privacy_loss_distribution", WHERE)
 
 
 def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
@@ -121,3 +113,18 @@ def noise_for(goal: float, delta: float, q: float, rounds: int) -> float:
         low, high = (middle, high) if epsilon([(q, middle)] * rounds, delta) > goal else (low, middle)
     unit = 10.0 ** (math.floor(math.log10(high)) - 2)
     return float(f"{math.ceil(high / unit) * unit:.3g}")  # rounded up: less would not be enough
+
+
+def over_budget(dp: DPConfig, server_round: int, now: Callable[[], float], after: Callable[[], float]) -> str:
+    """Return why a run ends after a round; "" if the next one keeps epsilon within ``dp.max-epsilon``.
+
+    `now` returns epsilon so far, `after` what it would be after one more round; neither is called without a
+    limit.
+    """
+    if not dp.max_epsilon or (cost := after()) <= dp.max_epsilon:
+        return ""
+    return (
+        f"the run stops before round {server_round + 1}, with which epsilon would be {cost:.4g}: more than "
+        f"dp.max-epsilon = {dp.max_epsilon:g}. It is {now():.4g} at delta = {dp.delta:g} after round "
+        f"{server_round}"
+    )

@@ -23,7 +23,7 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
 from task.catalogue.stages import UNCLIPPED
 from task.errors import FieldError
-from task.numerics.arrays import Arrays, NamedArrays, squared_norm
+from task.numerics.arrays import Arrays, NamedArrays, flattened, squared_norm
 from task.wire.norms import NormBound
 
 WIDTH = 20  # the noise is at least 2^WIDTH units wide
@@ -53,7 +53,7 @@ def clipped(
         FieldError: The norm is beyond the range of a float64.
     """
     wide = {r: {n: a.astype(np.float64) for n, a in arrays.items()} for r, arrays in changes.items()}
-    flat = {f"{r}/{n}": a for r, arrays in wide.items() for n, a in arrays.items()}
+    flat = flattened(wide)
     with np.errstate(over="ignore"):  # of float64 models alone; infinity is refused
         norm = math.sqrt(squared_norm(flat))
     if not math.isfinite(norm):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from task.adapters.names import pairs_of
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import PARAMETERS, PROTOTYPES
-from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.datasets.condition import outputs_of
 from task.datasets.public import no_logits
@@ -33,20 +31,13 @@ from task.population import listed
 from task.references import is_reference
 from task.resolve.contract import contract_of, entry_of
 from task.resolve.interface import (
-    has_form,
     interface_of,
-    is_text,
     kind_read,
     made_up,
-    places_of,
-    trial_rows,
 )
-from task.tasks import TASKS
 
 if TYPE_CHECKING:  # torch costs seconds
     from torch import nn
-
-    from task.datasets.base import Dataset
 
 
 @dataclass(frozen=True)
@@ -132,62 +123,14 @@ def initial_of(
         ConfigError: The model is not of the form that the algorithm needs.
     """
     if any(r.layout == PROTOTYPES for r in contract_of(config).up):
-        return no_prototypes(classes, _features(model, config, shape, classes))
+        return no_prototypes(classes, features_of(model, config, shape, classes))
     if contract_of(config).public:
         return no_logits(config, classes)
     parts = parts or parts_of(model, config)
     return shared_state(model, parts.shared)
 
 
-def check_augment(config: Config, shape: tuple[int, ...]) -> None:
-    """Refuse changes of training examples that cannot be made of examples of this shape.
-
-    Raises:
-        ConfigError: They are no images, or what is learnt is the examples themselves.
-    """
-    augment, task = config.train.augment, config.data.task
-    text = has_form(config) or is_text(config)
-    if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
-        what = "a text, or several inputs," if text else f"examples of shape {list(shape)}"
-        what = "examples that are to be reconstructed" if task == "reconstruction" else what
-        raise ConfigError(
-            f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
-            f'{what} in "{config.data.dataset}". Leave the key out'
-        )
-
-
-def check_levels(
-    config: Config,
-    shape: tuple[int, ...],
-    classes: int,
-    dataset: Dataset | None = None,
-    *,
-    runs: bool = True,
-) -> dict[str, int]:
-    """Return the number of parameters of each of ``models.levels``, by name; the rest is as of `check_model`.
-
-    Raises:
-        ConfigError: The run's data or its algorithm cannot go with these models.
-    """
-    widths, sizes = {}, {}
-    for name, _ in config.models.by_level():
-        mine = config.with_model(name)
-        check_model(mine, shape, classes, config.data.task, dataset, runs=runs)
-        model = model_of(mine, shape, classes)
-        parts_of(model, mine)
-        sizes[name] = sum(p.numel() for p in model.parameters())
-        if reads_features(config):
-            widths[name] = _features(model, mine, shape, classes)
-    if len({*widths.values()}) > 1:
-        found = ", ".join(f"{name} {f}" for name, f in widths.items())
-        raise ConfigError(
-            f'run-config key "models.levels": {reads_features(config)} reads features, which need one '
-            f"width, the inputs of the last layer; got {found}. Set models.features, such as 32"
-        )
-    return sizes
-
-
-def _features(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> int:
+def features_of(model: nn.Module, config: Config, shape: tuple[int, ...], classes: int) -> int:
     """Return f, the inputs of the last linear layer of a run's model."""
     who = reads_features(config)
     if not is_reference(config.model):
@@ -247,8 +190,8 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     Raises:
         ConfigError: It cannot read such data.
     """
-    twin = algorithm_of(config.algorithm).private == "twin"
-    names, features = levels_of(config).values, config.models.features
+    twin = config.entry.private == "twin"
+    names, features = config.model_names, config.models.features
     if config.by_kind:
         from task.models.kinds import SideBySide
 
@@ -257,51 +200,3 @@ def model_of(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     interface = interface_of(config, classes) if is_reference(names[0]) else None
     seed, kind = config.seeds.model, kind_read(config)
     return build_model(names[0], shape, outputs, seed, kind, twin, features, trainable, interface)
-
-
-def check_model(
-    config: Config,
-    shape: tuple[int, ...],
-    classes: int,
-    task: str = "classification",
-    dataset: Dataset | None = None,
-    *,
-    runs: bool = True,
-) -> None:
-    """Try a model that the user brings before round 1; of ours do nothing.
-
-    `task` is a name in `task.tasks.TASKS`. Where examples may be ids they are the `dataset`'s, else made up.
-    Without `runs` the model is only made: those who have examples run it.
-
-    Raises:
-        ConfigError: It cannot be trained, or is not of the form that the algorithm needs.
-    """
-    if not is_reference(config.model):
-        return
-    from task.models.brought import check_brought, check_linear
-
-    entry, known = contract_of(config), dataset if runs else None
-    last = {}
-    if entry.private == "head" and not config.train.private_layers:
-        last["personal.layers"] = config.personal.layers
-    if entry.private == "body":
-        last["lg-fedavg.layers"] = config.lg_fedavg.layers
-    if "ala" in entry.stages:
-        last["fedala.layers"] = config.fedala.layers
-    check_brought(
-        config.model,
-        partial(model_of, config, shape, classes),
-        shape,
-        classes,
-        text=is_text(config),
-        logits=TASKS[task].classes,
-        places=places_of(config, shape, task, known),
-        interface=interface_of(config, classes),
-        own_loss=is_reference(config.loss),
-        needs_features=reads_features(config),
-        last_layers=last,
-        rows=trial_rows(known),
-        runs=runs,
-    )
-    if entry.traits.by_feature:
-        check_linear(config.model, model_of(config, shape, classes), shape)

@@ -31,7 +31,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from task.config.attack_section import BACKDOORS
 from task.config.knobs import Config
 from task.errors import ConfigError, choose_from
 from task.inputs import SEQUENCES
@@ -64,7 +63,7 @@ def task_of(config: Config, found: str, classes: int) -> Task:
     _check_data(config, name, found)
     check_goal(config, name)
     attack = config.attack
-    if attack.kind in BACKDOORS and attack.target >= classes:
+    if attack.backdoor and attack.target >= classes:
         raise ConfigError(
             f'run-config key "attack.target": expected a class of the data, 0 to {classes - 1}; got '
             f"{attack.target}"
@@ -149,7 +148,7 @@ def check_goal(config: Config, name: str) -> None:
     if not spec.classes and (why := classes_only(config)):
         fits = " or ".join(n for n, s in TASKS.items() if s.classes)
         raise ConfigError(f'run-config key "task": {why}; expected {fits}; got "{name}"')
-    if name in (*SEQUENCES, "segmentation") and config.attack.kind in BACKDOORS:
+    if name in (*SEQUENCES, "segmentation") and config.attack.backdoor:
         raise ConfigError(
             f'run-config key "attack.kind": "{config.attack.kind}" puts a patch into images or rows of '
             f'numbers; expected task = "classification"; got "{name}"'
@@ -190,7 +189,7 @@ def _check_places(config: Config, name: str) -> None:
 
 def classes_only(config: Config) -> str:
     """Return why a run needs targets that are class numbers; "" = it does not."""
-    if config.attack.kind in ("label-flip", *BACKDOORS):
+    if config.attack.kind == "label-flip" or config.attack.backdoor:
         return f'attack.kind = "{config.attack.kind}" trains on other classes'
     if (entry := config.entry).distils:
         return f"{entry.title} distils probabilities of classes"

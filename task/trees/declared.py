@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from task.classical.columns import Floats, NamedColumns, Variable, variable_of, variables_of
+from task.classical.columns import Floats, NamedColumns, Variable, check_once, variable_of, variables_of
 from task.errors import ConfigError, DataError
 from task.trees.ensemble import Values
 from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
@@ -79,13 +79,8 @@ def columns_in(key: str, columns: str, target: str, *others: Variable) -> tuple[
     """
     variables = variables_of(key, columns)
     of = variable_of(key.replace("columns", "target"), target)
-    names = [v.name for v in (*variables, of, *others)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        roles = " or ".join(["the target", *(v.key.rpartition(".")[2] for v in others)])
-        raise ConfigError(
-            f'run-config key "{key}": expected each column once, and not as {roles} too; got '
-            f"{', '.join(twice)}"
-        )
+    roles = " or ".join(["the target", *(v.key.rpartition(".")[2] for v in others)])
+    check_once(f'run-config key "{key}"', (*variables, of, *others), f", and not as {roles} too")
     return variables, of
 
 

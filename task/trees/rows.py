@@ -6,8 +6,10 @@ the digest of these trees (`task.trees.orders`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,11 @@ class BoostedRows:
         held = drawn(keys, boosting.held_out, boosting.seed, seeds.UNGROWN)
         x = boosting.x(table, clipped=boosting.noised)
         return cls(boosting, x, boosting.y(table, clipped=boosting.noised), keys, held)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the values of the columns, which do not change."""
+        return hashlib.sha256(np.ascontiguousarray(self.x).data).digest()
 
     @property
     def size(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from task.classical.columns import Floats
 from task.config.algorithm_sections import XGBConfig
 from task.config.knobs import Config
 from task.errors import ConfigError
+from task.extras import from_extra
 from task.numerics import seeds
 from task.trees.declared import Declared, columns_in, objective_of
 from task.trees.ensemble import TreeEnsemble, Values
@@ -70,13 +70,7 @@ def library() -> Any:
     Raises:
         ConfigError: It is not installed, or too old.
     """
-    try:
-        found = importlib.import_module("xgboost")
-    except ImportError as err:
-        raise ConfigError(
-            f"expected the package xgboost, with which clients grow trees; got {err}. Install it: "
-            "pip install 'bouquet[trees]'"
-        ) from None
+    found = from_extra("trees", "xgboost", "boosted trees")
     if tuple(int(part) for part in found.__version__.split(".")[:2]) < (3, 1):
         raise ConfigError(f"expected xgboost 3.1 or later; got {found.__version__}")
     return found

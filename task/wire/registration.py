@@ -159,19 +159,20 @@ def _shared(places: tuple[int, ...]) -> tuple[int, ...]:
 
 def _pairs(config: ConfigRecord, name: str) -> dict[str, str]:
     """Return texts by key, from a list of ``key=text``: hashes of code by package, or digests by part."""
-    values = config.get(name, [])
-    if not isinstance(values, list) or len(values) > MOST_PACKAGES:
-        raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
-    pairs = [str(value)[:LONGEST_LINE].partition("=") for value in values]
+    pairs = [text.partition("=") for text in _texts(config, name)]
     return {one_line(key, ""): one_line(text, "") for key, _, text in pairs}
 
 
 def _digests(config: ConfigRecord, name: str) -> tuple[str, ...]:
     """Return a few hashes."""
+    return tuple(one_line(text, "") for text in _texts(config, name))
+
+
+def _texts(config: ConfigRecord, name: str) -> list[str]:
     values = config.get(name, [])
     if not isinstance(values, list) or len(values) > MOST_PACKAGES:
         raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
-    return tuple(one_line(str(value)[:LONGEST_LINE], "") for value in values)
+    return [str(value)[:LONGEST_LINE] for value in values]
 
 
 def _clients(value: object) -> Sequence[str]:

@@ -22,6 +22,7 @@ from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.resolve.read import read_config
 from task.storage.client_state import read_kept, write_kept
+from task.trees.rows import BoostedRows
 from task.wire import messages as wire
 from tests.classical.test_runs import sites
 from tests.classical.test_trees_runs import FRAME, HEADER, KEYS, N, pooled  # noqa: F401 - a fixture
@@ -139,8 +140,8 @@ def test_a_resumed_run_sends_all_trees_once(tmp_path: Path, expected: str) -> No
     assert {whole for tree, whole, _ in grid.down[3:]} == {False}
 
 
-def test_a_node_that_cannot_write_gets_all_trees(
-    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_cannot_write_gets_all_trees_and_says_why(
+    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*args: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -150,6 +151,32 @@ def test_a_node_that_cannot_write_gets_all_trees(
     assert sums(folder) == expected
     assert files(tmp_path) == []
     assert {tree for tree, whole, _ in grid.down if whole} == {1, 2, 3, 4}
+    said = {r.getMessage() for r in caplog.records if "margins are not written" in r.getMessage()}
+    assert said >= {
+        f"round {number}: client {site}: margins are not written: [Errno 28] No space left on device"
+        for number in range(1, ROUNDS + 1)
+        for site in ("ward-0", "ward-1", "ward-2")
+    }
+
+
+def test_rows_are_digested_once_as_long_as_a_process_has_them(
+    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each message: a file of margins is written after each tree."""
+    digested: list[int] = []
+    made = BoostedRows.fingerprint.func
+
+    def counted(rows: BoostedRows) -> bytes:
+        digested.append(len(rows.y))
+        return made(rows)
+
+    monkeypatch.setattr(BoostedRows.fingerprint, "func", counted)
+    monkeypatch.setattr(Forgetful, "_deliver", LocalGrid._deliver)
+    client_trees._kept.clear()
+    folder, _ = run(tmp_path)
+    assert sums(folder) == expected
+    assert sum(digested) == N
+    assert len(digested) == 3
 
 
 CHANGES: list[tuple[str, Any]] = [

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from client_app.classical.xgb import check_leaves
 from server_app.cli.main import app
-from server_app.takeout.analyses import analysis_in, said_of_rows
-from server_app.takeout.trees import export_trees, trees_in
+from server_app.takeout.taken import as_csv, taken_in
 from task.catalogue.xgb import NEW
 from task.errors import ConfigError, DataError, RefusedError
 from task.resolve.analyses import declared_of
@@ -259,18 +258,15 @@ def test_a_run_is_exported_and_predicts(keys: dict[str, Any], tmp_path: Path) ->
     table = json.loads((folder / "result.json").read_text())["table"]
     assert table["trees"] == 18
     assert {row["column"] for row in table["columns"]} == {"age", "dose", "job"}
-    taken = trees_in(folder)
-    assert taken is not None
+    taken = taken_in(folder)
     for form, name in (("xgboost", "t.json"), ("onnx", "t.onnx")):
-        (line,) = export_trees(taken, form, tmp_path / name)
+        (line,) = taken.export(form, tmp_path / name, None, int8=False)
         assert "largest difference" in line
     booster = xgboost.Booster(model_file=tmp_path / "t.json")
     assert json.loads(booster.attr("levels")) == {"job": ["clerk", "cook", "nurse", "other"]}
     new = FRAME.drop(columns=["ill", "client"])
     new.to_csv(tmp_path / "new.csv", index=False, header=HEADER[:3])
-    found = analysis_in(folder)
-    assert found is not None
-    said = pd.read_csv(io.StringIO(said_of_rows(*found, tmp_path / "new.csv")))
+    said = pd.read_csv(io.StringIO(as_csv(taken.predict(tmp_path / "new.csv", whole=False, batch=1).columns)))
     x = new.assign(job=new.job.map(["clerk", "cook", "nurse", "other"].index)).to_numpy(np.float32)
     rows = matrix(x)
     np.testing.assert_allclose(said["p_1"], booster.predict(rows), rtol=0, atol=3e-6)

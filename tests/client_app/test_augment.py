@@ -15,8 +15,8 @@ from client_app.training.programs import Batch
 from task.datasets import load_dataset
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
+from task.resolve.model_checks import check_augment
 from task.resolve.read import read_config
-from task.resolve.run_model import check_augment
 from tests.support.brought import imported_from
 from tests.support.federation import play
 

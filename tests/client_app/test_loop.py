@@ -260,6 +260,8 @@ def test_training_imports_neither_dynamo_nor_torchvision() -> None:
         "import sys, torch\n"
         "from tests.support.models import ALONE, solver_of, task_on\n"
         "import client_app.app\n"
+        "from task.models import build_model\n"
+        "build_model('2nn', (1, 28, 28), 10, 1)\n"
         "x, y = torch.tensor([[2.0]]), torch.tensor([1])\n"
         "task = task_on(torch.nn.Sequential(torch.nn.Linear(1, 2)), x, y, momentum=0.9, weight_decay=0.1)\n"
         "for name in ALONE:\n"

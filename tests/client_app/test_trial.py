@@ -19,8 +19,8 @@ from client_app.registering import register
 from client_app.trial import try_out
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
+from task.resolve.model_checks import check_model
 from task.resolve.read import read_config
-from task.resolve.run_model import check_model
 from tests.support.brought import NET, imported_from
 
 OWN = '''

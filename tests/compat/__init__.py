@@ -1,1 +1,1 @@
-"""The app on another version of Flower than the pinned one: `make compat`, with a Python of its own."""
+"""The app on other versions of Flower, `make compat`, and on other Pythons and torches, `make pythons`."""

@@ -38,6 +38,7 @@ from server_app.deploy.node.options import Options
 from server_app.deploy.node.run_node import run_node
 from task.encryption.ckks import KEY_FILE, PUBLIC_FILE, Key, id_of
 from task.errors import BouquetError, ConfigError
+from tests.support.faults import FullDisk
 
 LINK = "host.example:9092"
 EVERY = 5  # of the moments at which a disk can be full; 1 tries them all
@@ -590,24 +591,16 @@ def work(out: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_made_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, fails_at = 0, -1
-
-    def fsync(handle: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fails_at:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fsync)
+    disk = FullDisk(monkeypatch)
     work(tmp_path / "undisturbed")
-    total = calls
+    total = disk.syncs
     assert total > 40
     for moment in range(1, total + 1, EVERY):
         out = tmp_path / str(moment)
-        calls, fails_at = 0, moment
+        disk.begin(moment)
         with pytest.raises(BouquetError, match=r"could not be written: No space left on device"):
             work(out)
-        fails_at = -1
+        disk.begin(-1)
         assert not list(out.rglob(".*"))
         whole(out)
         kept = set(secrets_of(out).values())

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from itertools import islice
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner
+from uvicorn import Server
 
 from server_app.cli.main import app
 from server_app.deploy.calls.control_calls import Calls, LinkError
@@ -30,6 +30,7 @@ from task import timing
 from task.errors import BouquetError, ConfigError
 from task.flower.services import CONTROL
 from tests.deploy.test_submit_port import SuperLink
+from tests.support.asgi import listening
 
 KEYS = {"dataset": "digits", "num-clients": 4}
 
@@ -45,38 +46,20 @@ def kits(tmp_path: Path, superlink: SuperLink) -> Iterator[Path]:
     port = free_port()
     for config in (tmp_path / "kits").glob("*/kit.toml"):
         config.write_text(re.sub(r':9096"', f':{port}"', config.read_text()))
-    with listening(read_link_kit(tmp_path / "kits" / "link"), superlink):
+    with submit_port(read_link_kit(tmp_path / "kits" / "link"), superlink):
         yield tmp_path / "kits"
 
 
-@contextmanager
-def listening(kit: LinkKit, superlink: SuperLink) -> Iterator[None]:
+def submit_port(kit: LinkKit, superlink: SuperLink) -> AbstractContextManager[object]:
     """Serve a link's port in a thread."""
-    loop, begun, over = asyncio.new_event_loop(), threading.Event(), threading.Event()
 
-    async def main() -> None:
+    @asynccontextmanager
+    async def port() -> AsyncIterator[tuple[Server, socket]]:
         client = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://superlink")
         certificate, key = str(kit.server_certificate), str(kit.server_key)
-        server, listener = serve(
-            SubmitPort(kit, client), kit.submit, ssl_certfile=certificate, ssl_keyfile=key
-        )
-        serving = asyncio.create_task(server.serve([listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        begun.set()
-        await asyncio.to_thread(over.wait)
-        server.should_exit = True
-        await serving
+        yield serve(SubmitPort(kit, client), kit.submit, ssl_certfile=certificate, ssl_keyfile=key)
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    assert begun.wait(20)
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(20)
-        loop.close()
+    return listening(port)
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ from task.errors import BouquetError, ConfigError
 from task.flower.services import CONTROL
 from tests.support.asgi import Caller
 from tests.support.contents import contents
+from tests.support.faults import FullDisk
 from tests.support.runtime import crashing_bundle
 
 KEYS: dict[str, Any] = {"dataset": "digits", "num-clients": 4}
@@ -619,13 +620,6 @@ def test_submitters_are_provisioned_moved_and_revoked_as_nodes_are(kits: Path) -
 
 def test_a_full_disk_leaves_no_half_made_submitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next command finishes what a failed one left, and a revoked secret stays revoked."""
-    calls, fails_at = 0, -1
-
-    def fsync(handle: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fails_at:
-            raise OSError(28, "No space left on device")
 
     def work(kits: Path, revoked: list[str]) -> None:
         provision(kits, submitters=["alice"])
@@ -636,18 +630,17 @@ def test_a_full_disk_leaves_no_half_made_submitter(tmp_path: Path, monkeypatch: 
     def token(folder: Path) -> str:
         return proof((folder / "submitter.secret").read_bytes(), TOKEN_OF)
 
-    monkeypatch.setattr(os, "fsync", fsync)
     provision(tmp_path / "before", "127.0.0.1:9092", ["ward-1"])
-    calls = 0
+    disk = FullDisk(monkeypatch)
     work(shutil.copytree(tmp_path / "before", tmp_path / "undisturbed"), [])
-    total = calls
+    total = disk.syncs
     assert total > 20
     for moment in range(1, total + 1):
         kits, revoked = shutil.copytree(tmp_path / "before", tmp_path / str(moment)), list[str]()
-        calls, fails_at = 0, moment
+        disk.begin(moment)
         with pytest.raises(BouquetError, match="could not be written: No space left on device"):
             work(kits, revoked)
-        fails_at = -1
+        disk.begin(-1)
         provision(kits, submitters=["alice"])
         link, alice = read_link_kit(kits / "link"), read_submitting_kit(kits / "alice")
         assert caller_of(link, alice.token) == "alice", moment

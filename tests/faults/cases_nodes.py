@@ -21,6 +21,15 @@ def blamed(run: Run, server_round: int, name: str) -> str:
     return str(lines[0])
 
 
+def killed(rig: Rig) -> tuple[Run, int]:
+    """Kill all processes of ward-2 while it trains; return the run and the round that it was asked in."""
+    run = rig.submit(3)
+    run.wait_round(1)
+    with run.fed.held(run, "ward-2"):
+        run.fed.machines["ward-2"].kill()
+    return run, run.done() + 1
+
+
 @case(
     "R1",
     "Node killed during a round",
@@ -28,18 +37,13 @@ def blamed(run: Run, server_round: int, name: str) -> str:
     "SIGKILL to all processes of ward-2 while it trains; it stays away",
 )
 def node_killed(rig: Rig) -> str:
-    run = rig.submit(3)
-    fed = run.fed
-    run.wait_round(1)
-    with fed.held(run, "ward-2"):
-        fed.machines["ward-2"].kill()
-    asked = run.done() + 1
+    run, asked = killed(rig)
     seconds = run.wait_round(asked)
     why = blamed(run, asked, "ward-2")
     assert run.row(asked)["answered"] == 2
     assert seconds <= 75, f"{seconds:.0f} s; {why}"
     run.wait_end()
-    fed.start_node("ward-2")
+    run.fed.start_node("ward-2")
     return f"round {asked} ended {seconds:.1f} s after, with 2 of 3; the log: {why[:110]}"
 
 
@@ -50,13 +54,8 @@ def node_killed(rig: Rig) -> str:
     "SIGKILL to all processes of ward-2 while it trains, then `bouquet node` again",
 )
 def node_killed_and_back(rig: Rig) -> str:
-    run = rig.submit(3)
-    fed = run.fed
-    run.wait_round(1)
-    with fed.held(run, "ward-2"):
-        fed.machines["ward-2"].kill()
-    asked = run.done() + 1
-    fed.start_node("ward-2")
+    run, asked = killed(rig)
+    run.fed.start_node("ward-2")
     seconds = run.wait_round(asked)
     run.wait_end()
     assert seconds <= 75, f"{seconds:.0f} s"

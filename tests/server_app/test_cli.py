@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,3 +180,26 @@ def test_a_federation_gives_each_of_its_nodes_a_slow_line(
     assert isinstance(done.exception, ConfigError)
     assert "--bandwidth: expected a rate" in str(done.exception)
     assert began == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("bouquet algo", {"algorithms"}),
+        ("bouquet run --reci", {"--recipe"}),
+        ("bouquet run --recipe de", {"demo"}),
+        ("bouquet algorithms fedpro", {"fedprox", "fedproto"}),
+    ],
+)
+def test_a_shell_completes_commands_options_recipes_and_algorithms(words: str, found: set[str]) -> None:
+    """In half a second, or nobody waits for it: PyTorch and Flower take several."""
+    code = (
+        "import sys\nsys.argv = ['bouquet']\ntry:\n import server_app.cli.main as m; m.main()\n"
+        "finally:\n print([name for name in ('torch', 'flwr') if name in sys.modules], file=sys.stderr)"
+    )
+    asked = {"_BOUQUET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) == found, done.stderr
+    assert done.stderr.strip() == "[]"

@@ -115,7 +115,7 @@ READS: dict[str, list[tuple[str, ...]]] = {
     "app": [(".", *RECIPE)],
     "predict": [(RUN,), (MODEL,), (RUN, "--client", "client-1"), (RUN, "--global-test")],
     "samples": [(RUN,), (MODEL,)],
-    "export": [(RUN, "-f", "torchscript"), (MODEL, "-f", "safetensors")],
+    "export": [(RUN, "-f", "torchscript"), (MODEL, "-f", "safetensors"), (MODEL, "-f", "xgboost")],
     "verify": [(RUN,)],
     "replay": [(RUN,)],
     "report": [(RUN,)],

@@ -13,7 +13,7 @@ import statsmodels.api as sm
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.takeout.analyses import analysis_in, said_of_rows
+from server_app.takeout.taken import as_csv, taken_in
 from task.errors import ConfigError, DataError
 from tests.classical.test_more_regressions import PEOPLE, TARGET, X
 from tests.classical.test_multivariate import PEOPLE as PATIENTS
@@ -28,9 +28,7 @@ def said(folder: Path, frame: pd.DataFrame, header: list[str] | None = None) -> 
     """Return what a run says of rows."""
     path = folder.parent / "new.csv"
     frame.to_csv(path, index=False, header=header or True)
-    found = analysis_in(folder)
-    assert found is not None
-    return pd.read_csv(io.StringIO(said_of_rows(*found, path)))
+    return pd.read_csv(io.StringIO(as_csv(taken_in(folder).predict(path, whole=False, batch=1).columns)))
 
 
 def regression(folder: Path, family: str, **more: Any) -> Path:

@@ -652,6 +652,36 @@ def test_a_queue_that_ends_early_leaves_its_page(
     assert "| `big` | B = 10 |" in (runs / "tiny.md").read_text("utf-8")
 
 
+def test_recorded_cells_are_measured_once_more_and_compared(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    words = ["reproduce", str(tiny), "--cells", "big", "--runs-dir", str(tiny.parent / "runs")]
+    none = CliRunner().invoke(app, [*words, "--again"])
+    assert "of which none has its learning rates measured" in str(none.exception)
+    assert "1 cell to measure" in CliRunner().invoke(app, words).output
+    assert (
+        "nothing runs: to measure and compare once more, use --again" in CliRunner().invoke(app, words).output
+    )
+    results, rates = results_of(tiny), RunRecords(results_of(tiny)).by_run
+    best = standing(read_table(str(tiny)).cells["big"], rates).rate
+    before = results.read_bytes()
+    started.clear()
+    same = CliRunner().invoke(app, [*words, "--again"]).output
+    assert [(k["learning-rate"], k["seed"]) for k in started] == [(best, seed) for seed in (1, 2, 3)]
+    assert same.count(": the same model, to the bit") == 3
+    assert results.read_bytes() == before
+    done = tiny.parent / "runs" / "again"
+    again = CliRunner().invoke(app, [*words, "--again"]).output
+    assert f"to measure and compare once more, delete {done}" in again
+    other = RunRecords(results)
+    for record in list(other.by_run.values()):
+        other.add(replace(record, model_sha256="0" * 64, machine="another"))
+    assert CliRunner().invoke(app, [*words, "--again"]).output.count("another model (another)") == 3
+    further = CliRunner().invoke(app, [*words, "--again", "--seeds", "9"]).output
+    assert "seed 9" in further
+    assert "no record to compare with" in further
+
+
 def test_rounds_of_many_runs_stay_on_one_line(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -23,10 +24,13 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
 from server_app.takeout.predict import own_examples, predict
+from server_app.takeout.result import RunResult
+from server_app.takeout.taken import as_csv, taken_in
 from task.datasets import load_dataset
 from task.errors import BouquetError, ConfigError, DataError, StateError
 from task.resolve.model_card import read_model
 from task.resolve.read import read_config
+from task.storage.files import read_safetensors
 from tests.support.grid import LocalGrid
 from tests.support.horizontal import HORIZONTAL
 
@@ -92,7 +96,7 @@ def test_predictions_are_as_good_as_the_run_said(tmp_path: Path) -> None:
     last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
     assert found.scores["all"]["accuracy"] == last["accuracy"]
     assert found.scores["all"]["loss"] == pytest.approx(last["loss"], rel=1e-6)
-    rows = rows_of(found.csv())
+    rows = rows_of(as_csv(found.columns()))
     assert len(rows) == found.scores["all"]["examples"] == 355
     assert list(rows[0]) == ["id", "predicted", *(f"p_{i}" for i in range(10))]
     assert sum(float(rows[0][f"p_{i}"]) for i in range(10)) == pytest.approx(1.0, abs=1e-6)
@@ -150,7 +154,7 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     assert (card.columns, card.classes) == (("a", "b", "label"), ("no", "yes"))
     taken = take(cells)
     new = table(tmp_path / "new.csv", "id,b,note,a", "p7,0.9,x,0.1", "p8,0.1,y,0.9")
-    rows = rows_of(predict(taken, read_examples(new, card)).csv())
+    rows = rows_of(as_csv(predict(taken, read_examples(new, card)).columns()))
     assert [(r["id"], r["predicted"]) for r in rows] == [("p7", "yes"), ("p8", "no")]
     labelled = table(tmp_path / "l.csv", "a,b,label,split", "0.1,0.9,yes,train", "0.9,0.1,yes,test")
     found = predict(taken, read_examples(labelled, card))
@@ -248,7 +252,7 @@ def test_a_table_is_predicted_as_it_was_trained_on_filled_encoded_and_standardis
     taken = take(folder)
     new = table(tmp_path / "new.csv", "kind,a,ok", "y,1000001,yes", ",999999,no", "x,1000002.5,yes")
     found = predict(taken, read_examples(new, card))
-    assert [r["predicted"] for r in rows_of(found.csv())] == ["yes", "no", "yes"]
+    assert [r["predicted"] for r in rows_of(as_csv(found.columns()))] == ["yes", "no", "yes"]
     assert found.scores["all"]["accuracy"] == 1
     whole = predict(taken, read_examples(file, card)).scores["all"]
     assert whole["accuracy"] > 0.95
@@ -271,7 +275,7 @@ def test_an_id_is_no_feature_of_a_model_that_knows_no_columns(tmp_path: Path) ->
     card = replace(taken.card, columns=())
     new = table(tmp_path / "new.csv", "id,a,b,label", "905,1,2,0", "7,6,0,1")
     found = predict(taken, read_examples(new, card))
-    assert [row["id"] for row in rows_of(found.csv())] == ["905", "7"]
+    assert [row["id"] for row in rows_of(as_csv(found.columns()))] == ["905", "7"]
     plain = table(tmp_path / "plain.csv", "a,b", "1,2", "6,0")
     np.testing.assert_array_equal(
         found.probabilities, predict(taken, read_examples(plain, card)).probabilities
@@ -288,3 +292,50 @@ def test_a_clients_own_model_reads_a_standardised_table(tmp_path: Path) -> None:
     )  # fmt: skip
     taken = take(folder, "client-1")
     assert np.isfinite(predict(taken, own_examples(taken)).scores["all"]["loss"])
+
+
+def test_a_clients_own_model_of_a_run_without_a_name_is_found(tmp_path: Path) -> None:
+    """The folder of its state is named by the changed keys, and `take` changes the device."""
+    folder = trained(tmp_path, name="", algorithm="ditto", model="logistic", device="auto", threads=1)
+    taken = take(folder, "client-1")
+    found = predict(taken, own_examples(taken))
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    last = next(r for r in lines if (r["name"], r["round"], r["phase"]) == ("client-1", 2, "evaluate"))
+    assert found.scores["all"]["accuracy"] == pytest.approx(last["metrics"]["accuracy"])
+
+
+CLASSES = {"model": "logistic", "num-classes": 2}
+DECLARED = {"learning-rate": 0.1}
+TABLES: dict[str, dict[str, Any]] = {
+    "fedavg": CLASSES,
+    "ditto": CLASSES,
+    "pca": DECLARED | {"pca.columns": "a(-9..9), b(-9..9)", "num-server-rounds": 1},
+    "gbdt": DECLARED | {"gbdt.columns": "a(-9..9), b(-9..9)", "gbdt.target": "label(0..1)"},
+    "secureboost": {"num-classes": 2, "partition": "columns", "columns": "even", "vertical.key-bits": 0},
+}
+
+
+@pytest.mark.parametrize("algorithm", TABLES)
+def test_a_command_reads_the_model_file_once(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 2)).round(3), columns=["a", "b"])
+    parties = algorithm == "secureboost"
+    frame = frame.assign(label=(frame.a > 0).astype(int)).rename_axis("who:id" if parties else "id")
+    frame.to_csv(tmp_path / "rows.csv", index=parties)
+    keys = {"dataset": "csv", "data-path": str(tmp_path / "rows.csv"), "num-clients": 2}
+    folder = trained(tmp_path, algorithm=algorithm, **keys, **TABLES[algorithm])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    read: list[Path] = []
+
+    def counted(path: Path) -> Any:
+        read.append(path)
+        return read_safetensors(path)
+
+    monkeypatch.setattr("task.resolve.model_card.read_safetensors", counted)
+    said = taken_in(folder).predict(tmp_path / "new.csv", whole=False, batch=8)
+    assert len(as_csv(said.columns).splitlines()) == 81
+    assert read == [folder / "model.safetensors"]
+    again = RunResult(folder).predict(tmp_path / "new.csv")
+    assert as_csv([(name, again[name].to_numpy()) for name in again]) == as_csv(said.columns)

@@ -17,8 +17,9 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, WireError
 from task.models.family import Levels
 from task.numerics.arrays import Arrays
+from task.resolve.model_checks import check_levels
 from task.resolve.read import read_config
-from task.resolve.run_model import check_levels, levels_of
+from task.resolve.run_model import levels_of
 from task.resolve.validate import check_names
 from task.wire.registration import read_registration, registration_content
 from tests.support.federation import SIZES, owners_config, play, write_owners
@@ -169,8 +170,9 @@ def test_results_by_model_by_hand() -> None:
 def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path) -> None:
     """`bouquet predict --client` and `export` of a run's client that has another model than the first."""
     from client_app.own_models import kept_model
+    from server_app.takeout.clients import Clients
     from server_app.takeout.last_order import evaluation_order
-    from server_app.takeout.model import _own_of
+    from server_app.takeout.model import own_of
     from task.catalogue.entry import evaluation_of
     from task.resolve.model_card import card_of
 
@@ -180,8 +182,9 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     node, entry = open_node(given, {}), evaluation_of(ALGORITHMS["fedproto"])
     order = evaluation_order(2, played.arrays(2), entry, client, played.strategy.engine.run_id, ())
     assert set(order.arrays) == {"prototypes"}
-    taken = _own_of(node, card_of(given, (4,), 3, node.dataset), given, entry, order, {})
     whole = card_of(given, (4,), 3, node.dataset)
+    clients = Clients(given, {}, whole)
+    taken = own_of(clients, whole, given, entry, order, {})
     assert [json.loads(c.metadata()["bouquet"])["model"] for c in (whole, taken.card)] == [
         "logistic, mlp, 2nn",
         "2nn",
@@ -189,4 +192,4 @@ def test_a_clients_own_model_is_taken_and_written_as_of_its_kind(tmp_path: Path)
     assert taken.card.config.models.levels == ""
     kept = kept_by(keys, played, "personal")[client]
     assert all(np.array_equal(t.numpy(), kept[n]) for n, t in taken.model.state_dict().items())
-    assert kept_model(node, entry, order, client) is taken.model
+    assert kept_model(clients.node, entry, order, client) is taken.model

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from socket import socket
 from typing import Any
 
 import httpx
 from starlette.types import ASGIApp
+from uvicorn import Server
 
 
 class Caller:
@@ -44,3 +48,31 @@ class Caller:
     def get(self, url: str) -> httpx.Response:
         """Return the answer to a GET."""
         return self.send(httpx.Request("GET", url)) if "://" in url else self.call("GET", url)
+
+
+@contextmanager
+def listening(port: Callable[[], AbstractAsyncContextManager[tuple[Server, socket]]]) -> Iterator[socket]:
+    """Serve a port in a thread while the block lasts; give the socket that it listens on."""
+    loop, begun, over = asyncio.new_event_loop(), threading.Event(), threading.Event()
+    found: list[socket] = []
+
+    async def main() -> None:
+        async with port() as (server, listener):
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            found.append(listener)
+            begun.set()
+            await asyncio.to_thread(over.wait)
+            server.should_exit = True
+            await serving
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    assert begun.wait(20)
+    try:
+        yield found[0]
+    finally:
+        over.set()
+        thread.join(20)
+        loop.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
@@ -141,3 +143,20 @@ class FaultyGrid(LocalGrid):
         error = Message(Error(code, "Error: Node Unavailable"), reply_to=request)
         error.metadata.__dict__["_src_node_id"] = SUPERLINK
         return error
+
+
+class FullDisk:
+    """The disk is full when files are synced for the `at`-th time; -1 = never. It counts in `syncs`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begin(-1)
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def begin(self, at: int) -> None:
+        """Count anew, and be full at that time."""
+        self.syncs, self.at = 0, at
+
+    def _fsync(self, handle: int) -> None:
+        self.syncs += 1
+        if self.syncs == self.at:
+            raise OSError(28, "No space left on device")

@@ -198,9 +198,21 @@ def play(
 
 
 def in_one_process(
-    keys: Mapping[str, Any], folder: Path, nodes: int = 2, grid_type: Callable[..., LocalGrid] = LocalGrid
+    keys: Mapping[str, Any],
+    folder: Path,
+    nodes: int = 2,
+    grid_type: Callable[..., LocalGrid] = LocalGrid,
+    files: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Do a run with all that it writes, on a LocalGrid; return its result folder, which lies in `folder`."""
+    """Do a run with all that it writes, on a LocalGrid; return its result folder, which lies in `folder`.
+
+    With `files` there is a node for each, which brings it as its owner's own data; else clients are spread
+    over so many nodes.
+    """
+    if files:
+        config = read_config({**keys, "runs-dir": str(folder)})  # where nodes have state, owners say
+        owners = [{"client-name": name, "data-path": str(path)} for name, path in files.items()]
+        return run_server(grid_type(make_app(), owners, as_run_config(config)), config)
     own = {**keys, "runs-dir": str(folder), "state-dir": str(folder / "state")}
     configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
     return run_server(grid_type(make_app(own), configs), read_config(own))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import importlib
 import shutil
 import sqlite3
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from socket import socket
 from typing import Any
 from unittest.mock import patch
 
@@ -43,6 +42,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
+from uvicorn import Server
 
 from server_app.deploy.calls.cache import Tally
 from server_app.deploy.calls.fleet_relay import Relay, serve
@@ -64,6 +64,7 @@ from server_app.deploy.kits.certificates import (
     private_pem,
 )
 from tests.faults.rawnode import Signer
+from tests.support.asgi import listening
 
 stock: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
 
@@ -294,33 +295,19 @@ def over_http(link: Served, folder: Path) -> Iterator[None]:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     link.http_address = f"127.0.0.1:{free_port()}"
-    loop, begun, over = asyncio.new_event_loop(), threading.Event(), threading.Event()
 
-    async def main() -> None:
+    @asynccontextmanager
+    async def relay() -> AsyncIterator[tuple[Server, socket]]:
         async with grpc.aio.insecure_channel(link.address) as channel:
-            server, listener = serve(
-                Relay(channel), link.http_address, **{name: str(folder / name) for name in files}
-            )
-            serving = asyncio.create_task(server.serve([listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            link.http_listener = listener
-            begun.set()
-            await asyncio.to_thread(over.wait)
-            server.should_exit = True
-            await serving
+            paths = {name: str(folder / name) for name in files}
+            yield serve(Relay(channel), link.http_address, **paths)
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
-    thread.start()
-    assert begun.wait(20)
-    link.http = HttpTransport(link.http_address, ca)
-    try:
-        yield
-    finally:
-        link.http.close()
-        over.set()
-        thread.join()
-        loop.close()
+    with listening(relay) as link.http_listener:
+        link.http = HttpTransport(link.http_address, ca)
+        try:
+            yield
+        finally:
+            link.http.close()
 
 
 @cache

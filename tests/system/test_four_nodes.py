@@ -25,7 +25,7 @@ from server_app.extras.verify.receipts import COUNTED
 from server_app.extras.verify.signatures import NAMED, SIGNED
 from server_app.results.folder import ENCRYPTED, MODEL, RunFolder, to_json
 from server_app.run.encryption import decrypt
-from server_app.takeout.model import find
+from server_app.takeout.model_file import find
 from task.config.read import read_recipe
 from task.encryption import ckks
 from task.errors import BouquetError, ConfigError, WireError

@@ -1,6 +1,8 @@
-"""Three gRPC nodes with files of their own: what their runs end in is what one process makes of all files.
+"""Three nodes with files of their own: what their runs end in is what one process makes of all files.
 
-One federation serves all tests of this file: each writes files of its own, which a run reads as they are.
+Other tasks and texts run on nodes in this process for every commit, and over gRPC in the full suite, as all
+others here do. One federation serves all tests of this file: each writes files of its own, which a run reads
+as they are.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,32 @@ def fed(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
 
 
+Runs = Callable[[dict[str, Any]], Path]  # does the run of keys; returns its result folder
+
+
+def over_grpc(fed: Federation) -> Runs:
+    """Return what does runs on a federation."""
+
+    def run(keys: dict[str, Any]) -> Path:
+        fed.run(keys)
+        return Path(fed.kit.runs / keys["run-name"])
+
+    return run
+
+
+@pytest.fixture(params=["here", pytest.param("grpc", marks=pytest.mark.full)])
+def on_nodes(request: pytest.FixtureRequest, files: dict[str, Path], tmp_path: Path) -> Runs:
+    """What does runs on the three nodes: in this process, or over gRPC."""
+    if request.param == "grpc":
+        return over_grpc(request.getfixturevalue("fed"))
+    return lambda keys: in_one_process(keys, tmp_path / "there", files=files)
+
+
 def hold(
-    fed: Federation, tmp_path: Path, name: str, keys: Mapping[str, Any], pooled: Mapping[str, Any]
+    run: Runs, tmp_path: Path, name: str, keys: Mapping[str, Any], pooled: Mapping[str, Any]
 ) -> tuple[Path, Path]:
     """Hold a run on nodes to that of one process, whose data `pooled` names; return both result folders."""
-    fed.run({**keys, "run-name": name})
-    there = fed.kit.runs / name
+    there = run({**keys, "run-name": name})
     here = in_one_process({**keys, **pooled, "run-name": "here"}, tmp_path / "here")
     assert found(there) == found(here)
     return there, here
@@ -98,7 +120,7 @@ def test_tables_with_gaps_end_as_the_pooled_run(
         "progress": "none",
     }  # fmt: skip
     pooled = {"data-path": str(sites), "partition": "natural", "num-clients": 0}
-    there, here = hold(fed, tmp_path, "tables", keys, pooled)
+    there, here = hold(over_grpc(fed), tmp_path, "tables", keys, pooled)
     got, want = (json.loads((at / "config.json").read_text())["columns"] for at in (there, here))
     assert {k: got[k] for k in ("count", "mean", "std")} == {k: want[k] for k in ("count", "mean", "std")}
     assert len(set(got["count"][:6])) > 1
@@ -115,7 +137,7 @@ OTHER_TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("task", ["multi-label", pytest.param("reconstruction", marks=pytest.mark.full)])
 def test_other_tasks_than_classification(
-    task: str, fed: Federation, files: dict[str, Path], tmp_path: Path
+    task: str, on_nodes: Runs, files: dict[str, Path], tmp_path: Path
 ) -> None:
     """The files have numbers [N, 6] and four labels each.
 
@@ -134,11 +156,11 @@ def test_other_tasks_than_classification(
         "local-test-fraction": 0.25, "fraction-evaluate": 1.0, "device": "cpu", "progress": "none",
     }  # fmt: skip
     pooled = {"data-path": str(tmp_path / "pool.npz"), "partition": "natural", "num-clients": 0}
-    hold(fed, tmp_path, task, keys | OTHER_TASKS[task], pooled)
+    hold(on_nodes, tmp_path, task, keys | OTHER_TASKS[task], pooled)
 
 
 def test_texts_of_ids_whose_form_the_server_is_told(
-    fed: Federation, files: dict[str, Path], tmp_path: Path
+    on_nodes: Runs, files: dict[str, Path], tmp_path: Path
 ) -> None:
     """Texts of 8 tokens, of which some predict none; a client counts each token that it predicts."""
     rng = np.random.default_rng(5)
@@ -155,7 +177,7 @@ def test_texts_of_ids_whose_form_the_server_is_told(
         "fraction-evaluate": 1.0, "metrics": "perplexity", "device": "cpu", "progress": "none",
     }  # fmt: skip
     pooled = {"data-path": str(tmp_path / "pool.npz"), "partition": "natural", "num-clients": 0}
-    hold(fed, tmp_path, "ids", keys, pooled)
+    hold(on_nodes, tmp_path, "ids", keys, pooled)
 
 
 @pytest.mark.full
@@ -168,7 +190,7 @@ def test_the_next_characters_of_roles(tmp_path: Path, data_folder: Path) -> None
     }  # fmt: skip
     nodes = {f"node-{i}": ["--partition", f"{i}/3"] for i in range(3)}
     with federation(nodes, tmp_path / "runs") as made:
-        hold(made, tmp_path, "roles", keys, {})
+        hold(over_grpc(made), tmp_path, "roles", keys, {})
 
 
 ORDERS = {"ada": [*range(5, 35), 1, 2], "bob": [0, 1, *range(5, 35)], "cyd": [*range(5, 35), 38]}

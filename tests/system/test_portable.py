@@ -1,4 +1,4 @@
-"""Runs with ``portable = true``: nodes of unlike processors end in the simulation's bytes.
+"""Runs with ``portable = true``: unlike processors end in the same bytes, in simulations and on nodes.
 
 Unlike processors are emulated by what makes the libraries choose the kernels of a lesser one.
 """
@@ -25,6 +25,9 @@ LESSER = {  # of a processor without AVX-512 and AVX2, as far as libraries let t
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3 AVX512_ICL AVX512_SPR", "MKL_CBWR": "SSE2",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL",
 }  # fmt: skip
+COMMON: dict[str, Any] = {
+    "num-clients": 4, "num-server-rounds": 2, "batch-size": 10, "progress": "none", "evaluate-every": 2,
+}  # fmt: skip
 KEYS: dict[str, dict[str, Any]] = {
     "2nn": {"model": "2nn", "dataset": "mnist", "max-examples": 600, "learning-rate": 0.1},
     "cnn": {"model": "cnn", "dataset": "mnist", "max-examples": 200, "learning-rate": 0.1},
@@ -35,11 +38,12 @@ KEYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def simulated(keys: dict[str, Any], runs: Path) -> Path:
+def simulated(keys: dict[str, Any], runs: Path, nodes: int = 2, **environment: str) -> Path:
     """Run keys by `bouquet run`, in a process of its own; return the result folder."""
     pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in keys.items())
-    line = [BOUQUET, "run", "-c", pairs, "--run-name", "simulated", "--runs-dir", str(runs), "--nodes", "2"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=os.environ.copy())
+    line = [BOUQUET, "run", "-c", pairs, "--run-name", "simulated", "--runs-dir", str(runs)]
+    line += ["--nodes", str(nodes)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=os.environ | environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return runs / "simulated"
 
@@ -58,25 +62,28 @@ def deployed(keys: dict[str, Any], runs: Path) -> Path:
     return runs / "deployed"
 
 
-@pytest.mark.parametrize(
-    ("model", "also_without"),
-    [("2nn", False), *(pytest.param(m, True, marks=pytest.mark.full) for m in KEYS)],
-)
+def test_a_simulation_on_a_lesser_processor_ends_in_the_same_bytes(tmp_path: Path, data_folder: Path) -> None:
+    keys = COMMON | KEYS["2nn"] | {"portable": True}
+    own = simulated(keys, tmp_path / "own", nodes=1)
+    lesser = simulated(keys, tmp_path / "lesser", nodes=1, **LESSER)
+    results = [RunFolder(folder).result() or {} for folder in (own, lesser)]
+    assert [result["portable"] for result in results] == [True] * 2
+    assert results[0]["kernels"] == results[1]["kernels"]
+    assert (own / "model.safetensors").read_bytes() == (lesser / "model.safetensors").read_bytes()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", KEYS)
 def test_nodes_with_unlike_kernels_end_in_the_bytes_of_a_simulation_where_they_are_portable(
-    model: str, also_without: bool, tmp_path: Path, data_folder: Path
+    model: str, tmp_path: Path, data_folder: Path
 ) -> None:
-    common = {
-        "num-clients": 4, "num-server-rounds": 2, "batch-size": 10, "progress": "none",
-        "evaluate-every": 2,
-    }  # fmt: skip
     models = {}
-    for fixed in (False, True) if also_without else (True,):
-        keys = common | KEYS[model] | {"portable": fixed}
+    for fixed in (False, True):
+        keys = COMMON | KEYS[model] | {"portable": fixed}
         folders = [run(keys, tmp_path / str(fixed)) for run in (simulated, deployed)]
         models[fixed] = [(folder / "model.safetensors").read_bytes() for folder in folders]
         results = [RunFolder(folder).result() or {} for folder in folders]
         assert [result["portable"] for result in results] == [fixed] * 2
         assert results[0]["kernels"] == results[1]["kernels"]
     assert models[True][0] == models[True][1]
-    if also_without:
-        assert models[False][0] != models[False][1]  # so that these nodes are unlike
+    assert models[False][0] != models[False][1]  # so that these nodes are unlike

@@ -14,8 +14,9 @@ from torch import nn
 from task.errors import ConfigError
 from task.models import build_model
 from task.models.brought import find_maker
+from task.resolve.model_checks import check_model
 from task.resolve.read import read_config
-from task.resolve.run_model import check_model, model_of
+from task.resolve.run_model import model_of
 from tests.support.brought import imported_from
 
 HEAD = """

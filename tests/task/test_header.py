@@ -94,14 +94,21 @@ def test_a_category_named_like_a_missing_value_is_a_value(table):
     assert data.x.sum() == 2
 
 
+@pytest.mark.parametrize("path", ["wards", "/data/my wards", "./wards.csv"])
+def test_a_path_behind_the_form_leads_to_its_key(path):
+    with pytest.raises(ConfigError, match=rf'dataset="csv" data-path="{path}"; got "csv:{path}"'):
+        load(dataset=f"csv:{path}")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key "missing"'),
+        ("job,y\nnurse,0\n", r'for a column of text write "job:category\(a\|b\)".* or "job:ignore" into'),
+        ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key missing="mean"'),
         ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a number; got "NaN"'),
         ("x,y\n1e39,0\n", r'expected a number; got "1e39"'),  # it is none that a float32 can be
         ("x:category(a|b),y\nc,0\n", r'column 1 "x": expected one of a, b; got "c"'),
-        ("x:category(a|b),y\n,0\n", r'expected one of a, b; got "".*"missing"'),
+        ("x:category(a|b),y\n,0\n", r'expected one of a, b; got "".*missing="mean"'),
         ("x:category(a|a),y\na,0\n", r"line 1, column 1: expected two or more values, each once"),
         ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
         ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
@@ -148,7 +155,7 @@ def test_a_node_starts_with_gaps_and_the_run_says_what_becomes_of_them(table, tm
 
 def test_gaps_of_arrays(tmp_path):
     np.savez(tmp_path / "t.npz", x=[[1.0, np.nan], [3.0, 4.0]], y=[0, 1], x_test=[[0.0, 0.0]], y_test=[0])
-    with pytest.raises(DataError, match=r'finite numbers.*set the run-config key "missing"'):
+    with pytest.raises(DataError, match=r'finite numbers.*set the run-config key missing="mean"'):
         load(dataset="npz", data_path=str(tmp_path / "t.npz"))
     data = load(dataset="npz", data_path=str(tmp_path / "t.npz"), missing="zero", missing_indicator=True)
     assert data.inputs(slice(0, 2)).tolist() == [[1, 0, 0, 1], [3, 4, 0, 0]]

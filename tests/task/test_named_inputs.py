@@ -17,8 +17,9 @@ from task.errors import BouquetError, ConfigError
 from task.inputs import read_form, unpacked
 from task.models.adapt import Interface
 from task.resolve.model_card import card_of
+from task.resolve.model_checks import check_model
 from task.resolve.read import read_config
-from task.resolve.run_model import check_model, model_of
+from task.resolve.run_model import model_of
 from task.tasks import task_of, with_task
 from task.tasks.base import check_fits
 from tests.support.brought import imported_from

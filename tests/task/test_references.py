@@ -61,6 +61,8 @@ def test_a_file_here_does_not_take_the_place_of_an_installed_package(
         ("x = 1\n1 / 0\n", "ref_a:make", r"ZeroDivisionError: division by zero \(ref_a.py, line 2\)"),
         ("def f(:\n", "ref_a:make", r"SyntaxError: .* \(ref_a.py, line 1\)"),
         ("def make(): ...\n", "ref_a:maker", 'Did you mean "make"?'),
+        ("_x = 1\n", "ref_a:make", "expected one of its public names, of which it has none"),
+        ("", "transformers:vit", 'expected "transformers:FOLDER" with a folder that begins with'),
     ],
 )
 def test_errors(folder: Path, text: str, reference: str, words: str) -> None:

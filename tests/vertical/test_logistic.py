@@ -20,7 +20,7 @@ from task.vertical.rows import batches, epoch_order, in_common_order, num_tests
 from tests.reference import vertical_logistic as reference
 from tests.support import parties
 from tests.support.federation import Keep, Played, play
-from tests.support.grid import LocalGrid
+from tests.support.grid import LocalGrid, Twice
 
 SLICES = {"ada": slice(0, 2), "bob": slice(2, 3), "cyd": slice(3, 6)}
 OTHERS = ("model", "vertical.cut", "vertical.hidden")  # SplitNN's
@@ -258,12 +258,6 @@ def test_neither_nodes_nor_repeats_nor_restarts_change_a_weight(tmp_path: Path) 
     want = rows_of(play(keys, nodes=1))
     assert len({row["model_sha256"] for row in want}) == 4
     assert rows_of(play(keys, nodes=3, seed=2)) == want
-
-    class Twice(LocalGrid):
-        def _deliver(self, message: Message) -> Message | None:
-            super()._deliver(message)
-            return super()._deliver(message)
-
     assert rows_of(play(keys, nodes=2, grid_type=Twice)) == want
     seen = [0]
 

@@ -20,7 +20,7 @@ from task.vertical.rows import in_common_order, num_tests
 from tests.classical.trees import PlayedTrees, config_of
 from tests.support import parties
 from tests.support.federation import Keep, Played, play
-from tests.support.grid import LocalGrid
+from tests.support.grid import Twice
 
 Change = Callable[[np.ndarray], None]
 SLICES = {"ada": slice(2, 4), "bob": slice(0, 2), "cyd": slice(4, 6)}  # bob has the labels
@@ -231,12 +231,6 @@ def test_neither_nodes_nor_repeats_nor_restarts_change_a_tree(tmp_path: Path) ->
     want = rows_of(play(keys, nodes=1))
     assert len({row["model_sha256"] for row in want}) == 4
     assert rows_of(play(keys, nodes=3, seed=2)) == want
-
-    class Twice(LocalGrid):
-        def _deliver(self, message: Message) -> Message | None:
-            super()._deliver(message)
-            return super()._deliver(message)
-
     assert rows_of(play(keys, nodes=2, grid_type=Twice)) == want
     for lost, number in (("histograms", 9), ("divide", 8), ("", 2)):  # within the second round
         kind, seen = f"train.{lost}" if lost else "train", [0]

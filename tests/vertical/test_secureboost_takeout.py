@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.takeout.joined import joined_in
+from server_app.takeout.joined import JoinedTrees
+from server_app.takeout.taken import taken_in
+from server_app.takeout.trees import TakenTrees
+from task.datasets import load_dataset
 from task.errors import ConfigError, StateError
 from task.resolve.read import read_config
 from task.vertical.rows import in_common_order, num_tests
@@ -31,6 +35,13 @@ def trained(folder: Path, **more: Any) -> Path:
     return in_one_process({**keys, "run-name": "trees"}, folder / "runs")
 
 
+def trees_in(run: Path) -> TakenTrees:
+    """Return the joined trees of a run."""
+    taken = taken_in(run)
+    assert isinstance(taken, JoinedTrees)
+    return taken.grown
+
+
 def last(folder: Path) -> dict[str, Any]:
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
@@ -40,7 +51,6 @@ def last(folder: Path) -> dict[str, Any]:
 def test_predictions_and_exported_trees_are_those_that_the_run_measured(tmp_path: Path) -> None:
     folder = trained(tmp_path, gbdt__held_out=0.3, gbdt__patience=1, num_server_rounds=3)
     out = tmp_path / "trees.json"
-    assert joined_in(folder) is not None
     done = CliRunner().invoke(app, ["predict", str(folder), "--data", str(tmp_path / "all.csv")])
     assert done.exit_code == 0, done.output
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -64,8 +74,7 @@ def test_predictions_and_exported_trees_are_those_that_the_run_measured(tmp_path
 
 def test_parties_that_a_run_leaves_out_have_no_columns_in_its_trees(tmp_path: Path) -> None:
     folder = trained(tmp_path, vertical__parties="client-0,client-2", num_server_rounds=1)
-    taken = joined_in(folder)
-    assert taken is not None
+    taken = trees_in(folder)
     assert taken.declared.names == ("x0", "x1", "x5")  # 2, 3 and 1 columns a party
     assert {0, 1, 2} == {f for f in taken.trees.feature.tolist() if f >= 0}
 
@@ -76,14 +85,14 @@ def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) 
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / model.name).write_bytes(model.read_bytes())
     with pytest.raises(ConfigError, match="expected the folder of a run"):
-        joined_in(tmp_path / "alone" / model.name)
+        trees_in(tmp_path / "alone" / model.name)
 
     text = (folder / "config.json").read_text()
     record = json.loads(text)
     record["run"]["data-path"] = ""
     (folder / "config.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match=r"got a deployed one.*simulate the run with one csv file"):
-        joined_in(folder)
+        trees_in(folder)
     (folder / "config.json").write_text(text)
 
     (second, third) = (
@@ -93,7 +102,7 @@ def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) 
     )  # fmt: skip
     second.unlink()
     with pytest.raises(StateError, match="client-1"):
-        joined_in(folder)
+        trees_in(folder)
     assert third.exists()
 
 
@@ -101,6 +110,72 @@ def test_another_algorithm_of_parties_has_no_trees(tmp_path: Path) -> None:
     path = parties.write(tmp_path / "all.csv", *parties.table())
     keys = parties.config(data_path=str(path), num_clients=2, partition="columns", columns="even")
     folder = in_one_process({**keys, "run-name": "net", "num-server-rounds": 1}, tmp_path / "runs")
-    assert joined_in(folder) is None
     done = CliRunner().invoke(app, ["export", str(folder), "--format", "xgboost"])
     assert "expected a run that grows trees" in done.output + str(done.exception)
+
+
+PICTURES = """
+import numpy as np
+import pandas as pd
+
+
+def load():
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (160, 1, 4, 6)).astype(np.uint8)
+    y = (x[:, 0, 1, 2].astype(int) + x[:, 0, 2, 5] > 255).astype(np.int64)
+    return x[:150], y[:150], x[150:], y[150:]
+"""
+
+
+def loss_by_rows(folder: Path, p: np.ndarray, ids: list[str], y: np.ndarray) -> float:
+    """Return the mean loss of the rows of a run's test, of probabilities p of the second class."""
+    settings = read_config(json.loads((folder / "config.json").read_text())["run"])
+    tests = in_common_order(ids, settings.seeds.data)[: num_tests(len(ids), settings)]
+    return float(-np.log(np.where(y[tests] == 1, p[tests], 1.0 - p[tests])).mean())
+
+
+def probabilities(folder: Path, names: list[str], x: np.ndarray) -> np.ndarray:
+    """Return what the joined trees of a run say of rows, whose columns have these names."""
+    path = folder.parent / "rows.csv"
+    pd.DataFrame(x, columns=names).to_csv(path, index=False)
+    said = taken_in(folder).predict(path, whole=False, batch=1)
+    return np.asarray(dict(said.columns)["p_1"])
+
+
+def test_joined_trees_of_pictures_read_pixels_by_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A party has columns of each row of pixels, so that its places are not next to each other."""
+    (tmp_path / "scans.py").write_text(PICTURES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = config(dataset="scans:load", num_clients=2, partition="columns", columns="even")
+    folder = in_one_process({**keys, "run-name": "scans"}, tmp_path / "runs")
+    taken = trees_in(folder)
+    mine = [f"x{row * 6 + column}" for row in range(4) for column in (0, 1, 2)]
+    assert taken.declared.names[:12] == tuple(mine)
+    used = {taken.declared.names[f] for f in taken.trees.feature.tolist() if f >= 0}
+    assert used >= {"x8", "x17"}  # the pixels that the classes follow from
+    settings = read_config(keys)
+    data = load_dataset(settings.data, settings.synthetic, settings.seeds.data)
+    x = data.inputs(np.arange(len(data.y))).flatten(1).numpy()
+    p = probabilities(folder, [f"x{j}" for j in range(24)], x)
+    ids = [str(i) for i in range(len(x))]
+    assert loss_by_rows(folder, p, ids, data.y) == pytest.approx(last(folder)["client_loss"], abs=1e-6)
+
+
+def test_joined_trees_of_categories_have_a_column_for_each_level(tmp_path: Path) -> None:
+    rng, jobs = np.random.default_rng(6), np.array(["clerk", "cook", "nurse"])
+    job, x = rng.integers(0, 3, 120), rng.normal(size=(120, 2)).astype(np.float32)
+    y = ((job == 1) * 2 + x.sum(axis=1) > 0.5).astype(int)
+    ids = [f"p{i}" for i in range(len(y))]
+    frame = pd.DataFrame({"who:id": ids, "job:category(clerk|cook|nurse)": jobs[job]})
+    frame = frame.assign(age=x[:, 0], dose=x[:, 1], label=y)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    path = str(tmp_path / "people.csv")
+    keys = config(data_path=path, num_clients=2, partition="columns", columns="3,2")
+    folder = in_one_process({**keys, "run-name": "people"}, tmp_path / "runs")
+    taken = trees_in(folder)
+    assert taken.declared.names == ("x0", "x1", "x2", "x3", "x4")
+    assert 1 in taken.trees.feature  # cook
+    p = probabilities(folder, list(taken.declared.names), np.hstack([np.eye(3)[job], x]))
+    assert loss_by_rows(folder, p, ids, y) == pytest.approx(last(folder)["client_loss"], abs=1e-6)

@@ -23,7 +23,7 @@ from task.wire.registration import REGISTER
 from tests.reference import splitnn as reference
 from tests.support import parties
 from tests.support.federation import Keep, play
-from tests.support.grid import LocalGrid
+from tests.support.grid import LocalGrid, Twice
 
 SLICES = {"ada": slice(0, 2), "bob": slice(2, 3), "cyd": slice(3, 6)}
 
@@ -141,14 +141,6 @@ def test_rows_in_any_order_and_of_others_make_the_same_model(tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------------------ repeats, restarts
-
-
-class Twice(LocalGrid):
-    """Has every message answered twice, as after a lost answer; the second answer counts."""
-
-    def _deliver(self, message: Message) -> Message | None:
-        super()._deliver(message)
-        return super()._deliver(message)
 
 
 def test_a_message_that_comes_twice_counts_once(tmp_path: Path) -> None:

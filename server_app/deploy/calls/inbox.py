@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -215,12 +215,7 @@ class Arrivals:
 
     def close(self) -> None:
         """End all held calls."""
-        with self._lock:
-            inboxes, questions = list(self._inboxes.values()), list(self._questions)
-        for inbox in inboxes:
-            inbox.close()
-        for question in questions:
-            question.ring()
+        self._call_all(Inbox.close)
 
     @contextmanager
     def asking(self, question: Question) -> Iterator[None]:
@@ -293,12 +288,15 @@ class Arrivals:
             assert upload is not None
             self._note(upload.metadata[message], whole=True)
         if upload is None:  # it began before this process did
-            with self._lock:
-                inboxes, questions = list(self._inboxes.values()), list(self._questions)
-            for inbox in inboxes:
-                inbox.forget()
-            for question in questions:
-                question.ring()
+            self._call_all(Inbox.forget)
+
+    def _call_all(self, wake: Callable[[Inbox], None]) -> None:
+        with self._lock:
+            inboxes, questions = list(self._inboxes.values()), list(self._questions)
+        for inbox in inboxes:
+            wake(inbox)
+        for question in questions:
+            question.ring()
 
     def _note(self, data: Metadata, *, whole: bool) -> None:
         if not data.reply_to_message_id:

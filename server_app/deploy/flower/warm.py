@@ -30,7 +30,7 @@ from server_app.deploy.flower.retries import retry_soon
 from server_app.deploy.flower.task_calls import TaskCalls
 from server_app.deploy.host.app_integrity import difference, installed
 from server_app.deploy.host.forks import Forks, freeze
-from server_app.deploy.host.processes import end_with_parent, how_it_ended, say
+from server_app.deploy.host.processes import end_with_parent, how_the_work_ended, say
 from task import portable, timing
 from task.errors import RefusedError
 from task.flower.services import Protobuf
@@ -116,7 +116,7 @@ class PreforkExecutor:
         task = self.running.pop(pid, None)
         if task is None or not code:  # it reported, or has been reported itself
             return
-        how = how_it_ended(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
+        how = how_the_work_ended(code)
         say(f"process {pid}: the ServerApp's process {how}; reporting it")
         self._forks.fork(partial(task.report, f"the ServerApp's process {how}"))
 

@@ -254,6 +254,11 @@ def how_it_ended(code: int) -> str:
     return f"ended with exit code {code}"
 
 
+def how_the_work_ended(code: int) -> str:
+    """Say the same of a process that trains: one that nobody meant to kill may have lacked memory."""
+    return how_it_ended(code) + (" (out of memory?)" if code == -signal.SIGKILL else "")
+
+
 def end_with_parent(parent: int = 0) -> None:
     """Have the kernel kill this process when the thread that started it ends. Linux only.
 

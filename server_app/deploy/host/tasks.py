@@ -8,7 +8,6 @@ before it is read, and nothing of it is run.
 
 import contextlib
 import select
-import signal
 import socket
 import struct
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from server_app.deploy.host.processes import how_it_ended
+from server_app.deploy.host.processes import how_the_work_ended
 from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, spell
 from task import timing
 
@@ -221,4 +220,4 @@ def _how(running: _Running) -> str:
         return f"was ended: {running.why}"
     if running.code is None:
         return "was killed with the parent of all tasks"
-    return how_it_ended(running.code) + (" (out of memory?)" if running.code == -signal.SIGKILL else "")
+    return how_the_work_ended(running.code)

@@ -78,13 +78,8 @@ def make_server_certificate(
         ConfigError: The authority's key does not match its certificate, or the new certificate would outlive
             it.
     """
-    issuer = x509.load_pem_x509_certificate(authority)
-    signer = serialization.load_pem_private_key(authority_key, None)
+    issuer, signer = _authority(authority_key, authority)
     key = serialization.load_pem_private_key(server_key, None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
-        raise ConfigError(
-            "ca.key: expected the private key of ca.crt; got another one. Restore the folder ca"
-        )
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError("server.key: expected an elliptic curve key, as `bouquet provision` makes it")
     left = (issuer.not_valid_after_utc - now()).days
@@ -127,13 +122,8 @@ def make_node_certificate(authority_key: bytes, authority: bytes, public: bytes,
     Raises:
         ConfigError: The authority's key does not match its certificate.
     """
-    issuer = x509.load_pem_x509_certificate(authority)
-    signer = serialization.load_pem_private_key(authority_key, None)
+    issuer, signer = _authority(authority_key, authority)
     key = serialization.load_ssh_public_key(public)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
-        raise ConfigError(
-            "ca.key: expected the private key of ca.crt; got another one. Restore the folder ca"
-        )
     assert isinstance(key, ec.EllipticCurvePublicKey)
     return _signed(
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), issuer.subject, key, signer,
@@ -204,6 +194,21 @@ def check_kit(kit: Path) -> tuple[str, ...]:
     if ended := [finding.text for finding in found if finding.fatal]:
         raise ConfigError("; ".join(ended))
     return tuple(finding.text for finding in found)
+
+
+def _authority(key: bytes, certificate: bytes) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return the authority's certificate and the key that signs for it, both given as PEM.
+
+    Raises:
+        ConfigError: They do not match.
+    """
+    issuer = x509.load_pem_x509_certificate(certificate)
+    signer = serialization.load_pem_private_key(key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
+        raise ConfigError(
+            "ca.key: expected the private key of ca.crt; got another one. Restore the folder ca"
+        )
+    return issuer, signer
 
 
 def _signed(

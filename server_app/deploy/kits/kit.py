@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from server_app.deploy.kits.parsing import check_name, is_private, read_address, read_size, read_table
 from task.encryption.ckks import KEY_FILE
@@ -205,6 +205,9 @@ class SubmitterKit(Kit):
         return b" ".join([SUBMITTER, b64encode(digest_of(self.token)), f"{self.name}\n".encode()])
 
 
+K = TypeVar("K", LinkKit, NodeKit)
+
+
 def proof(secret: bytes, of: bytes = PROOF_OF) -> str:
     """Return the proof of a secret that a caller shows; it does not reveal the secret."""
     return hmac.new(secret, of, hashlib.sha256).hexdigest()
@@ -273,10 +276,7 @@ def read_link_kit(path: str | Path) -> LinkKit:
     Raises:
         ConfigError: It is none, or it cannot be used.
     """
-    kit = read_kit(path)
-    if not isinstance(kit, LinkKit):
-        raise ConfigError(f"{kit.path}: expected the kit of a SuperLink; got that of {_owner(kit)}")
-    return kit
+    return _of_kind(path, "a SuperLink", LinkKit)
 
 
 def read_node_kit(path: str | Path) -> NodeKit:
@@ -285,10 +285,7 @@ def read_node_kit(path: str | Path) -> NodeKit:
     Raises:
         ConfigError: It is none, or it cannot be used.
     """
-    kit = read_kit(path)
-    if not isinstance(kit, NodeKit):
-        raise ConfigError(f"{kit.path}: expected the kit of a node; got that of {_owner(kit)}")
-    return kit
+    return _of_kind(path, "a node", NodeKit)
 
 
 def read_submitting_kit(path: str | Path) -> LinkKit | SubmitterKit:
@@ -300,6 +297,13 @@ def read_submitting_kit(path: str | Path) -> LinkKit | SubmitterKit:
     kit = read_kit(path)
     if isinstance(kit, NodeKit):
         raise ConfigError(f"{kit.path}: expected the kit of a link or a submitter; got that of {_owner(kit)}")
+    return kit
+
+
+def _of_kind(path: str | Path, whose: str, kind: type[K]) -> K:
+    kit = read_kit(path)
+    if not isinstance(kit, kind):
+        raise ConfigError(f"{kit.path}: expected the kit of {whose}; got that of {_owner(kit)}")
     return kit
 
 

@@ -15,6 +15,7 @@ from server_app.deploy.calls.control_calls import Calls, LinkError, start
 from server_app.deploy.kits.kit import SubmitterKit
 from server_app.deploy.link.runner import bundle
 from server_app.deploy.link.submit_port import FILES, RESULTS, STATUS
+from server_app.results.folder import is_one_folder
 from server_app.results.lines import Row
 from server_app.run.terminal import Terminal
 from task import timing
@@ -194,6 +195,6 @@ def _detail(err: LinkError) -> str:
 
 
 def _folder(name: str) -> str:
-    if Path(name).name != name or name in ("", ".."):
+    if not is_one_folder(name):
         raise BouquetError(f"expected runs named as folders from the link; got {name!r}")
     return name

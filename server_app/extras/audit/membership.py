@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from server_app.run.repeat import keys_of_run
-from server_app.takeout.model import TakenModel, find, take
+from server_app.takeout.model import TakenModel, take
+from server_app.takeout.model_file import find
 from task.config.knobs import Config
 from task.datasets import Dataset
 from task.datasets.columns import with_moments
@@ -113,7 +114,7 @@ def shadow_keys(run: Path, count: int, folder: Path) -> list[dict[str, Any]]:
     if taken.card.task != "classification" or config.loss:
         raise ConfigError(
             "--shadows: expected a classification run with the usual loss, from which LiRA computes "
-            "probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
+            f"probabilities; got task {taken.card.task!r}, loss {config.loss!r}"
         )
     own: dict[str, Any] = {"max-examples": config.data.max_examples or data.num_train // 2}
     own |= {"runs-dir": str(folder), "state-dir": str(folder / "state"), "progress": "none"}

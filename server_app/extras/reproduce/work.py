@@ -60,6 +60,7 @@ class TableQueue:
         *,
         jobs: int = 1,
         gpu: bool = False,
+        results: Callable[[Path], Path] = results_of,
         began: Callable[[str, Wanted, bool], object] = lambda table, run, resumed: None,
         looked: Callable[[Sequence[tuple[Wanted, int]]], object] = lambda running: None,
         ended: Callable[[str, Wanted, RunRecord | str], object] = lambda table, run, record: None,
@@ -74,6 +75,7 @@ class TableQueue:
             gpu: Whether a machine with a GPU is at hand for the budget and no longer: quoted cells that
                 nobody has measured come first, and what is at work when the budget ends is killed. Its
                 checkpoint, a minute old or less, is what the next call goes on from.
+            results: From the file of a table to that of its results.
             began: Called with each run that starts, and whether it is a resumed one.
             looked: Called a few times a second with the runs at work and the last round of each.
             ended: Called with each run's record, or why it failed.
@@ -82,7 +84,7 @@ class TableQueue:
         self._order = _most_wanted_first if gpu else _cheapest_first
         self._cut = gpu
         self._began, self._looked, self._ended = began, looked, ended
-        self.records = {table.path: RunRecords(results_of(table.path)) for table, _ in cells}
+        self.records = {table.path: RunRecords(results(table.path)) for table, _ in cells}
         self.failed: dict[str, str] = {}
 
     def standings(self) -> list[tuple[PublishedTable, Standing]]:
