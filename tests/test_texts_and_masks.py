@@ -149,7 +149,7 @@ def test_masks_of_new_pictures_are_predicted(folder: Path) -> None:
     )
     assert labelled.scores == predict(taken, own_examples(taken)).scores
     assert alone.scores == {}
-    assert labelled.csv() == alone.csv()
+    assert labelled.columns() == alone.columns()
     np.savez(folder / "bad.npz", x=x, y=y[:, :8])
     with pytest.raises(DataError, match=r"y .N, H, W. of the height and width"):
         read_examples(folder / "bad.npz", taken.card)

@@ -17,6 +17,7 @@ from server_app.takeout.examples import read_examples
 from server_app.takeout.export import _largest
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import predict
+from server_app.takeout.taken import as_csv
 from task.errors import DataError
 from task.resolve.model_card import ModelCard
 
@@ -75,9 +76,8 @@ def test_the_model_of_a_regression_predicts_numbers(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.eye(3, dtype=np.float32), y=np.array([0.5, 1.0, 2.0]))
     found = predict(TakenModel(card, model, card.config), read_examples(tmp_path / "t.npz", card))
     outputs = model(torch.eye(3)).detach()[:, 0]
-    assert list(found.rows()) == [
-        ["id", "predicted"], *([str(i), f"{float(p):.9g}"] for i, p in enumerate(outputs))
-    ]  # fmt: skip
+    rows = [f"{i},{float(p):.9g}" for i, p in enumerate(outputs)]
+    assert as_csv(found.columns()).splitlines() == ["id,predicted", *rows]
     squares = (outputs - torch.tensor([0.5, 1.0, 2.0])).square()
     assert found.scores["all"] == {"loss": pytest.approx(float(squares.mean())), "examples": 3}
     assert card.metadata()["bouquet"].count('"task": "regression"') == 2  # its own, and the run's key
