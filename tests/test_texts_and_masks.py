@@ -127,9 +127,9 @@ def test_what_was_read_is_in_the_results_and_new_texts_are_predicted(folder: Pat
     found = predict(taken, read_examples(folder / "new.npz", taken.card))
     assert found.scores["all"]["loss"] == pytest.approx(result.result()["loss"], rel=1e-5)
     assert found.scores == predict(taken, own_examples(taken)).scores
-    rows = list(found.rows())
-    assert rows[0] == ["id", "predicted"]
-    assert rows[1][1].split() == [str(c) for c in found.probabilities[0].argmax(0)]
+    (_, _), (name, cells) = found.columns()
+    assert name == "predicted"
+    assert cells[0].split() == [str(c) for c in found.probabilities[0].argmax(0)]
     made = export(taken, "torchscript", folder / "lm.pt", read_examples(folder / "new.npz", taken.card))
     assert made.difference < 1e-6
 
