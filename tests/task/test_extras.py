@@ -37,7 +37,7 @@ def track(name: str) -> None:
 
 
 USES: dict[str, Callable[[], Any]] = {
-    "dp_accounting": lambda: epsilon([(0.1, 1.0)], 1e-5),
+    "dp_accounting": lambda: epsilon([(0.123, 1.0)], 1e-5),  # of no other test: answers are kept
     "mlflow": lambda: track("mlflow"),
     "onnx": lambda: importable("onnxruntime", "onnx"),
     "onnxruntime": lambda: importable("onnxruntime", "onnx"),
