@@ -51,6 +51,7 @@ XS: dict[str, tuple[str, Callable[[Row], float]]] = {
 ASYNCHRONOUS = frozenset(name for name, entry in ALGORITHMS.items() if entry.asynchronous)
 DECADE = 10.0  # curves whose ends are further apart than this have a logarithmic axis
 DASHES = ("-", "--", ":")  # further groups have the same colours again
+LINE, LETTER = 0.6, 0.085  # inches of a legend: a line with its margins, and about a letter
 
 WHERE = {
     "server": "on the server's test set",
@@ -288,7 +289,10 @@ def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
     if any(gradient_variance(row) is not None for run in every for row in run.rounds):
         heads.append(("variance of the clients' gradients", gradient_variance))
     count = len(heads) + single
-    out = Figure(figsize=(5 * max(count, 2), 4.4), layout="constrained")
+    labels = {name: f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name for name, runs in curves.items()}
+    width = 5 * max(count, 2)
+    columns = max(1, min(len(labels), 5, int(width / (LINE + LETTER * max(map(len, labels.values()))))))
+    out = Figure(figsize=(width, 4.2 + 0.2 * -(-len(labels) // columns)), layout="constrained")
     panels = [*out.subplots(1, count, squeeze=False)[0]]
     styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
     ends = [max(_spent(run, x).values()) for run in every]
@@ -296,9 +300,8 @@ def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
     for i, (name, runs) in enumerate(curves.items()):
         colour, dash = styles[i % len(styles)]
         style = {"color": colour, "linestyle": dash}
-        label = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
         for axes, (_, value) in zip(panels, heads, strict=False):
-            _curve(axes, runs, value, style | ({"label": label} if axes is panels[0] else {}), x, log)
+            _curve(axes, runs, value, style | ({"label": labels[name]} if axes is panels[0] else {}), x, log)
         if single and (seen := [run.clients.before for run in runs if run.clients.before]):
             values = 100 * np.sort(np.concatenate([rounds[max(rounds)].accuracy for rounds in seen]))
             share = 100 * (np.arange(len(values)) + 0.5) / len(values)
@@ -312,7 +315,7 @@ def figure(curves: Groups, on: str, x: str = "rounds") -> Figure:
         panels[-1].set(xlabel="clients, sorted (% of them)", ylabel=up)
     for axes in panels:
         axes.grid(alpha=0.3)
-    out.legend(loc="outside lower center", ncols=min(len(curves), 5), frameon=False)
+    out.legend(loc="outside lower center", ncols=columns, frameon=False)
     return out
 
 

@@ -310,6 +310,19 @@ def test_bytes_are_written_with_two_digits_of_the_least(make: Make) -> None:
     assert [found[name]["MB to 75 %"] for name in ("fedavg", "fedprox")] == ["0.0060", "1.7220"]
 
 
+def test_long_labels_stay_within_the_plot(make: Make) -> None:
+    (runs,) = groups([make("one", [0.5, 0.5])]).values()
+    long = {
+        f"synthetic.alpha=0.5, synthetic.beta=0.5, fedprox.mu={i}, stragglers=0.9": runs for i in range(8)
+    }
+    for curves in (long, {"short": runs}):
+        drawn = figure(curves, "server")
+        drawn.canvas.draw()  # type: ignore[no-untyped-call]
+        box = drawn.legends[0].get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= drawn.bbox.width
+        assert drawn.axes[0].bbox.height > drawn.bbox.height / 2
+
+
 def test_groups_can_be_told_apart_in_the_plot(make: Make) -> None:
     drawn = figure(groups([make(f"g{i}", [0.5, 0.5]) for i in range(9)]), "server")
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].lines]
