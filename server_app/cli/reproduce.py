@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,6 +95,7 @@ def reproduce(
         return
     with importing():
         from server_app.engines.simulate import available_cpus
+        from server_app.extras.reproduce.again import compared, measured
         from server_app.extras.reproduce.records import RESULTS, results_of
         from server_app.extras.reproduce.work import TableQueue
         from server_app.run.prepare import check_measured
@@ -107,7 +109,10 @@ def reproduce(
     folder = Path(runs_dir).expanduser().absolute()
     shown = _Announcements()
     if again:
-        chosen = _measured(chosen)
+        recorded = measured(chosen)
+        if left_out := len(chosen) - len(recorded):
+            typer.echo(f"{left_out} of {len(chosen)} cells have no results yet: left out", err=True)
+        chosen = recorded
         folder /= "again"
     if jobs > 1:  # a single run finds out by itself
         nodes = nodes or max(1, available_cpus() // jobs)
@@ -125,7 +130,8 @@ def reproduce(
         left = None
     finally:
         if again:
-            _compare(queue)
+            for line in compared(queue):
+                typer.echo(plain(line))
         else:
             _write(chosen, folder)
     if left is None:
@@ -156,48 +162,6 @@ def _say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
         typer.echo(plain(f"{words}: to measure and compare once more, {more}"), err=True)
 
 
-def _measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
-    """Return the cells whose best rate is known, with that rate alone."""
-    from dataclasses import replace
-
-    from server_app.extras.reproduce.plan import standing
-    from server_app.extras.reproduce.records import RunRecords, results_of
-
-    # The table's own first seed chose the rate, whatever --seeds says.
-    known = [(t, c, standing(t.cells[c.name], RunRecords(results_of(t.path)).by_run).rate) for t, c in chosen]
-    found = [(t, replace(c, rates=(rate,), start=rate)) for t, c, rate in known if rate is not None]
-    if not found:
-        names = ", ".join(cell.name for _, cell in chosen)
-        raise ConfigError(
-            f"--again: expected cells with results; got {names}, of which none has its learning rates "
-            "measured. --list shows how far each cell is; leave --again out to measure them"
-        )
-    if len(found) < len(chosen):
-        typer.echo(
-            f"{len(chosen) - len(found)} of {len(chosen)} cells have no results yet: left out", err=True
-        )
-    return found
-
-
-def _compare(queue: TableQueue) -> None:
-    """Print each value that was measured once more next to the recorded one."""
-    from server_app.extras.reproduce.pages import said
-    from server_app.extras.reproduce.records import RunRecords, results_of
-
-    for table, at in queue.standings():
-        before = RunRecords(results_of(table.path)).by_run
-        for seed, record in at.by_seed.items():
-            old = before.get(record.run)
-            words = f"{table.name}/{at.cell.name}, seed {seed}: {said(at.cell, record)}"
-            if old is None:
-                words += "; no record to compare with"
-            elif old.model_sha256 == record.model_sha256:
-                words += f"; recorded on {old.date}: the same model, to the bit"
-            else:
-                words += f"; recorded on {old.date}: {said(at.cell, old)}, another model ({old.machine})"
-            typer.echo(plain(words))
-
-
 def _say_missing(queue: TableQueue) -> str:
     """Say once for each data set why it cannot be found; return their names.
 
@@ -217,8 +181,6 @@ def _say_missing(queue: TableQueue) -> str:
 
 def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[PublishedTable, Cell]]:
     """Return the cells that are asked for, with their tables."""
-    from dataclasses import replace
-
     from server_app.extras.reproduce.tables import crossed, read_table, tables
 
     found = sorted((read_table(name) for name in ([table] if table else tables())), key=lambda t: t.group)
@@ -244,8 +206,6 @@ def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[Publishe
 
 def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
     """Return the cells that want a GPU, with the seconds that a round takes there if one is at hand."""
-    from dataclasses import replace
-
     found = [(t, c) for t, c in chosen if c.gpu_round_seconds]
     if not found:
         raise ConfigError(

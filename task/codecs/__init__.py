@@ -11,6 +11,7 @@ from task.codecs.codec import Codec
 from task.codecs.sampled import PlainRandK, RandK, RotatedRandK
 from task.config.sections import CODECS as CHOICES
 
+# RandK stands for the three kinds of rand-k, between which `codec_of` chooses.
 _FOUND = {
     cls.name: cls
     for found in iter_modules(__path__)

@@ -153,7 +153,7 @@ class FullDisk:
         monkeypatch.setattr(os, "fsync", self._fsync)
 
     def begin(self, at: int) -> None:
-        """Count anew, and be full at that time."""
+        """Start the count at 0; the sync with number `at` finds the disk full."""
         self.syncs, self.at = 0, at
 
     def _fsync(self, handle: int) -> None:

@@ -1,0 +1,45 @@
+"""Measure recorded cells once more: at their best rates, and compared with what was recorded."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from server_app.extras.reproduce.pages import said
+from server_app.extras.reproduce.plan import standing
+from server_app.extras.reproduce.records import RunRecords, results_of
+from server_app.extras.reproduce.tables import Cell, PublishedTable
+from server_app.extras.reproduce.work import TableQueue
+from task.errors import ConfigError
+
+
+def measured(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
+    """Return the cells whose best rate is known, with that rate alone.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    # The table's own first seed chose the rate, whatever --seeds says.
+    known = [(t, c, standing(t.cells[c.name], RunRecords(results_of(t.path)).by_run).rate) for t, c in chosen]
+    found = [(t, replace(c, rates=(rate,), start=rate)) for t, c, rate in known if rate is not None]
+    if not found:
+        names = ", ".join(cell.name for _, cell in chosen)
+        raise ConfigError(
+            f"--again: expected cells with results; got {names}, of which none has its learning rates "
+            "measured. --list shows how far each cell is; leave --again out to measure them"
+        )
+    return found
+
+
+def compared(queue: TableQueue) -> Iterator[str]:
+    """Yield a line for each value that was measured once more, next to the recorded one."""
+    for table, at in queue.standings():
+        before = RunRecords(results_of(table.path)).by_run
+        for seed, record in at.by_seed.items():
+            old = before.get(record.run)
+            words = f"{table.name}/{at.cell.name}, seed {seed}: {said(at.cell, record)}"
+            if old is None:
+                words += "; no record to compare with"
+            elif old.model_sha256 == record.model_sha256:
+                words += f"; recorded on {old.date}: the same model, to the bit"
+            else:
+                words += f"; recorded on {old.date}: {said(at.cell, old)}, another model ({old.machine})"
+            yield words
