@@ -88,3 +88,22 @@ def cnn_glorot(shape: tuple[int, ...], classes: int) -> nn.Module:
 def cnn_normal(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return the CNN with weights of deviation 0.1, cut at two deviations, and biases of 0.1."""
     return _cnn(shape, classes, _normal)
+
+
+def char_lstm_tensorflow(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the character LSTM with TensorFlow's first weights.
+
+    Matrices by Glorot, embeddings in [-0.05, 0.05], and biases of 0, but 1 at the forget gates.
+    """
+    model = MODELS["char-lstm"].build(shape, classes)
+    for name, value in model.named_parameters():
+        if name == "embedding.weight":
+            nn.init.uniform_(value, -0.05, 0.05)
+        elif "weight" in name:
+            nn.init.xavier_uniform_(value)
+        else:
+            nn.init.zeros_(value)
+            if "bias_ih" in name:
+                gate = len(value) // 4  # input, forget, cell, output
+                nn.init.ones_(value[gate : 2 * gate])
+    return model
