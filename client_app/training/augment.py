@@ -199,7 +199,7 @@ def jittered(x: torch.Tensor, words: np.ndarray, brightness: float, contrast: fl
     """Return images [B, C, H, W] of another brightness and contrast.
 
     ``(x - m) f + m + d`` with m the mean of a channel of the image, f from 1 - contrast to 1 + contrast and d
-    from -brightness to brightness, both the same for the whole image. This is TensorFlow's ``adjust_contrast``
+    from -brightness to brightness, both the same for the whole image. So do TensorFlow's ``adjust_contrast``
     and ``adjust_brightness``; torchvision's ``ColorJitter`` multiplies by a brightness, has one mean of all
     channels, and clips.
 

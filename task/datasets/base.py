@@ -257,8 +257,6 @@ class Dataset(Decoded):
         return {}
 
     def _inputs(self, picked: torch.Tensor, rows: Rows | slice) -> torch.Tensor:
-        import torch
-
         if self.kind in ("text", "mixed"):
             return picked.long() if self.kind == "text" else picked.double()
         picked = picked.float()
