@@ -203,5 +203,9 @@ def test_what_cannot_be_cropped_is_refused(tmp_path: Path) -> None:
     for name in ("breast-cancer", "csv"):
         with pytest.raises(ConfigError, match=r'"crop": nothing in this run reads it'):
             read_config({"dataset": name, "crop": 4})
+    with pytest.raises(ConfigError, match=r'"pixels": expected another value with partition = "columns"'):
+        loaded(
+            dataset="digits", algorithm="splitnn", partition="columns", num_clients=2, pixels="standardised"
+        )
     with pytest.raises(ConfigError, match=r'"elbo" reconstructs inputs from 0 to 1'):
         play({"model": "vae", "task": "reconstruction", "num-server-rounds": 1, "pixels": "standardised"})
