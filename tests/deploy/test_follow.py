@@ -66,10 +66,12 @@ def test_a_resumed_run_keeps_its_number_of_replies_though_nodes_were_enrolled_si
 def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -> None:
     kit = kit_of(tmp_path, 5)
     job = follow.submit(kit, OWN | {"run-name": "a", "node-names": " ward-3, ward-1,ward-3"})
-    assert job.keys["nodes"] == "ward-3,ward-1"
+    assert job.keys["node-names"] == "ward-3,ward-1"
     assert job.nodes == {"ward-1", "ward-3"}
     assert (job.keys["min-nodes"], job.keys["min-replies"]) == (2, 2)
-    with pytest.raises(ConfigError, match=r'"min-nodes": expected at most 2, the number of "nodes"; got 3'):
+    with pytest.raises(
+        ConfigError, match=r'"min-nodes": expected at most 2, the number of "node-names"; got 3'
+    ):
         follow.submit(kit, OWN | {"run-name": "b", "node-names": "ward-1,ward-2", "min-nodes": 3})
 
 

@@ -499,7 +499,7 @@ def test_jobs_on_different_nodes_run_at_once_and_the_third_waits_for_both(world:
         world.jobs.submit(name, {"node-names": nodes})
     world.look()
     assert states(world) == {"a": RUNNING, "b": RUNNING, "c": QUEUED}
-    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2"]
+    assert [keys["node-names"] for keys in world.link.submitted] == ["n1", "n2"]
     for name in ("b", "a"):
         assert states(world)["c"] == QUEUED
         (world.jobs.runs / name).mkdir(parents=True)
@@ -534,7 +534,7 @@ def test_the_end_and_the_pauses_of_one_job_do_not_touch_another(world: World) ->
     world.look(1)
     assert states(world)["c"] == RUNNING
     world.look(timing.ATTEMPT_LONGEST_S)
-    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2", "n1", "n2"]
+    assert [keys["node-names"] for keys in world.link.submitted] == ["n1", "n2", "n1", "n2"]
 
 
 def test_a_job_that_cannot_be_noted_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

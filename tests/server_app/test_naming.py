@@ -86,7 +86,7 @@ def test_a_run_without_a_name_takes_the_next_free_one(tmp_path: Path) -> None:
         ({"num-clients": 9, "model": "2nn", "dataset": "mnist", "seed": 7}, "fedavg-mnist-2nn-clients_9-7"),
         ({"algorithm": "fedprox", "fedprox.mu": 1, "fedprox.adaptive": True},
          "fedprox-digits-mu_1-adaptive-1"),
-        ({"algorithm": "fedprox", "fedprox.gamma": False}, "fedprox-digits-no-gamma-1"),
+        ({"algorithm": "fedprox", "fedprox.measure-gamma": True}, "fedprox-digits-measure-gamma-1"),
         ({"dataset": "csv", "data-path": "/a b/My Wards.csv", "num-classes": 2},
          "fedavg-csv-path_My-Wards.csv-classes_2-1"),
         ({"num-server-rounds": 3, "progress": "none", "runs-dir": "x"}, "fedavg-digits-1"),
