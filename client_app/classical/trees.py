@@ -35,7 +35,7 @@ from task.errors import DataError, RefusedError, WireError
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import QUANTILES
 from task.trees.noised import ENDS, GRID, sensitivity
-from task.trees.orders import WIDTHS, TreeOrder, read_order
+from task.trees.orders import TreeOrder, read_order, widths
 from task.trees.rows import BoostedRows
 from task.wire import messages as wire
 
@@ -124,9 +124,10 @@ def order_of(boosting: Boosting, order: wire.TrainOrder) -> TreeOrder:
     Raises:
         WireError: Naming what it should be.
     """
+    wide = widths(boosting)
     try:
         return read_order(
-            boosting, lambda name: sent(order, name, order.rows.get(name, (0, 0))[0], WIDTHS[name])
+            boosting, lambda name: sent(order, name, order.rows.get(name, (0, 0))[0], wide[name])
         )
     except DataError as err:
         raise WireError(f"training message: {err}", KNOWN) from None

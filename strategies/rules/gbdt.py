@@ -317,7 +317,8 @@ class TreeQuestions:
             order = TreeOrder(
                 self.round, before, self.trees.suffix(known), growing, asked, self.columns, self.cuts, whole
             )
-            replies = yield from self.rule.ask(phase, self.context, numbers, order.rows(), width=width)
+            sent = order.rows(self.rule.boosting.width)
+            replies = yield from self.rule.ask(phase, self.context, numbers, sent, width=width)
             if not replies.arrays[record][ROWS][0].any():
                 self.rule.informed = True
                 return replies

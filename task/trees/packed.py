@@ -1,4 +1,4 @@
-"""Trees as one table of int32, a row for each node: the form in which clients send them and get them.
+"""Trees as one table of int32, a row for each node: the only form in which nodes travel.
 
 ======  ====================================  =======================================================
 column  meaning                               of the array (`task.trees.ensemble`)
@@ -12,14 +12,19 @@ column  meaning                               of the array (`task.trees.ensemble
 from 10  32 categories each, a bit for one    ``categories``
 ======  ====================================  =======================================================
 
-Counts of rows do not travel. Rows to spare stand at the end: a message has a fixed number of them.
+Counts of rows do not travel, and gains and hessians only up, from clients that grow trees: what goes down
+has zeros there, since margins need neither and a node's hessian tells of the rows in it. Rows to spare stand
+at the end: an upload has a fixed number of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
+from task.catalogue.xgb import BASE, TREES
 from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.trees.ensemble import DTYPES, TreeEnsemble
@@ -39,6 +44,12 @@ def width_of(levels: int) -> int:
     (10, 11, 12)
     """
     return _CATEGORIES - -levels // _WORD
+
+
+def model_down(trees: TreeEnsemble, width: int) -> Arrays:
+    """Return the rows of the records with which a model goes down (`task.catalogue.xgb.MODEL`)."""
+    bare = replace(trees, gain=np.zeros_like(trees.gain), hessian=np.zeros_like(trees.hessian))
+    return {TREES: packed(bare, width), BASE: trees.base[None]}
 
 
 def packed(trees: TreeEnsemble, width: int, rows: int = 0) -> Table:
