@@ -70,12 +70,9 @@ def packed(trees: TreeEnsemble, width: int, rows: int = 0) -> Table:
         table[:nodes, at] = arrays[name]
     for name, at in _FLOATS.items():
         table[:nodes, at] = arrays[name].astype(np.float32).view(np.int32)
-    if len(trees.categories):
-        of = np.repeat(np.arange(nodes), np.diff(trees.category_starts))
-        bits = np.zeros((nodes, width - _CATEGORIES, _WORD), np.uint32)
-        bits[of, trees.categories // _WORD, trees.categories % _WORD] = 1
-        words = (bits << np.arange(_WORD, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
-        table[:nodes, _CATEGORIES:] = words.view(np.int32)
+    bits = np.zeros((nodes, (width - _CATEGORIES) * _WORD), np.uint8)
+    bits[np.repeat(np.arange(nodes), np.diff(trees.category_starts)), trees.categories] = 1
+    table[:nodes, _CATEGORIES:] = np.packbits(bits, axis=1, bitorder="little").view("<i4")
     return table
 
 
@@ -97,16 +94,15 @@ def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> TreeE
         raise DataError("trees: expected one class of all nodes of a tree; got several")
     if len(first) % len(base) or (classes != np.arange(len(first)) % len(base)).any():
         raise DataError(f"trees: expected the {len(base)} classes to take turns; got others")
-    words = np.ascontiguousarray(table[:, _CATEGORIES:]).view(np.uint32)
-    bits = (words[..., None] >> np.arange(_WORD, dtype=np.uint32)) & np.uint32(1)
-    bits = bits.reshape(nodes, words.shape[1] * _WORD)
+    words = np.ascontiguousarray(table[:, _CATEGORIES:], "<i4")
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     arrays: Arrays = {name: table[:, at] for name, at in _PLAIN.items()}
     arrays |= {name: np.ascontiguousarray(table[:, at]).view(np.float32) for name, at in _FLOATS.items()}
     arrays |= {
         "tree-starts": np.append(first, nodes),
         "tree-classes": classes,
         "rows": np.zeros(nodes),
-        "category-starts": np.concatenate([[0], np.cumsum(bits.sum(axis=1))]),
+        "category-starts": np.concatenate([[0], np.cumsum(bits.sum(axis=1, dtype=np.int64))]),
         "categories": np.nonzero(bits)[1],
         "base": base,
     }
