@@ -49,6 +49,7 @@ class Registration:
     meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
     # SHA-256 of frozen parts of models that it has: as drawn by the run's seed, and in its store.
     frozen: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()  # columns that the run declares and none of its data has
     names: Description | None = None  # the names that these are digests of, where the owner lets them out
 
     @property
@@ -72,6 +73,7 @@ def registration_content(answer: Registration) -> RecordDict:
             **({"width": answer.width} if answer.width else {}),
             **({"model": answer.model} if answer.model else {}),
             **({"frozen": list(answer.frozen)} if answer.frozen else {}),
+            **({"lacks": list(answer.lacks)} if answer.lacks else {}),
             "meaning": [f"{part}={digest}" for part, digest in answer.meaning.parts.items()],
             "inputs": list(answer.meaning.inputs),
             "outputs": list(answer.meaning.outputs),
@@ -123,7 +125,7 @@ def read_registration(content: RecordDict) -> Registration:
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
         code=_pairs(config, "code"), width=width, model=model, frozen=_digests(config, "frozen"),
         meaning=Meaning(parts, _places(config, "inputs"), _places(config, "outputs")),
-        names=_names(config.get("names")),
+        names=_names(config.get("names")), lacks=_digests(config, "lacks"),
     )  # fmt: skip
 
 
@@ -164,7 +166,7 @@ def _pairs(config: ConfigRecord, name: str) -> dict[str, str]:
 
 
 def _digests(config: ConfigRecord, name: str) -> tuple[str, ...]:
-    """Return a few hashes."""
+    """Return a few lines of text, such as hashes."""
     return tuple(one_line(text, "") for text in _texts(config, name))
 
 

@@ -103,7 +103,8 @@ def test_a_path_behind_the_form_leads_to_its_key(path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("job,y\nnurse,0\n", r'for a column of text write "job:category\(a\|b\)".* or "job:ignore" into'),
+        ("job,y\nnurse,0\nclerk,1\n", r'column-types="job:category\(clerk\|nurse\)", or in the header'),
+        ("job,y\n1,0\n2,1\nold,0\n", r'line 4.* got "old". Correct it; a column of text needs a type'),
         ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key missing="mean"'),
         ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a number; got "NaN"'),
         ("x,y\n1e39,0\n", r'expected a number; got "1e39"'),  # it is none that a float32 can be
@@ -112,7 +113,11 @@ def test_a_path_behind_the_form_leads_to_its_key(path):
         ("x:category(a|a),y\na,0\n", r"line 1, column 1: expected two or more values, each once"),
         ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
         ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
-        ("x,client:number,y\n1,a,0\n", r'column 2: expected no type after "client"'),
+        ("x,client:number,y\n1,a,0\n2,3,0\n", r'line 2, column 2 "client": expected a number; got "a"'),
+        ("x,ward:client,client,y\n1,a,a,0\n", r"one column of type client; got \['ward', 'client'\]"),
+        ("x,fold:split,split,y\n1,a,a,0\n", r"one column of type split; got \['fold', 'split'\]"),
+        ("x,fold:split,y\n1,a,0\n", r'line 2, column 2 "fold": expected train, test or validation; got'),
+        ("x,ward:client,y\n1,,0\n", r'line 2, column 2 "ward": expected a name; the cell is empty'),
         ("x:target,y:target\n1,0\n", "at least one feature"),
         ("x,a:target,b:target(u|v)\n1,0,u\n", "without a list of classes"),
         ("x,y:target\n1,0.5\n2,inf\n", r'line 3, column "y": expected a number to predict; got "inf"'),
