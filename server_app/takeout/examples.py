@@ -89,7 +89,8 @@ def read_examples(path: Path, card: ModelCard) -> Input:
 
 def _csv(path: Path, card: ModelCard) -> Input:
     rows = rows_of(path)
-    columns = typed_columns(path, next(rows, (1, []))[1], run_types(card.config.data.column_types))
+    declared = run_types(card.config.data.column_types)
+    columns = typed_columns(path, next(rows, (1, []))[1], declared)
     lines = list(rows)
     header = [column.name for column in columns]
     features, targets = _columns(path, columns, card)
@@ -119,7 +120,8 @@ def _csv(path: Path, card: ModelCard) -> Input:
     cells_of_label = column(given[0]) if given and TASKS[card.task].classes else []
     labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     if TASKS[card.task].classes and not card.classes:
-        of_label = next((c.values for c in columns if c.name in given), ())
+        of_run = [c for one in declared for c in one.columns if c.type == "target"]
+        of_label = next((c.values for c in (*columns, *of_run) if c.name in given or c in of_run), ())
         card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
     numbers = None
     if given and _has_numbers(card):

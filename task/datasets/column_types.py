@@ -93,7 +93,9 @@ def as_key(columns: Sequence[TypedColumn]) -> str:
 def declared_in(request: Request) -> tuple[Declared, ...]:
     """Return the types that are declared for the csv files of a request, the owner's first."""
     given = {OWNER: request.own_types, RUN: request.column_types}
-    return tuple(Declared(where, read_types(where, text)) for where, text in given.items() if text)
+    return tuple(
+        Declared(where, read_types(where, text), where == OWNER) for where, text in given.items() if text
+    )
 
 
 def run_types(text: str) -> tuple[Declared, ...]:
@@ -179,6 +181,7 @@ def untyped(
     columns = (*read_types(RUN, request.column_types), *columns)
     return UntypedError(
         f'{place}; got "{local(got)}". Give each column of text a type, with the values of all sites: '
-        f"in the run-config key {local(as_key(columns))}, or in the header.{local(also)}",
+        f"in the run-config key {KEY}={local(as_key(columns).removeprefix(KEY + '='))}, or in the header."
+        f"{local(also)}",
         columns,
     )

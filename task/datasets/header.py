@@ -83,6 +83,7 @@ class Declared(NamedTuple):
 
     where: str  # the run-config key, or the node's option
     columns: tuple[TypedColumn, ...]
+    private: bool = False  # whether the server must not learn them
 
 
 def typed_columns(
@@ -272,10 +273,11 @@ def _agreed(path: Path, mine: TypedColumn, theirs: TypedColumn, declared: Declar
         return theirs
     listed = mine.values and theirs.values
     if mine.type != theirs.type or (listed and set(mine.values) != set(theirs.values)):
+        got = local(theirs.spelled) if declared.private else theirs.spelled
         raise DataError(
-            f"{declared.where}: expected what {local(path)} says of its columns in line 1, or this machine's "
-            f"owner; got {local(theirs.spelled)}, where {local(mine.spelled)} is declared already. Leave the "
-            "column out of one, or declare the same in both"
+            f"{declared.where}: expected the type that the column has by line 1 of {local(path)}, or by the "
+            f"node's owner; got {got}, where {local(mine.spelled)} is declared already. Leave the column out "
+            "of one, or declare the same in both"
         )
     return mine if mine.values else theirs
 

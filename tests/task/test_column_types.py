@@ -1,4 +1,4 @@
-"""Types of columns that a run or a node's owner declares: the language of the header, and who may say what."""
+"""Types of columns that a run or a node's owner declares: the header's language, and who may say what."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_plain_table_with_the_key_is_the_table_with_the_types_in_its_header(tm
 
 def test_a_column_called_client_may_be_another(tmp_path: Path) -> None:
     data = pooled(
-        tmp_path, "client,ward,y\n1,a,0\n2,a,1\n3,b,0\n4,b,1\n5,b,0\n", "client:number, ward:client"
+        tmp_path, "client,ward,y\n" + "1,a,0\n2,a,1\n3,b,0\n4,b,1\n" * 3, "client:number, ward:client"
     )
     assert data.columns == ("client", "y")
     assert data.owners is not None
