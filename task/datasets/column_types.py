@@ -12,7 +12,7 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -59,19 +59,20 @@ def read_types(where: str, text: str) -> tuple[TypedColumn, ...]:
         cells = [c for row in csv.reader(io.StringIO(text), strict=True, skipinitialspace=True) for c in row]
     except csv.Error as err:
         raise ConfigError(
-            f"{where}: expected declarations between commas, each quotation mark closed; got {text!r} ({err})"
+            f"{where}: expected declarations between commas, each quotation mark closed; got "
+            f"{local(repr(text))} ({err})"
         ) from None
     columns: dict[str, TypedColumn] = {}
     for place, cell in enumerate(filter(None, map(str.strip, cells)), 1):
         at = f"{where}, declaration {place}"
         column = column_in(at, cell, ConfigError)
-        if not column.type or _JOINED.search(column.name):
+        if not column.type or _JOINED.search(column.name) or (not column.name and column.type != "ignore"):
             raise ConfigError(
                 f"{at}: expected NAME:TYPE, a type among {', '.join(TYPES)}, and a comma between two, as in "
-                f'"sex:category(f|m), visit:ignore"; got {cell!r}'
+                f'"sex:category(f|m), visit:ignore"; got {local(repr(cell))}'
             )
         if column.name in columns:
-            raise ConfigError(f"{at}: expected each column once; got {column.name!r} again")
+            raise ConfigError(f"{at}: expected each column once; got {local(repr(column.name))} again")
         columns[column.name] = column
     return tuple(columns.values())
 
@@ -121,8 +122,9 @@ def check_declared(data: Dataset, request: Request, *, party: bool = False) -> N
         for column in lacking(data, where, text):
             if where == RUN and (party or (request.owner and column.type in OPTIONAL)):
                 continue
+            name = local(repr(column.name)) if where == OWNER else repr(column.name)
             raise ConfigError(
-                f"{where}: expected columns of {local(data.source)}; got {column.name!r}, which it has not."
+                f"{where}: expected columns of {local(data.source)}; got {name}, which it has not."
                 f"{local(nearest(column.name, _names(data)))} Correct the name, or leave it out"
             )
 
@@ -141,12 +143,13 @@ def _names(data: Dataset) -> list[str]:
 
 
 def texts_in(
-    files: Sequence[Path], declared: Sequence[Declared], kinds: Mapping[str, str]
+    files: Sequence[Path], declared: Sequence[Declared], kinds: Mapping[str, str], typed: Collection[str] = ()
 ) -> tuple[TypedColumn, ...]:
     """Return those columns of csv files that are of text, each with a type that it could have.
 
-    `kinds` says by name whether a column would be a category or the target. A column is of text if most of
-    its cells are no numbers. One of too many values, or of one, could only be ignored; a target stays open.
+    `kinds` says by name whether a column would be a category or the target; those in `typed` are for sure,
+    and lack the values. Another is of text if most of its cells are no numbers. One of too many values, or of
+    one, could only be ignored, if it is not yet typed and no target.
     """
     values: dict[str, dict[str, None]] = {name: {} for name in kinds}
     text, count = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0)
@@ -164,23 +167,23 @@ def texts_in(
                     values[name][cells[i]] = None
     found = []
     for name, kind in kinds.items():
-        if 2 * text[name] > count[name]:
-            listed = tuple(sorted(values[name]))
-            fits = 1 < len(listed) <= MOST_VALUES[kind] and not any("|" in value for value in listed)
-            if kind == "category" and all(map(part_of, listed)):
-                found.append(TypedColumn(name, SPLIT))
-            elif fits or kind == "category":
-                found.append(TypedColumn(name, kind, listed) if fits else TypedColumn(name, "ignore"))
+        if name not in typed and 2 * text[name] <= count[name]:
+            continue
+        listed = tuple(sorted(values[name]))
+        if kind == "category" and name not in typed and all(map(part_of, listed)):
+            found.append(TypedColumn(name, SPLIT))
+        elif 1 < len(listed) <= MOST_VALUES[kind] and not any("|" in value for value in listed):
+            found.append(TypedColumn(name, kind, listed))
+        elif kind == "category" and name not in typed:
+            found.append(TypedColumn(name, "ignore"))
     return tuple(found)
 
 
-def untyped(
-    place: str, got: str, columns: tuple[TypedColumn, ...], request: Request, also: str = ""
-) -> UntypedError:
+def untyped(said: str, columns: tuple[TypedColumn, ...], request: Request, also: str = "") -> UntypedError:
     """Return the error about columns of text without a type, which prints all types to paste."""
     columns = (*read_types(RUN, request.column_types), *columns)
     return UntypedError(
-        f'{place}; got "{local(got)}". Give each column of text a type, with the values of all sites: '
+        f"{said}. Give each column of text a type, with the values of all sites: "
         f"in the run-config key {KEY}={local(as_key(columns).removeprefix(KEY + '='))}, or in the header."
         f"{local(also)}",
         columns,

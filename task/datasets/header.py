@@ -12,7 +12,7 @@ header                              cells
                                     several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
 ``w1:token``                        the id of a token, a whole number that stays one; then of all features
-``patient:ignore``                  anything; not read
+``patient:ignore``                  anything; not read; ``:ignore`` is a column without a name
 ``sex:group``                       anything; no model reads it, but a run may compare people by it
 ``patient:id``                      who the row is of, each once: parties with different columns of the same
 people match their rows by it. Such a file may be without a target, or
@@ -41,7 +41,7 @@ OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of c
 LABELS = ("class", "label", "labels", "target", "targets")  # usual names of targets
 _NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name for a column without a name
 _HEADER = "Put the column names into the first line"
-_TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
+_TYPED = re.compile(r"(?P<name>.*\S|)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
                 cause = "Is it the index that pandas writes? Save with to_csv(index=False), or n"
             elif number == len(columns):
                 cause = "Does the line end with a comma? Remove it from all lines, or n"
-            todo = f"{cause or 'N'}ame the column rest:ignore."
+            todo = f'{cause or "N"}ame the column rest:ignore, or set column-types="{column.name}:ignore".'
             raise _wrong(_place(path, number), "the name of a column", column.name, todo)
         if not column.type and column.name.lower() in RESERVED and column.name not in RESERVED:
             low = column.name.lower()

@@ -102,17 +102,23 @@ class _Table:
         self.encoder = Encoder(features, keep_missing=missing, doubles=doubles)
         for i, column in enumerate(self.columns, 1):
             if column.type == "category" and self.request.owner and not column.values:
-                raise DataError(
+                said = (
                     f"{local(path)}, line 1, column {i}: expected the list of values, as in "
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
+                found = self.texts()
+                listed = column.name in (c.name for c in found)
+                raise untyped(said, found, self.request) if listed else DataError(said)
 
     def texts(self) -> tuple[TypedColumn, ...]:
         """Return the columns of text that lack a type, each with one that it could have."""
-        kinds = {c.name: "category" for c in self.encoder.features if not c.type}
-        if self.request.owner:  # nodes have no other way to agree on classes
-            kinds |= {c.name: "target" for c in self.targets if not c.values}
-        return texts_in(self.files, self.declared, kinds)
+        kinds, typed = {c.name: "category" for c in self.encoder.features if not c.type}, set[str]()
+        if self.request.owner:  # nodes have no other way to agree on values and classes
+            typed = {c.name for c in self.encoder.features if c.type == "category" and not c.values}
+            kinds |= dict.fromkeys(typed, "category") | {
+                c.name: "target" for c in self.targets if not c.values
+            }
+        return texts_in(self.files, self.declared, kinds, typed)
 
     def others(self) -> dict[str, str]:
         """Return by name what columns are for that a model neither reads nor predicts."""
@@ -157,8 +163,8 @@ class _Table:
         for column, label in zip(self.targets, labels, strict=True):
             if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
-                todo = "Fill it in or remove the line; a class of that name is listed in the header"
-                raise self._refused(path, line, column, f"a label; {got}. {todo}, name:target(a|b).")
+                todo = "Fill it in or remove the line; a class of that name is listed"
+                raise self._refused(path, line, column, f"a label; {got}. {todo}, as in name:target(a|b).")
         if owner is None and of_owner:
             owner = row[of_owner.name]
             if not owner:
@@ -179,8 +185,8 @@ class _Table:
             if column.name in (c.name for c in found):
                 there = [c.name for c in self.here]
                 also = (f" {name!r} is no column.{nearest(name, there)}" for name in sorted(self.lacks))
-                place = f"{self._place(path, line, column)}: expected a number"
-                raise untyped(place, cell, found, self.request, "".join(also)) from None
+                said = f'{self._place(path, line, column)}: expected a number; got "{local(cell)}"'
+                raise untyped(said, found, self.request, "".join(also)) from None
             raise self._refused(path, line, column, str(err.args[0])) from None
 
     def _refused(self, path: Path, line: int, column: TypedColumn, words: str) -> DataError:

@@ -92,7 +92,7 @@ def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Reque
         expected = "several columns typed NAME:target" if labels else "NAME:target without a list of classes"
         raise DataError(
             f'{local(rows[0].path)}, line 1: task = "{request.task}" expects {expected}; got '
-            f"{local([c.name for c in columns])}. Correct the header or choose another task."
+            f"{local([c.name for c in columns])}. Correct the types or choose another task."
         )
     if request.num_classes not in (0, len(columns)):
         raise DataError(
@@ -158,7 +158,9 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
         )
         texts = sum(is_text(row.labels[0]) for row in rows)
         if 2 * texts > len(rows) and 1 < len(found) <= MOST_VALUES["target"]:
-            raise untyped(said, row.labels[0], (TypedColumn(column, "target", found),), request)
+            raise untyped(
+                f'{said}; got "{local(row.labels[0])}"', (TypedColumn(column, "target", found),), request
+            )
         raise DataError(
             f'{said}; got "{local(row.labels[0])}". List the classes, as in the run-config key '
             f'{KEY}="name:target(a|b)" or the header; a number to predict is name:target.'
@@ -228,7 +230,7 @@ def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
             raise DataError(
                 f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
                 f'{local(", ".join(target.values))}; got "{local(row.labels[0])}". Correct the cell or the '
-                "header."
+                "list of classes."
             )
     return np.array([places[row.labels[0]] for row in rows], dtype=np.int64)
 

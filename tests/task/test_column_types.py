@@ -62,6 +62,17 @@ def test_a_plain_table_with_the_key_is_the_table_with_the_types_in_its_header(tm
     assert half.fingerprint == typed.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("header", "types"),
+    [(",age,y,", ":ignore"), ("Unnamed: 0,age,y,Unnamed: 3", "Unnamed: 0:ignore, Unnamed: 3:ignore")],
+)
+def test_the_index_that_pandas_writes_can_be_ignored(header: str, types: str, tmp_path: Path) -> None:
+    rows = "0,30,0,\n1,40,1,\n" * 5
+    with pytest.raises(DataError, match=f'or set column-types="{types.partition(",")[0]}"'):
+        pooled(tmp_path, f"{header}\n{rows}")
+    assert pooled(tmp_path, f"{header}\n{rows}", types).columns == ("age", "y")
+
+
 def test_a_column_called_client_may_be_another(tmp_path: Path) -> None:
     data = pooled(
         tmp_path, "client,ward,y\n" + "1,a,0\n2,a,1\n3,b,0\n4,b,1\n" * 3, "client:number, ward:client"
@@ -95,7 +106,7 @@ def test_any_name_and_value_can_be_declared(columns: tuple[TypedColumn, ...]) ->
         ("sex:category(f)", "declaration 1: expected two or more values"),
         ("sex:ignore, sex:ignore", "declaration 2: expected each column once; got 'sex' again"),
         ('"sex:ignore', "expected declarations between commas, each quotation mark closed"),
-        (":ignore", "declaration 1: expected NAME:TYPE"),
+        (":number", "declaration 1: expected NAME:TYPE"),
     ],
 )
 def test_a_malformed_declaration_is_refused_with_its_place(types: str, words: str) -> None:

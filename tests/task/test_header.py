@@ -84,8 +84,12 @@ def test_a_category_without_a_list_has_the_values_of_the_pooled_file(table, tmp_
     data = load(dataset="csv", data_path=table(text))
     assert column_names(data) == ("job=a", "job=b", "job=c")
     assert sorted(data.x.argmax(axis=1).tolist()) == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(DataError, match=r"line 1, column 1: expected the list of values.*alike; got none"):
-        check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    with pytest.raises(
+        DataError, match=r"line 1, column 1: expected the list of values.*alike; got none.*a\|b"
+    ):
+        load_owned(DataConfig(dataset="csv", num_classes=2), str(tmp_path / "t.csv"), "ward", 1)
+    said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    assert said.endswith('if a run declares its columns of text, as in column-types="job:category(a|b|c)"')
 
 
 def test_a_category_named_like_a_missing_value_is_a_value(table):
