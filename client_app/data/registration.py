@@ -8,7 +8,6 @@ from client_app.solvers import solver_of
 from task.config.paths import state_root
 from task.config.read import as_run_config
 from task.datasets.base import compared
-from task.datasets.column_types import RUN, lacking
 from task.datasets.description import described, meaning_of
 from task.datasets.public import CODE
 from task.encryption.ckks import KEY_FILE
@@ -21,7 +20,6 @@ from task.references import code_of, is_reference, references_in
 from task.resolve.contract import contract_of
 from task.resolve.model_checks import check_levels, check_model
 from task.tasks.base import check_fits
-from task.text import logger
 from task.wire.frozen import OWN_FROZEN
 from task.wire.registration import Registration
 
@@ -48,16 +46,8 @@ def registration_of(node: Node) -> Registration:
     return Registration(
         names, counts, node.pool, node.share, app_version(), shape, data.num_classes,
         code=_code(node), width=node.width, model=node.named, meaning=meaning_of(data),
-        names=described(data) if node.owner.names else None, frozen=_frozen(node), lacks=_lacks(node),
+        names=described(data) if node.owner.names else None, frozen=_frozen(node), lacks=node.lacks,
     )  # fmt: skip
-
-
-def _lacks(node: Node) -> tuple[str, ...]:
-    """Return the names of columns that the run declares and this node's data lack."""
-    found = [column.name for column in lacking(node.dataset, RUN, node.config.data.column_types)]
-    if found:
-        logger.warning("%s declares columns that this node's data lack: %s", RUN, ", ".join(found))
-    return tuple(found)
 
 
 def _try_work(node: Node) -> None:

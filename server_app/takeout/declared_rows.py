@@ -16,9 +16,7 @@ import numpy.typing as npt
 from server_app.takeout.model_file import ModelFile
 from server_app.takeout.taken import Columns, Said, Taken
 from task.classical.columns import NamedColumns, Variable
-from task.datasets.column_types import run_types
-from task.datasets.csv_rows import rows_of
-from task.datasets.header import typed_columns
+from task.datasets.column_types import opened
 from task.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
@@ -75,8 +73,7 @@ def _read(
 
     `types` are what the run declares (`task.datasets.column_types`). With `missing` a cell may be empty.
     """
-    rows = rows_of(path)
-    header = typed_columns(path, next(rows, (1, []))[1], run_types(types))
+    header, rows = opened(path, types)
     at = {column.name: i for i, column in enumerate(header)}
     for v in variables:
         if v.name not in at:

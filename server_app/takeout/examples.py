@@ -20,13 +20,12 @@ from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from server_app.takeout.places import of_places
 from task.datasets import Dataset
 from task.datasets.arrow import is_saved
-from task.datasets.column_types import run_types
+from task.datasets.column_types import RUN, opened, read_types
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
-from task.datasets.csv_rows import rows_of
 from task.datasets.description import Description
 from task.datasets.encode import LARGEST, CellError, Encoder, number
-from task.datasets.header import SPLIT, TypedColumn, read_column, typed_columns
+from task.datasets.header import SPLIT, TypedColumn, read_column
 from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
 from task.datasets.layout import channels_first
@@ -88,9 +87,8 @@ def read_examples(path: Path, card: ModelCard) -> Input:
 
 
 def _csv(path: Path, card: ModelCard) -> Input:
-    rows = rows_of(path)
-    declared = run_types(card.config.data.column_types)
-    columns = typed_columns(path, next(rows, (1, []))[1], declared)
+    types = card.config.data.column_types
+    columns, rows = opened(path, types)
     lines = list(rows)
     header = [column.name for column in columns]
     features, targets = _columns(path, columns, card)
@@ -120,7 +118,7 @@ def _csv(path: Path, card: ModelCard) -> Input:
     cells_of_label = column(given[0]) if given and TASKS[card.task].classes else []
     labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     if TASKS[card.task].classes and not card.classes:
-        of_run = [c for one in declared for c in one.columns if c.type == "target"]
+        of_run = [column for column in read_types(RUN, types) if column.type == "target"]
         of_label = next((c.values for c in (*columns, *of_run) if c.name in given or c in of_run), ())
         card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
     numbers = None

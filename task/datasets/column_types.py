@@ -12,19 +12,19 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from task.datasets.base import Dataset, Request
-from task.datasets.csv_rows import rows_of
+from task.datasets.csv_rows import Cells, rows_of
 from task.datasets.encode import is_text
 from task.datasets.header import (
     CLIENT,
     MISSING,
     SPLIT,
     TYPES,
-    Declared,
+    DeclaredTypes,
     TypedColumn,
     column_in,
     read_column,
@@ -91,17 +91,22 @@ def as_key(columns: Sequence[TypedColumn]) -> str:
     return f"{KEY}='{text}'" if literal else f"{KEY}={json.dumps(text, ensure_ascii=False)}"
 
 
-def declared_in(request: Request) -> tuple[Declared, ...]:
+def declared_in(request: Request) -> tuple[DeclaredTypes, ...]:
     """Return the types that are declared for the csv files of a request, the owner's first."""
     given = {OWNER: request.own_types, RUN: request.column_types}
     return tuple(
-        Declared(where, read_types(where, text), where == OWNER) for where, text in given.items() if text
+        DeclaredTypes(where, read_types(where, text), where == OWNER) for where, text in given.items() if text
     )
 
 
-def run_types(text: str) -> tuple[Declared, ...]:
-    """Return the types that a run declares, given its key, for files that may lack some of the columns."""
-    return (Declared(RUN, read_types(RUN, text)),) if text else ()
+def opened(path: Path, types: str) -> tuple[tuple[TypedColumn, ...], Iterator[tuple[int, Cells]]]:
+    """Return the columns of a csv file, and its rows as of `task.datasets.csv_rows`.
+
+    `types` are what a run declares; the file may lack some of these columns.
+    """
+    rows = rows_of(path)
+    declared = DeclaredTypes(RUN, read_types(RUN, types))
+    return typed_columns(path, next(rows, (1, []))[1], (declared,)), rows
 
 
 def lacking(data: Dataset, where: str, text: str) -> tuple[TypedColumn, ...]:
@@ -143,7 +148,10 @@ def _names(data: Dataset) -> list[str]:
 
 
 def texts_in(
-    files: Sequence[Path], declared: Sequence[Declared], kinds: Mapping[str, str], typed: Collection[str] = ()
+    files: Sequence[Path],
+    declared: Sequence[DeclaredTypes],
+    kinds: Mapping[str, str],
+    typed: Collection[str] = (),
 ) -> tuple[TypedColumn, ...]:
     """Return those columns of csv files that are of text, each with a type that it could have.
 

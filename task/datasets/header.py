@@ -78,7 +78,7 @@ class TypedColumn:
         return self.role in ("", "category", "number", "token")
 
 
-class Declared(NamedTuple):
+class DeclaredTypes(NamedTuple):
     """Types of columns that are declared outside a header."""
 
     where: str  # the run-config key, or the node's option
@@ -87,7 +87,7 @@ class Declared(NamedTuple):
 
 
 def typed_columns(
-    path: Path, cells: Sequence[str], declared: Sequence[Declared] = ()
+    path: Path, cells: Sequence[str], declared: Sequence[DeclaredTypes] = ()
 ) -> tuple[TypedColumn, ...]:
     """Return the columns of a header that may lack a target; raises what `parse_header` does of types.
 
@@ -101,7 +101,7 @@ def typed_columns(
 
 
 def parse_header(
-    path: Path, cells: Sequence[str], declared: Sequence[Declared] = ()
+    path: Path, cells: Sequence[str], declared: Sequence[DeclaredTypes] = ()
 ) -> tuple[TypedColumn, ...]:
     """Return the columns of a header.
 
@@ -267,7 +267,7 @@ def column_in(place: str, cell: str, error: type[BouquetError] = DataError) -> T
     return TypedColumn(found["name"], word, values)
 
 
-def _agreed(path: Path, mine: TypedColumn, theirs: TypedColumn, declared: Declared) -> TypedColumn:
+def _agreed(path: Path, mine: TypedColumn, theirs: TypedColumn, declared: DeclaredTypes) -> TypedColumn:
     """Return a column with its type, by the header and what is declared elsewhere; they must agree."""
     if not mine.type:
         return theirs
