@@ -87,7 +87,9 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
         owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task, owned.form)
         if absent := tuple(column.name for column in lacking(owned, RUN, config.data.column_types)):
-            logger.warning("%s declares columns that these data have not: %s", RUN, ", ".join(absent))
+            logger.warning(
+                "%s declares columns that these data have not: %s", RUN, ", ".join(map(repr, absent))
+            )
         return HostedData(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", device, absent)
     dataset, partition = load_partitioned(config)
     if takes_public(config):

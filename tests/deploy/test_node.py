@@ -111,8 +111,8 @@ def test_good_data_are_read_into_the_cache_of_the_runs(tmp_path: Path) -> None:
     data.write_text("x,name,label\n1,a,0\n2,b,1\n")
     assert check_data(data, "ward-1", cache).endswith('as in column-types="name:category(a|b)"')
     assert check_data(data, "ward-1", cache, 0, "name:ignore").endswith("examples of shape (1,)")
-    with pytest.raises(DataError, match=r"--data: node config: key .column-types.: .* got 'nam'"):
-        check_data(data, "ward-1", cache, 0, "name:ignore, nam:ignore")
+    with pytest.raises(DataError, match=r"--data: node config: key .column-types.: .* got 'named'"):
+        check_data(data, "ward-1", cache, 0, "name:ignore, named:ignore")
 
 
 def test_data_that_do_not_fit_into_the_memory_and_a_reader_that_is_killed(

@@ -16,6 +16,7 @@ from server_app.cli.main import app
 from server_app.results.folder import RunFolder
 from server_app.run.repeat import keys_of_run
 from task.errors import ConfigError
+from task.wire.registration import Registration, read_registration, registration_content
 from tests.support import parties
 from tests.support.federation import in_one_process
 from tests.support.wards import WARDS, deployed
@@ -158,6 +159,11 @@ def test_a_name_that_no_site_has_is_refused_before_round_1(tmp_path: Path) -> No
     files["ward-1"].write_text("\n".join([text[0] + ",note", *(line + ",x" for line in text[1:])]) + "\n")
     run_dir = deployed(tmp_path / "b", files, **KEYS, **{"column-types": f"{KEY}, note:ignore"})
     assert len(json.loads((run_dir / "nodes.json").read_text())["nodes"]) == 3
+
+
+def test_a_party_may_lack_many_columns_of_the_others() -> None:
+    said = Registration(("bank",), np.array([3]), "p/bank", lacks=tuple(f"x{i}" for i in range(1000)))
+    assert read_registration(registration_content(said)).lacks == said.lacks
 
 
 # ------------------------------------------------------------------------------- parties, and analyses
