@@ -259,6 +259,14 @@ def test_an_owner_of_small_cells_needs_a_budget_and_keeps_it(tmp_path: Path) -> 
         at_sites(tmp_path, frames(1), KEYS, **{"max-epsilon": 5.0, "delta": 1e-4})
 
 
+def test_a_delta_too_large_for_a_site_is_the_run_s_mistake_and_no_owner_s(tmp_path: Path) -> None:
+    """The key is to be corrected; nothing is said of a policy, nor of how many rows there are."""
+    with pytest.raises(ConfigError, match=r'"dp.delta": expected less than one over the rows of') as refused:
+        at_sites(tmp_path, frames(1), KEYS | NOISE | {"dp.delta": 0.5}, least=0)
+    assert "Correct that, and start the run again." in str(refused.value)
+    assert "policy" not in str(refused.value)
+
+
 def test_a_run_ends_before_its_budget_does(tmp_path: Path) -> None:
     folder = at_sites(tmp_path, frames(1), KEYS | NOISE | {"dp.max-epsilon": 20.0}, least=0)
     last = rounds_of(folder)[-1]
