@@ -24,16 +24,16 @@ from server_app.deploy.host.resource_limits import (
     lacking,
     proportional_bytes,
     read_rate,
-    spell,
 )
 from task.errors import BouquetError, ConfigError
+from task.units import size_option
 
 
 def test_rates_and_sizes_are_read_and_spelled() -> None:
     assert read_rate("2mbit") == 250_000
     assert read_rate("0.5Mbit") == 62_500
-    assert spell(512 * 1024**2) == "512M"
-    assert spell(512 * 1024**2 + 1) == "513M"
+    assert size_option(512 * 1024**2) == "512M"
+    assert size_option(512 * 1024**2 + 1) == "513M"
     for bad in ("2", "2mb", "0mbit", "-1mbit", "fast"):
         with pytest.raises(ConfigError, match="--bandwidth"):
             read_rate(bad)
