@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from server_app.deploy.host import resource_limits
 from server_app.deploy.host.resource_limits import (
     ByteBucket,
     MemoryLimit,
@@ -27,6 +28,7 @@ from server_app.deploy.host.resource_limits import (
 )
 from task.errors import BouquetError, ConfigError
 from task.units import size_option
+from tests.support.waits import set_clock
 
 
 def test_rates_and_sizes_are_read_and_spelled() -> None:
@@ -39,12 +41,13 @@ def test_rates_and_sizes_are_read_and_spelled() -> None:
             read_rate(bad)
 
 
-def test_a_bucket_gives_its_rate_and_no_more() -> None:
+def test_a_bucket_gives_its_rate_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """1000 B/s with a burst of 100 B: 500 B at once must wait for 400 B, which is 0.4 s."""
+    clock = set_clock(monkeypatch, resource_limits)
     bucket = ByteBucket(1000.0)
-    time.sleep(0.2)
-    assert bucket.pause_s(500) == pytest.approx(0.4, abs=0.02)
-    assert bucket.pause_s(100) == pytest.approx(0.5, abs=0.02)
+    clock.pass_s(0.2)
+    assert bucket.pause_s(500) == pytest.approx(0.4)
+    assert bucket.pause_s(100) == pytest.approx(0.5)
 
 
 @pytest.fixture
