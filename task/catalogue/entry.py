@@ -192,6 +192,11 @@ class Algorithm:
         return key in self.reads or section + dot in self.reads
 
     @property
+    def sends_model(self) -> bool:
+        """Whether all clients of a round receive the same whole model, the server's or one made of it."""
+        return any(r.name == MODEL_DOWN.name and r.to == "all" for r in self.down)
+
+    @property
     def parted(self) -> bool:
         """Whether each client trains a part of the model (`task.catalogue.sub_models`)."""
         return any(r.layout == SUB_MODEL for r in self.down)
