@@ -138,6 +138,7 @@ class Algorithm:
     # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
     # no model is trained, numbers are read as float64, and unless it is `tested` no rows are kept for a test.
     statistics: bool = False
+    steps: bool = True  # whether models learn by steps of an optimizer; trees are grown
     missing_values: bool = False  # whether the rows of its tables may lack values
     # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
     noised_rows: bool = False
@@ -190,6 +191,11 @@ class Algorithm:
         """Return whether a run-config key is one of the algorithm's own."""
         section, dot, _ = key.partition(".")
         return key in self.reads or section + dot in self.reads
+
+    @property
+    def learns(self) -> bool:
+        """Whether its clients train by steps of an optimizer, which read ``learning-rate`` and the like."""
+        return self.steps and not self.statistics
 
     @property
     def sends_model(self) -> bool:

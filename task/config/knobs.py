@@ -33,7 +33,7 @@ from task.config.sections import (
     TrainConfig,
     knob,
 )
-from task.config.when import Value, When, but_algorithms
+from task.config.when import TRAINS, Value, When, but_algorithms
 from task.references import is_reference
 
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
@@ -57,7 +57,7 @@ class RunKeys:
         "see `bouquet models`",
         when=(but_algorithms(lambda entry: entry.fixed_model), When("models.levels", ("",))),
     )
-    loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task')
+    loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task', when=TRAINS)
     metrics: str = knob(
         "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md'
     )
@@ -80,6 +80,7 @@ class RunKeys:
         "",
         'patterns of the parameters to train, "*lora*,classifier*"; the others are frozen and do not travel; '
         '"" = what the model trains',
+        when=TRAINS,
     )
     seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)
     model_seed: int = knob(-1, "seed of the initial parameters; -1 = seed", low=-1)

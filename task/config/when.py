@@ -69,10 +69,13 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # Vertical: all parties take part in every step, so keys about some of the clients have no meaning.
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
-TRAINS = but_algorithms(lambda entry: entry.statistics)
+TRAINS = but_algorithms(lambda entry: not entry.learns)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)
 CHOSEN_STEPS = but_algorithms(
-    lambda entry: entry.sends_gradient, lambda entry: entry.vertical, lambda entry: entry.counts_steps
+    lambda entry: entry.sends_gradient,
+    lambda entry: entry.vertical,
+    lambda entry: entry.counts_steps,
+    lambda entry: not entry.learns,
 )
 HEAD = algorithms(lambda entry: entry.private == "head")

@@ -191,6 +191,9 @@ def test_a_run_says_what_it_costs_and_how_far_figures_may_be_off(tmp_path: Path)
     rows = rounds_of(folder)
     cost = gaussian_epsilon(math.sqrt(rows[-1]["round"]) / 0.5, 1e-4)
     assert rows[-1]["epsilon"] == cost
+    assert {row["lr"] for row in rows} == {None}  # nothing learns, nor is anything clipped
+    privacy = json.loads((folder / "result.json").read_text())["privacy"]
+    assert privacy == {"epsilon": cost, "unit": "example", "delta": 1e-4, "noise": 0.5}
     assert cost == pytest.approx(epsilon([(1.0, 0.5)] * rows[-1]["round"], 1e-4), rel=1e-2)
     deviation = 0.5 * math.sqrt(table_sensitivity(survey(cross="", correlation=False)))
     assert table["by_site"][0]["count_error"] == pytest.approx(deviation)
