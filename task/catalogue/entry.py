@@ -188,7 +188,10 @@ class Algorithm:
         return any(s.name == "local-steps" for s in self.down_scalars)
 
     def owns(self, key: str) -> bool:
-        """Return whether a run-config key is one of the algorithm's own."""
+        """Return whether a run-config key is its own, or in a section of which it reads keys.
+
+        Which keys of a section that several algorithms share are its own, `task.resolve.effective` says.
+        """
         section, dot, _ = key.partition(".")
         return key in self.reads or section + dot in self.reads
 

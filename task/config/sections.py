@@ -213,7 +213,7 @@ class TrainConfig(Section):
         1, "E, passes over the local data in a round", low=1, when=(When("local-steps", (0,)), CHOSEN_STEPS)
     )
     local_steps: int = knob(
-        0, "steps in a round instead of epochs; 0 = use local-epochs", low=0, when=CHOSEN_STEPS
+        0, "steps in a round instead of epochs; 0 = use local-epochs", low=0, when=(CHOSEN_STEPS, TRAINS)
     )
     batch_size: int = knob(
         10,

@@ -76,6 +76,5 @@ CHOSEN_STEPS = but_algorithms(
     lambda entry: entry.sends_gradient,
     lambda entry: entry.vertical,
     lambda entry: entry.counts_steps,
-    lambda entry: not entry.learns,
 )
 HEAD = algorithms(lambda entry: entry.private == "head")
