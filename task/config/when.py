@@ -70,11 +70,11 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
 TRAINS = but_algorithms(lambda entry: not entry.learns)
+# Statistics, and algorithms that learn from missing values, read the cells of a table as they are.
+FILLED = but_algorithms(lambda entry: entry.statistics or entry.missing_values)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)
 CHOSEN_STEPS = but_algorithms(
-    lambda entry: entry.sends_gradient,
-    lambda entry: entry.vertical,
-    lambda entry: entry.counts_steps,
+    lambda entry: entry.sends_gradient, lambda entry: entry.vertical, lambda entry: entry.counts_steps
 )
 HEAD = algorithms(lambda entry: entry.private == "head")
