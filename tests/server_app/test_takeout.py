@@ -314,7 +314,8 @@ TABLES: dict[str, dict[str, Any]] = {
     "ditto": CLASSES,
     "pca": DECLARED | {"pca.columns": "a(-9..9), b(-9..9)", "num-server-rounds": 1},
     "gbdt": DECLARED | {"gbdt.columns": "a(-9..9), b(-9..9)", "gbdt.target": "label(0..1)"},
-    "secureboost": {"num-classes": 2, "partition": "columns", "columns": "even", "vertical.key-bits": 0},
+    "secureboost": DECLARED
+    | {"num-classes": 2, "partition": "columns", "columns": "even", "vertical.key-bits": 0},
 }
 
 
