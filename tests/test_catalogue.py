@@ -18,10 +18,12 @@ from client_app.solvers.sgd import Solver
 from client_app.works import WORK
 from strategies import STRATEGIES, Strategy
 from strategies.engine.journal import Snapshot
+from strategies.engine.state import AggregatedReplies
 from task.catalogue.algorithms import ALGORITHMS
-from task.catalogue.entry import _MEASURING, MEASURED, MODEL_UP, evaluation_of
+from task.catalogue.entry import _MEASURING, MEASURED, MODEL_DOWN, MODEL_UP, evaluation_of
 from task.catalogue.gradients import gradients_phase
 from task.config.read import knobs
+from task.errors import BouquetError
 from task.numerics.arrays import Arrays
 from task.numerics.reduce import REDUCTIONS
 from task.resolve.read import fuse, read_config
@@ -44,6 +46,7 @@ from tests.support.federation import (
     write_owners,
 )
 from tests.support.horizontal import HORIZONTAL, VERTICAL, of_columns
+from tests.support.rules import w
 
 NAMES = sorted(HORIZONTAL)
 OWN = [name for name in NAMES if ALGORITHMS[name].personal]  # the models are the clients' own
@@ -120,6 +123,43 @@ def test_an_evaluation_takes_the_model_down_and_metrics_up(name: str) -> None:
     assert [f.name for f in entry.down] == want
     assert (entry.down_scalars, entry.up, entry.up_scalars) == ((), (), MEASURED)
     assert entry.keeps == (ALGORITHMS[name].keeps if name in (*OWN, *VERTICAL) else ())
+
+
+# Rules that leave the mean as it is at these values or with these replies, and not always.
+NOT_ALWAYS = {
+    "centralised": "one client has all data",
+    "hierfavg": "there are means at edges, too",
+    "nbafl": "the server adds noise from some round on",
+    "pfedme": "it mixes the mean with the last model, unless pfedme.beta = 1",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if ALGORITHMS[n].up == (MODEL_UP,) and not ALGORITHMS[n].phases]
+)
+def test_an_entry_says_whether_its_server_takes_the_mean(name: str) -> None:
+    """Among those that send one model: `he` and `lora.average` go by what the entry says."""
+    entry, config = ALGORITHMS[name], read_config(fuse(ACTIVE[name], {"algorithm": name})[0])
+    rule = STRATEGIES[entry.rule].rule_type(config)
+    state, means = rule.initial_state(w(1.0, 2.0), ("w",)), list[bool]()
+    for value in (3.0, 2.0, 5.0):
+        mean, down = w(value, -value), entry.down == (MODEL_DOWN,)
+        try:
+            replies = AggregatedReplies({"arrays": mean}, ("a", "b"), np.array([1, 3]), trainable=("w",))
+            state, _ = type(rule).update(state, replies, config)
+        except (
+            AssertionError,
+            AttributeError,
+            BouquetError,
+            KeyError,
+            ValueError,
+        ):  # it needs more than the mean
+            means.append(False)
+            break
+        means.append(down and np.array_equal(state.arrays["w"], mean["w"]))
+    assert entry.takes_mean is (all(means) and name not in NOT_ALWAYS), (
+        f"{name}: set takes_mean={all(means)} in its entry"
+    )
 
 
 # --------------------------------------------------------------------------------------- neutral

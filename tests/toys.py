@@ -131,7 +131,8 @@ ALGORITHM = Toy(
             above(
                 '    Algorithm(\n        "fedsgd", "FedSGD", MCMAHAN,',
                 '    Algorithm(\n        "toy-wane", "ToyWane", LI_PROX,\n'
-                '        about="FedProx whose proximal term wanes.",\n        solver="toy-wane",\n'
+                '        about="FedProx whose proximal term wanes.",\n        takes_mean=True,\n'
+                '        solver="toy-wane",\n'
                 '        down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),\n'
                 '        neutral={"toy-wane.mu": 0.0},\n    ),\n',
             ),

@@ -174,6 +174,8 @@ ENTRIES = (
     Algorithm(
         "fedavg", "FedAvg", MCMAHAN,
         about="Clients train the received model on their own data; the server takes the weighted mean.",
+        takes_mean=True,
+        ala=True,
     ),
     Algorithm(
         "fedavgm", "FedAvgM", paper("1909.06335", "server momentum"),
@@ -259,6 +261,8 @@ ENTRIES = (
     Algorithm(
         "fedprox", "FedProx", LI_PROX,
         about="FedAvg with a term that keeps local models near the global one; partial work counts.",
+        takes_mean=True,
+        ala=True,
         solver="fedprox",
         down_scalars=(Scalar("proximal-mu", "mu of the proximal term mu/2 |w - w^t|^2"),),
         up_scalars=(

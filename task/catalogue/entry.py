@@ -55,6 +55,9 @@ class Algorithm:
     )
     # Server half, key of ``strategies.STRATEGIES``; the algorithm's name if an entry gives none.
     rule: str = ""
+    # Whether the server takes the mean for the next model and does nothing more with it, so that the mean may
+    # be a ciphertext, or one of products.
+    takes_mean: bool = False
     solver: str = "sgd"  # client half, key of ``client_app.solvers.SOLVERS``
     down: tuple[Record, ...] = (MODEL_DOWN,)
     up: tuple[Record, ...] = (MODEL_UP,)
@@ -73,8 +76,9 @@ class Algorithm:
     weight: Literal["examples", "uniform"] = "examples"
     # Whether the solver can train several clients as one program; else each trains alone.
     batched: bool = True
-    # Its own run-config keys: sections, whose names end in a dot, and keys of a shared section that only some
-    # of its algorithms read. The section of the name of the algorithm if an entry gives none.
+    # Its run-config keys: sections, whose names end in a dot, and single keys. If it names a key's section,
+    # too, only those that name the key read it; if not, it reads the key in addition to the section's owners.
+    # The section of the algorithm's name if an entry gives none.
     reads: tuple[str, ...] = ()
     example: str = ""  # of an analysis: the run-config keys that declare its columns, as ``-c`` takes them
     variants: tuple[Variant, ...] = ()
@@ -117,6 +121,7 @@ class Algorithm:
     asynchronous: bool = False
     # Key of `GROUPS`; by default "own" if `personal`, "robust" if it withstands clients, else "global".
     group: str = ""
+    ala: bool = False  # whether ``ala = true`` was tested with it
     # What stands around the clients' training, in the order of `task.catalogue.stages.STAGES`.
     stages: tuple[str, ...] = ()
     newcomer: str = ""  # what a client begins with that is new, joins late, or has lost what it kept
@@ -166,11 +171,6 @@ class Algorithm:
     def traits(self) -> SolverTraits:
         """What its clients' steps allow; those of a user's own solver allow nothing."""
         return SOLVER_TRAITS.get(self.solver, SolverTraits())
-
-    @property
-    def takes_mean(self) -> bool:
-        """Whether its server takes the mean for the next model, and does nothing more with it."""
-        return self.rule in ("fedavg", "fedprox")
 
     @property
     def sends_gradient(self) -> bool:

@@ -59,7 +59,7 @@ ENTRIES = (
         "fedlc", "FedLC", paper("2209.00189", "equation 8"),
         about="Calibrates each client's logits by its number of examples of each class.",
         classes="FedLC calibrates the logits of classes",
-        rule="fedavg", solver="fedlc",
+        rule="fedavg", takes_mean=True, solver="fedlc",
         neutral={"fedlc.tau": 0.0},
         biased="the calibrated loss has another optimum",
     ),
@@ -67,7 +67,7 @@ ENTRIES = (
         "fedntd", "FedNTD", paper("2106.03097"),
         about="Distils the global model's outputs for all classes but the true one.",
         classes="FedNTD distils the classes other than the true one",
-        rule="fedavg", solver="fedntd",
+        rule="fedavg", takes_mean=True, solver="fedntd",
         neutral={"fedntd.beta": 0.0},
     ),
     Algorithm(

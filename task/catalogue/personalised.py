@@ -41,7 +41,7 @@ _PROTOTYPES_DOWN = Record("prototypes", PROTOTYPES, "C^(j), global prototypes, a
 _FRESH_PART = "the private part of the run's initial model, under the round's shared part"
 
 _own = partial(Algorithm, personal=True)
-_averaged = partial(_own, rule="fedavg")  # those whose server does what FedAvg's does
+_averaged = partial(_own, rule="fedavg", takes_mean=True)  # those whose server does what FedAvg's does
 
 ENTRIES = (
     _averaged(
@@ -99,6 +99,7 @@ ENTRIES = (
         "ditto", "Ditto", paper("2012.04221"),
         about="FedAvg, plus a personal model for each client that is pulled towards the global one.",
         reads=("ditto.", "personal.epochs"),
+        ala=True,
         solver="ditto",
         keeps=(_WHOLE,),
         newcomer="v_k = w^t, the global model of its first round",
@@ -126,6 +127,7 @@ ENTRIES = (
     _averaged(
         "fedala", "FedALA", paper("2212.01197"),
         about="Before training, each client learns for each parameter how much of the global model to take.",
+        ala=True,
         keeps=ALA_KEEPS,
         stages=("ala",),
         newcomer="the run's initial model as Theta_i, with which the global one is mixed at once; W = 1",
@@ -284,6 +286,7 @@ ENTRIES = (
         "fedrep", "FedRep", paper("2102.07089"),
         about="Trains the client's own last layers first, then the shared layers, which are averaged.",
         reads=("fedrep.", "personal.epochs"),
+        ala=True,
         solver="fedrep",
         keeps=(_PRIVATE,),
         weight="uniform",
@@ -371,6 +374,7 @@ ENTRIES = (
         classes="MOON is derived for a classifier, whose features it contrasts",
         variants=(Variant("moon.mu", 0.0, {"features": False}),),
         rule="fedavg",
+        takes_mean=True,
         solver="moon",
         features=True,
         keeps=(Record("previous", FREE, "w_j, its local models at the ends of its last rounds"),),

@@ -20,8 +20,6 @@ ALA_KEEPS = (
     Record("ala-weights", TOP, "W_i, weights of the last p layers"),
     Record("ala-started", FREE, "1 once the start phase of W is over"),
 )
-# The algorithms that ``ala = true`` was tested with, and may be combined with.
-ALA_FITS = ("ditto", "fedala", "fedavg", "fedprox", "fedrep")
 LOSS_RMS = Scalar("loss-rms", "sqrt(mean of l^2) of the received model over the training examples", low=0)
 
 

@@ -66,6 +66,7 @@ def _entry_of(name: str, rule: type) -> Algorithm:
     if entry in ALGORITHMS.values():  # which says nothing of this rule
         title, about = rule.__name__, (rule.__doc__ or "").strip().partition("\n")[0]
     why = "a rule of the user's own"
+    entry = replace(entry, takes_mean=False, ala=False)  # of the entry that the user's is made of
     return replace(entry, name=name, rule=name, title=title, about=about, neutral={}, no_neutral=why)
 
 

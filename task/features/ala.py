@@ -1,14 +1,14 @@
 """Adaptive local aggregation: clients learn how to mix the received model with their own."""
 
+from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
-from task.catalogue.stages import ALA_FITS
 from task.features.feature import Feature
 from task.features.refusals import Choice
 
 
 def _why_not(entry: Algorithm) -> str:
-    fits = ", ".join(ALA_FITS)
-    return "" if entry.name in ALA_FITS else f"adaptive local aggregation is tested only with {fits}"
+    fits = ", ".join(sorted(name for name, other in ALGORITHMS.items() if other.ala))
+    return "" if entry.ala else f"adaptive local aggregation is tested only with {fits}"
 
 
 FEATURE = Feature(

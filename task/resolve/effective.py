@@ -9,16 +9,19 @@ default.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
+from task.config.algorithm_sections import AlgorithmKeys
+from task.config.personal_sections import PersonalKeys
 from task.config.read import knobs
 from task.config.when import Value, When, as_toml
 from task.datasets import DATASETS
 from task.datasets.partition import PARTITIONS
-from task.errors import ConfigError
+from task.errors import ConfigError, choose_from
 from task.population import listed
 
 # By the key that chooses among them: which keys, and sections, each of the owners reads.
@@ -38,6 +41,7 @@ _IMAGES = When("dataset", tuple(sorted(_NO_IMAGES)), but=True)
 _TRAINS = When("num-server-rounds", (0,), but=True)
 _WITHOUT_ROUNDS = {"device", "portable", "private-layers", "stack", "threads"}  # of training, read by any run
 _OF_ROUNDS = {"client-evaluate-every", "fraction-train"}
+_OF_ALGORITHMS = {f.name for f in (*fields(AlgorithmKeys), *fields(PersonalKeys))}
 _BROUGHT = When("partition", tuple(sorted(PARTITIONS)), but=True)
 _OF_KINDS = {
     **dict.fromkeys(("pixels", "crop", "augment-brightness", "augment-contrast"), (_IMAGES,)),
@@ -51,21 +55,53 @@ def conditions(key: str) -> tuple[When, ...]:
     knob = next((k for k in knobs() if k.key == key), None)
     if knob is None:  # of a run of another version
         return ()
-    section, dot, _ = key.partition(".")
-    whole = knob.section_when or (_owned(f"{section}.") if dot else ())
+    whole, owned = knob.section_when, _owned(key, by_section=not knob.section_when)
     trains = (knob.section == "train" and key not in _WITHOUT_ROUNDS) or key in _OF_ROUNDS
-    trains = trains or any(when.key == "algorithm" and not when.but for when in (*whole, *_owned(key)))
+    trains = trains or any(when.key == "algorithm" and not when.but for when in (*whole, *owned))
     of_kinds = _OF_KINDS.get(key, ())
-    return (*whole, *_owned(key), *knob.when, *of_kinds, *((_TRAINS,) if trains else ()))
+    return (*whole, *owned, *knob.when, *of_kinds, *((_TRAINS,) if trains else ()))
 
 
-def _owned(key: str) -> tuple[When, ...]:
-    """Return the conditions that one of the owners of a key, or of a section, is chosen."""
+def _owned(key: str, *, by_section: bool) -> tuple[When, ...]:
+    """Return the conditions that one of the owners of a key is chosen; `by_section` = or of its section.
+
+    Those that name the key read it. Those that name its section read it, too, unless one of them also names
+    the key: then only some of the section's owners read it. So who names a single key of a section that it
+    does not read takes it from nobody.
+    """
+    section, dot, _ = key.partition(".")
     found = []
     for chooser, owners in OWNERS.items():
-        if names := tuple(name for name, keys in owners.items() if key in keys):
-            found.append(When(chooser, names, brought=key == "num-classes"))
+        named = {name for name, keys in owners.items() if key in keys}
+        of_section = {name for name, keys in owners.items() if by_section and dot and section + dot in keys}
+        if names := named | (set() if named & of_section else of_section):
+            order = tuple(name for name in owners if name in names)
+            found.append(When(chooser, order, brought=key == "num-classes"))
     return tuple(found)
+
+
+def check_owners(owners: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that the keys and sections that entries of the catalogue name in ``reads`` are theirs to name.
+
+    Raises:
+        ConfigError: There is no such key or section, or a key says itself which algorithms read it.
+    """
+    known = {knob.key: knob for knob in knobs()}
+    sections = {f"{key.partition('.')[0]}." for key in known if "." in key}
+    for name, reads in owners.items():
+        what = f'catalogue entry "{name}", reads'
+        for key in reads:
+            if key in sections or key == f"{name}.":  # which it has by default
+                continue
+            if key not in known:
+                raise ConfigError(choose_from(what, key, [*known, *sections]))
+            knob = known[key]
+            said = knob.section_when or any(when.key == "algorithm" for when in knob.when)
+            if said or knob.section not in _OF_ALGORITHMS:
+                raise ConfigError(
+                    f"{what}: expected sections, and keys of sections that algorithms own; got "
+                    f'"{key}", which says in task/config who reads it. Leave it out here'
+                )
 
 
 def reads_only(key: str, algorithm: str) -> bool:
@@ -106,3 +142,6 @@ def check_read(run: Mapping[str, Value], defaults: Mapping[str, Value]) -> None:
             f"(default {as_toml(defaults[key])}); got {as_toml(run[key])} with {why.key} = "
             f"{as_toml(run[why.key])}"
         )
+
+
+check_owners(OWNERS["algorithm"])

@@ -30,7 +30,6 @@ from typing import Any
 
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.selections import SELECTIONS
-from task.catalogue.stages import ALA_FITS
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
@@ -105,8 +104,8 @@ def runs() -> Iterator[Run]:
         yield Run(f"fedavg, {selection}", _keys("fedavg", f'selection="{selection}" fraction-train=0.5'))
     for kind in ("sign-flip", "scale", "gaussian", "label-flip", "little-is-enough"):
         yield Run(f"fedavg, {kind}", _keys("fedavg", f'attack.kind="{kind}"'))
-    for name in ALA_FITS:
-        if "ala" not in ALGORITHMS[name].stages:
+    for name, entry in sorted(ALGORITHMS.items()):
+        if entry.ala and "ala" not in entry.stages:
             yield Run(f"{name}, ala", _keys(name, "ala=true"))
     for codec in ("stc", "top-k"):
         keys = f'codec.up="{codec}" codec.down="{codec}" codec.keep=0.05'

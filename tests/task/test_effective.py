@@ -23,7 +23,7 @@ from task.config.read import as_run_config, defaults, knobs, read_recipe, recipe
 from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
-from task.resolve.effective import OWNERS, check_read, conditions, unmet
+from task.resolve.effective import OWNERS, check_owners, check_read, conditions, unmet
 from task.resolve.read import fuse, read_config
 from task.resolve.run_model import initial_of, model_of, parts_of
 from task.wire import messages as wire
@@ -360,3 +360,37 @@ def test_every_command_of_the_documents_is_a_run() -> None:
             read_config(keys)
         checked += 1
     assert checked > 20
+
+
+def test_an_entry_may_read_a_single_key_of_another_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads this one; the other algorithm, and who shares the section, read what they read before."""
+    before = {knob.key: conditions(knob.key) for knob in knobs()}
+    mine = {"fedlc": ("fedlc.", "fedprox.mu", "robust.trim")}
+    check_owners(mine)
+    monkeypatch.setitem(OWNERS, "algorithm", {**OWNERS["algorithm"], **mine})  # type: ignore[index]
+    conditions.cache_clear()
+    try:
+        after = {knob.key: conditions(knob.key) for knob in knobs()}
+    finally:
+        conditions.cache_clear()
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {"fedprox.mu", "robust.trim"}
+    for key in changed:
+        (old,), (new,) = ([w for w in of[key] if w.key == "algorithm"] for of in (before, after))
+        assert {*new.values} == {*old.values, "fedlc"}
+
+
+@pytest.mark.parametrize(
+    ("reads", "message"),
+    [
+        ("fedprox.mew", '"fedlc", reads.*fedprox.mu.*fedprox.mew'),
+        ("fedproxy.", '"fedlc", reads.*fedprox.*fedproxy'),
+        ("learning-rate", '"fedlc", reads.*"learning-rate", which says in task/config'),
+        ("fedala.eta", '"fedlc", reads.*"fedala.eta", which says'),
+        ("personal.layers", '"fedlc", reads.*"personal.layers", which says'),
+        ("codec.up", '"fedlc", reads.*"codec.up", which says'),
+    ],
+)
+def test_an_entry_reads_no_key_that_others_would_lose(reads: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_owners({"fedlc": ("fedlc.", reads)})
