@@ -15,6 +15,12 @@ from task.errors import ConfigError, choose_from
 from task.extras import from_extra
 from task.numerics.seeds import MODEL, seed_for
 
+# Modules that peft puts into a layer with an adapter.
+_OF_PEFT = (
+    "base_layer", "default", "lora_A", "lora_B", "lora_dropout", "lora_embedding_A", "lora_embedding_B",
+    "lora_magnitude_vector", "lora_variant",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Adapters:
@@ -39,12 +45,13 @@ class Adapters:
         peft = from_extra("adapters", "peft", 'run-config key "lora.rank"')
         layers = [name for name, m in model.named_modules() if name and _is_matrix(m)]
         self._check("lora.target-modules", self.targets, layers)
-        self._check("lora.modules-to-save", self.modules, [name for name, _ in model.named_modules() if name])
+        names = [name for name, _ in model.named_modules() if name]
+        self._check("lora.modules-to-save", self.modules, names)
         config = peft.LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha or self.rank,  # peft takes fractions
             target_modules=[*self.targets] or None,
-            modules_to_save=[*self.modules] or None,
+            modules_to_save=[n for end in self.modules for n in _for_peft(end, names)] or None,
             lora_dropout=self.dropout,
         )
         try:
@@ -52,15 +59,16 @@ class Adapters:
                 made: nn.Module = peft.get_peft_model(model, config)
         except (ValueError, TypeError, RuntimeError, KeyError) as err:
             raise ConfigError(
-                f'run-config key "lora.target-modules": expected layers of the model, such as '
-                f'{_some(layers)}; got "{",".join(self.targets)}", with which peft says: {err}'
+                f'run-config keys "lora.target-modules", "lora.modules-to-save": expected layers of the '
+                f'model, such as {_some(layers)}; got "{",".join(self.targets)}" and '
+                f'"{",".join(self.modules)}", with which peft says: {err}'
             ) from err
         self._draw(made)
         return made
 
     def _check(self, key: str, ends: tuple[str, ...], names: list[str]) -> None:
         for end in ends:
-            if not any(name == end or name.endswith(f".{end}") for name in names):
+            if not any(_ends(name, end) for name in names):
                 raise ConfigError(
                     choose_from(
                         f'run-config key "{key}": the end of a layer\'s name',
@@ -79,6 +87,30 @@ class Adapters:
                 b.zero_()  # peft begins with A = 0 and a random B for embeddings
                 bound = 1 / math.sqrt(a[0].numel())
                 a.copy_(torch.rand(a.shape, generator=generator) * (2 * bound) - bound)
+
+
+def _ends(name: str, end: str) -> bool:
+    """Return whether a layer's name ends in whole parts of it."""
+    return f".{name}".endswith(f".{end}")
+
+
+def _for_peft(end: str, names: list[str]) -> list[str]:
+    """Return what makes peft save the modules whose names end in `end`, and no others: `end`, or their names.
+
+    It compares ends letter by letter, also with its own modules, so that "out" is "lora_dropout", too.
+    """
+    wanted = [name for name in names if _ends(name, end)]
+    others = [*(name for name in names if not _ends(name, end)), *_OF_PEFT]
+    if not any(other.endswith(end) for other in others):
+        return [end]
+    for name in wanted:
+        if taken := next((other for other in others if other.endswith(name)), ""):
+            raise ConfigError(
+                f'run-config key "lora.modules-to-save": expected a layer whose name peft can tell from its '
+                f'other modules; got "{name}", in which "{taken}" ends, too. Give the layer another name in '
+                f'the model, such as "{name}_layer"'
+            )
+    return wanted
 
 
 def _is_matrix(module: Any) -> bool:

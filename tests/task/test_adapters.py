@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from server_app.run.peft_folder import peft_name
+from server_app.run.peft_folder import FOLDER, begin, end, peft_name
 from strategies.stages.lora import averaged
 from task.adapters.means import norm_mean, product_mean, product_norm
 from task.adapters.names import Factors, pairs_of
@@ -163,6 +166,65 @@ def test_layers_that_are_not_there_are_refused_with_the_nearest() -> None:
         adapted(targets=("hid",))
     with pytest.raises(ConfigError, match=r'"lora.modules-to-save"'):
         adapted(modules=("classifier",))
+
+
+class Head(nn.Module):
+    """Layers whose names are ends of others', and of those of peft's own modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.about = nn.Linear(4, 3), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.about(x))
+        return found
+
+
+class Body(nn.Module):
+    """Two layers, and such a head."""
+
+    def __init__(self, name: str = "head") -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
+        self.name = name
+        self.add_module(name, Head() if name == "head" else nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = getattr(self, self.name)(self.body(x))
+        return found
+
+
+@pytest.mark.parametrize("modules", [("out",), ("head.out",), ("body.2", "out")])
+def test_a_module_is_saved_whatever_peft_calls_its_own(modules: tuple[str, ...], tmp_path: Path) -> None:
+    """Those named and no others; and peft reads the folder of the run."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(3)
+    base = Body()
+    made = Adapters(2, 0.0, ("body.0",), modules, 0.1, 1).add(copy.deepcopy(base))
+    trained = {n: p for n, p in made.named_parameters() if p.requires_grad}
+    saved = {n.partition(".modules_to_save")[0] for n in trained if ".modules_to_save." in n}
+    assert saved == {f"base_model.model.{n if '.' in n else 'head.out'}" for n in modules}
+    assert {n for n in trained if "lora_" in n} == {
+        f"base_model.model.body.0.lora_{which}.default.weight" for which in "AB"
+    }
+    with torch.no_grad():
+        for number, p in enumerate(trained.values()):
+            p += 0.1 * number + 0.1
+    begin(tmp_path, made)
+    end(tmp_path, {n: p.detach().numpy() for n, p in trained.items()})
+    read = peft.PeftModel.from_pretrained(base, str(tmp_path / FOLDER)).eval()
+    x = torch.ones(2, 6)
+    assert torch.equal(read(x), made.eval()(x))
+
+
+@pytest.mark.parametrize(("name", "own"), [("out", "lora_dropout"), ("A", "lora_A")])
+def test_a_layer_that_peft_cannot_tell_from_its_own_is_refused(name: str, own: str) -> None:
+    """The key is that of the layers to save, and peft's folder could not name it either."""
+    message = rf'"lora.modules-to-save": .*got "{name}", in which "{own}" ends, too. Give the layer another'
+    with pytest.raises(ConfigError, match=message):
+        Adapters(2, 0.0, ("body.0",), (name,), 0.1, 1).add(Body(name))
+    made = Adapters(2, 0.0, ("body.0",), (f"{name}_layer",), 0.1, 1).add(Body(f"{name}_layer"))
+    assert any(f".{name}_layer.modules_to_save." in n for n, _ in made.named_parameters())
 
 
 def test_a_client_of_fewer_ranks_has_the_first_rows_of_a_and_columns_of_b() -> None:
