@@ -132,6 +132,7 @@ def reproduce(
         if again:
             for line in compared(queue):
                 typer.echo(plain(line))
+            typer.echo(plain(f"results: {folder / RESULTS}"))
         else:
             _write(chosen, folder)
     if left is None:

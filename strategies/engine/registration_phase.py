@@ -121,7 +121,7 @@ class RegistrationPhase:
             only = self.membership.only
             nodes = f"of the nodes {some(only)}" if only else "nodes"
             silent = self._silent()
-            what = "Start more SuperNodes."
+            what = "Start more nodes."
             if online >= self.nodes and silent:
                 what = f"Read the logs of {some(silent)}, or increase roll-call-timeout."
             return AbsentError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_the_terminal_says_what_a_queued_job_waits_for(tmp_path: Path) -> None:
     job = follow.submit(kit, OWN | {"run-name": "a"})
     words = follow._words(job, "waits for ward-1, where job b runs")
     assert words[-1] == "job a is queued: it waits for ward-1, where job b runs"
+
+
+def test_the_terminal_says_which_attempt_failed_and_when_the_next_one_runs(tmp_path: Path) -> None:
+    job = replace(follow.submit(kit_of(tmp_path, 3), OWN | {"run-name": "a"}), state=RUNNING, attempts=1)
+    told = [
+        follow._words(replace(job, attempts=attempts, failed=failed, reason=reason), "")[-1]
+        for attempts, failed, reason in [(1, 0, ""), (1, 1, "got 0"), (2, 1, "got 0"), (2, 2, "got 0")]
+    ]
+    failed = ("attempt 1 failed: got 0", "attempt 2 failed: got 0")
+    assert told == ["job a is running", failed[0], "attempt 2 of job a is running", failed[1]]
 
 
 def test_the_terminal_names_in_yellow_what_a_run_goes_on_without(

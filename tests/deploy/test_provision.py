@@ -31,6 +31,7 @@ from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 from server_app.deploy.kits import certificates
 from server_app.deploy.kits.kit import read_kit, read_link_kit, read_node_kit
 from server_app.deploy.kits.provision import provision
+from server_app.deploy.kits.provision_report import next_steps
 from server_app.deploy.link import run_link as links
 from server_app.deploy.link.run_link import run_link
 from server_app.deploy.node import run_node as nodes
@@ -683,6 +684,19 @@ def bouquet(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "server_app.cli.main", "provision", *arguments],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_of_a_link_on_this_machine_nothing_is_copied(tmp_path: Path, host: str) -> None:
+    """The commands start the kits where they are."""
+    out = tmp_path / "kits"
+    first = provision(out, f"{host}:9092", ["ward-1"])
+    assert [*next_steps(first)] == [
+        f"link: bouquet link {out}/link",
+        f"ward-1: bouquet node {out}/ward-1 --data PATH",
+    ]
+    then = provision(out, renew=True)
+    assert [*next_steps(then)] == [f"link: end it if it runs, and start it again: bouquet link {out}/link"]
 
 
 def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:

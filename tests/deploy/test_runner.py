@@ -312,7 +312,8 @@ def test_nodes_of_a_run_that_has_begun_are_waited_for_however_long(world: World)
         before = len(world.link.submitted)
         while len(world.link.submitted) == before:
             world.look(1)
-        assert (world.state, world.reason) == (RUNNING, text.partition(": ")[2])
+        assert world.state == RUNNING
+        assert world.reason.startswith(f"{text.partition(': ')[2]}. The run waits for nodes: ")
 
 
 @pytest.mark.parametrize("app", ["1 (b)", "2 (a)"])
@@ -594,3 +595,22 @@ def test_jobs_run_one_after_the_other(world: World) -> None:
     job = world.jobs.read("b")
     assert job is not None
     assert job.state == RUNNING
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_a_run_without_nodes_says_what_to_do_and_whether_it_gives_up(world: World, rounds: int) -> None:
+    world.jobs.submit("a", {})
+    world.look()
+    world.begin()
+    if rounds:
+        world.rounds(rounds)
+    world.end()
+    why = "expected at least 2 nodes within 180 s; got 0. Start more nodes."
+    world.link.state = RunState("finished", "failed", f"ServerApp failed with exception: absent: {why}")
+    world.look(timing.RUN_LOOK_S)
+    assert world.reason.startswith(f"{why} The run waits for nodes: start `bouquet node KIT` on their")
+    assert "end the run with `bouquet run --link KIT --stop a`" in world.reason
+    assert ("ends by itself after 10 attempts without a round" in world.reason) is (rounds == 0)
+    job = world.jobs.read("a")
+    assert job is not None
+    assert (job.attempts, job.failed) == (1, 1)

@@ -676,7 +676,10 @@ def test_recorded_cells_are_measured_once_more_and_compared(
     other = RunRecords(results)
     for record in list(other.by_run.values()):
         other.add(replace(record, model_sha256="0" * 64, machine="another"))
-    assert CliRunner().invoke(app, [*words, "--again"]).output.count("another model (another)") == 3
+    third = CliRunner().invoke(app, [*words, "--again"]).output
+    here = record.machine
+    assert third.count(f": other bits than on another; this machine is {here}: ") == 3
+    assert f"results: {done / RESULTS}" in third
     further = CliRunner().invoke(app, [*words, "--again", "--seeds", "9"]).output
     assert "seed 9" in further
     assert "no record to compare with" in further
@@ -714,6 +717,27 @@ def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:
     assert [line.split()[0] for line in lines if "not run  " in line] == ["big", "small"]
     listed = CliRunner().invoke(app, ["reproduce", str(tiny), "--cells", "big", "--list"]).stdout
     assert listed.startswith("tiny: 1 cell: 0 full")
+
+
+def test_the_list_says_what_a_measured_cell_took_and_which_cannot_run(
+    tiny: Path, started: list[dict[str, Any]]
+) -> None:
+    """So that a row is found that takes little time to measure again."""
+    worked(tiny)
+    results = RunRecords(results_of(tiny))
+    at = standing(read_table(str(tiny)).cells["big"], results.by_run)
+    for record, hours in zip(at.by_seed.values(), (0.05, 0.03, 2.0), strict=True):
+        results.add(replace(record, hours=hours))
+    lacks = '[cells.lacks]\nsetting = "B = 2"\nunquoted = "no"\nneeds = "LEAF"\nkeys = {batch-size = 2}\n'
+    tiny.write_text(TINY + lacks)
+    lines = (
+        CliRunner()
+        .invoke(app, ["reproduce", str(tiny), "--list"], env={"COLUMNS": "150"})
+        .stdout.splitlines()
+    )
+    assert next(line for line in lines if line.startswith("big ")).rstrip().endswith(" 0:03:00 a run")
+    assert next(line for line in lines if line.startswith("lacks ")).rstrip().endswith("cannot run here")
+    assert lines[0] == "tiny: 3 cells: 2 full, 0 a fraction, 1 not run; 1 need what is absent."
 
 
 @pytest.mark.parametrize(

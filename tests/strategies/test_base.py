@@ -191,7 +191,7 @@ def test_evaluates_every_so_many_rounds_and_at_the_end() -> None:
 
 
 def test_too_few_nodes_is_a_clear_error() -> None:
-    with pytest.raises(WireError, match=r"at least 3 nodes within 0.1 s .*got 2.*Start more SuperNodes"):
+    with pytest.raises(WireError, match=r"at least 3 nodes within 0.1 s .*got 2.*Start more nodes"):
         FedAvg(min_nodes=3, roll_call_timeout=0.1).start(named_grid(2), model(), num_rounds=1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,12 +51,23 @@ def table(result: Provisioned) -> Table:
 
 
 def next_steps(result: Provisioned) -> Iterator[str]:
-    """Yield the commands that copy each changed kit to its machine and start it there."""
+    """Yield the commands that copy each changed kit to its machine and start it there.
+
+    Of a link on this machine the nodes are here, too, and nothing is copied.
+    """
+    local = _is_local(result)
     for line in result.lines:
         here, there, machine = result.out / line.name, place(line.name), _machine(result, line)
         kind = line.kind
         if kind == "submitter" and line.changed:
             yield f"{line.name}: give {shlex.quote(str(here))} to {line.name}, for bouquet run --link"
+            continue
+        if local:
+            command = f"bouquet {kind} {shlex.quote(str(here))}{' --data PATH' if kind == 'node' else ''}"
+            if "." in line.changed:
+                yield f"{line.name}: {command}"
+            elif line.changed:
+                yield f"{line.name}: end it if it runs, and start it again: {command}"
             continue
         if "." in line.changed:
             yield f"{line.name}: rsync -a {shlex.quote(f'{here}/')} {machine}:{there}/"
@@ -71,6 +83,15 @@ def next_steps(result: Provisioned) -> Iterator[str]:
             yield f"{line.name}: there, systemctl restart bouquet-{kind}"
 
 
+def _is_local(result: Provisioned) -> bool:
+    """Return whether only processes of this machine can reach the link."""
+    host, _ = read_address(result.link, "link")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _machine(result: Provisioned, line: Line) -> str:
     if line.name != "link":
         return line.name
@@ -83,6 +104,8 @@ def _place(result: Provisioned, line: Line) -> str:
         return "no machine: keep it safe"
     if line.done == "revoked":
         return "no machine: delete it there"
+    if _is_local(result):
+        return "this machine, where it is"
     if line.kind == "submitter":
         return f"a machine of {line.name}"
     return f"{_machine(result, line)}:{place(line.name)}"

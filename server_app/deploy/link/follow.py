@@ -197,8 +197,10 @@ def _words(job: Job, waits: str) -> tuple[object, ...]:
     """Return the parts of a job's state that are reported when they change; the last is the sentence."""
     if job.state == QUEUED:
         return job.state, waits, f"job {job.name} is queued" + (f": it {waits}" if waits else "")
-    if job.state == RUNNING and job.reason and job.attempts:
-        return job.attempts, job.reason, f"attempt {job.attempts}, after: {job.reason}"
+    if job.state == RUNNING and job.failed and job.failed == job.attempts:
+        return job.failed, job.reason, f"attempt {job.failed} failed: {job.reason}"
+    if job.state == RUNNING and job.attempts > 1:
+        return job.state, job.attempts, f"attempt {job.attempts} of job {job.name} is running"
     return job.state, job.attempts, f"job {job.name} is {job.state}"
 
 

@@ -38,6 +38,7 @@ class Job:
     reason: str = ""  # why the last attempt ended; of a failed job, why there will be no other
     runs: tuple[int, ...] = ()  # numbers of Flower's runs so far, one for each attempt
     attempts: int = 0  # how often it was submitted
+    failed: int = 0  # which of these attempts was the last that ended without a result
     result_before: int = 0  # time of change, in ns, of an earlier run's result.json; 0 = none
     folder_before: str = ""  # identity of the run whose folder had this name; "" = none
     submitter: str = OWNER  # who submitted it

@@ -196,7 +196,13 @@ class Runner:
         pause_s = min(timing.ATTEMPT_FIRST_S * 2 ** max(attempt.fruitless - 1, 0), timing.ATTEMPT_LONGEST_S)
         pause_s = timing.ATTEMPT_LONGEST_S if kind == PASSING_KIND else pause_s
         attempt.ended, attempt.due = self._clock(), self._clock() + pause_s
-        self.jobs.update(job, reason=text)
+        if kind == ABSENT:
+            until = "" if rounds else f"; it ends by itself after {MOST_FRUITLESS} attempts without a round"
+            text = (
+                f"{text.rstrip('.')}. The run waits for nodes: start `bouquet node KIT` on their machines, "
+                f"or end the run with `bouquet run --link KIT --stop {job.name}`{until}"
+            )
+        self.jobs.update(job, reason=text, failed=job.attempts)
         self._tell(f"job {job.name}: run {job.runs[-1] if job.runs else '?'} ended without a result: {text}")
 
     def _again(self, job: Job, attempt: _Attempt, nodes: list[NodeState]) -> None:

@@ -41,5 +41,8 @@ def compared(queue: TableQueue) -> Iterator[str]:
             elif old.model_sha256 == record.model_sha256:
                 words += f"; recorded on {old.date}: the same model, to the bit"
             else:
-                words += f"; recorded on {old.date}: {said(at.cell, old)}, another model ({old.machine})"
+                # A record's machine is that on which the bits were made; nothing else differs.
+                words = f"{table.name}/{at.cell.name}, seed {seed}: other bits than on {old.machine}; this "
+                words += f"machine is {record.machine}: {said(at.cell, record)}, recorded on {old.date}: "
+                words += said(at.cell, old)
             yield words

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from xml.etree.ElementTree import Element
 
 from rich.console import Group
@@ -32,6 +33,7 @@ HEADS = (
 )  # fmt: skip
 CLAIM_HEADS = ("the paper's claim", "where", "here")
 SHORT_HASH = 8
+CANNOT_RUN = "cannot run here"  # the time of a cell that needs something that is absent
 BAR = "\\|"  # in a row of Markdown
 
 
@@ -189,7 +191,13 @@ def counts(rows: Sequence[TableRow]) -> list[str]:
     # Cells that count different things of the same runs want them once.
     wanted = {tuple(run.folder for run in row.at.wanted): row.at for row in rows if not row.at.cell.needs}
     left = math.fsum(at.hours_left for at in wanted.values())
-    return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), took(left)]
+    time = took(left) if left or not _lacking(rows) else CANNOT_RUN
+    return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), time]
+
+
+def _lacking(rows: Sequence[TableRow]) -> int:
+    """Return how many cells are open and need something that is absent."""
+    return sum(bool(row.at.cell.needs) and not row.at.done for row in rows)
 
 
 def counted(rows: Sequence[TableRow]) -> str:
@@ -198,7 +206,11 @@ def counted(rows: Sequence[TableRow]) -> str:
     cells = several(len(rows), "cell")
     if full == number:
         return f"{cells}, all full."
-    return f"{cells}: {full} full, {fraction} a fraction, {not_run} not run; {left} estimated for the rest."
+    words = f"{cells}: {full} full, {fraction} a fraction, {not_run} not run"
+    if left != CANNOT_RUN:
+        words += f"; {left} estimated for the rest"
+    lacking = _lacking(rows)
+    return words + (f"; {lacking} need what is absent." if lacking else ".")
 
 
 def notes(rows: Sequence[TableRow]) -> list[str]:
@@ -253,17 +265,26 @@ def as_html(table: PublishedTable, rows: Sequence[TableRow]) -> str:
 
 
 def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
-    """Return the cells by table for a terminal, with what is known of each and the time it still takes."""
+    """Return the cells by table for a terminal, with what is known of each and the time that it takes.
+
+    Of a measured cell this is the median of its runs, at the best learning rate.
+    """
     parts: list[Text | Table] = []
     for table in {t.path: t for t, _ in chosen}.values():
         rows = rows_of(table, [cell for other, cell in chosen if other.path == table.path])
         name = Column("cell", no_wrap=True)  # what --cells wants
-        shown = Table(name, "published", "ours", "status", "time left", box=None, pad_edge=False)
+        shown = Table(name, "published", "ours", "status", "time", box=None, pad_edge=False)
         for row in rows:
-            left = "" if row.at.cell.needs or row.at.done else took(row.at.hours_left)
-            shown.add_row(row.at.cell.name, row.published, row.ours, row.status, left)
+            shown.add_row(row.at.cell.name, row.published, row.ours, row.status, _time(row.at))
         parts += [Text.assemble((table.name, "bold"), f": {counted(rows)}"), shown, Text()]
     return Group(*parts)
+
+
+def _time(at: Standing) -> str:
+    """Return what a run of a measured cell took, or how much time the cell still takes."""
+    if at.done:
+        return f"{took(median(record.hours for record in at.by_seed.values()))} a run"
+    return CANNOT_RUN if at.cell.needs else f"{took(at.hours_left)} left"
 
 
 def several(count: int, noun: str) -> str:
