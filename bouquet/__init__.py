@@ -37,10 +37,11 @@ def run(
     """Run a federation as a simulation, in this process and its workers; return the result.
 
     `keys` are run-config keys with underscores instead of hyphens. The keys of a section are a dictionary:
-    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They override those of a `recipe` or of a run to `repeat` (a
-    result folder). Code that such a file names, ``net:Small``, runs only if its package is in `code` or if
-    `keys` name it, too. You may call this function as often as you like. In a notebook, Ctrl-C (the stop
-    button) ends the run and returns the rounds so far; elsewhere `load` reads them.
+    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They override those of a `recipe`, of a run to `repeat` (a
+    result folder), or of the run that ``resume=True, run_name="mine"`` continues. Code that such a file
+    names, ``net:Small``, runs only if its package is in `code` or if `keys` name it, too. You may call this
+    function as often as you like. In a notebook, Ctrl-C (the stop button) ends the run and returns the
+    rounds so far; elsewhere `load` reads them.
 
     Keys that take ``module:name`` take Python objects, too: ``model`` a class, a function or a module, whose
     values are the initial ones; ``dataset`` arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, Datasets, or a

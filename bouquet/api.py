@@ -9,9 +9,11 @@ from typing import Any
 from bouquet.objects import with_references
 from server_app.engines.simulate import simulate
 from server_app.results.folder import CONFIG
-from server_app.run.naming import folder_of_run, remove_run
+from server_app.run.beforehand import check_beforehand
+from server_app.run.naming import remove_run
 from server_app.run.notebook import in_notebook
 from server_app.run.repeat import keys_of_run
+from server_app.run.same_run import keys_to_resume
 from server_app.takeout.result import RunResult
 from task import trust
 from task.config.read import read_recipe
@@ -36,15 +38,17 @@ def run(
     own = with_references({**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)})
     trust.user_named(references_in(own))
     check_origin({**base, **own}, recipe or str(repeat))
-    merged, unread = fuse(base, own)
+    given = {**base, **own}
+    if overwrite and (given.get("resume") or not given.get("run-name")):
+        raise ConfigError("overwrite=True: expected run_name with it, and no resume")
+    merged, unread = fuse({**keys_to_resume(given), **base}, own)
     for key, why in unread.items():
-        print(f"ignored {key}, which is for {why}", file=sys.stderr)
+        if key in base:
+            print(f"ignored {key}, which is for {why}", file=sys.stderr)
     config = read_config(merged)
+    path = check_beforehand(config, overwrite=overwrite)
     if overwrite:
-        if not merged.get("run-name") or config.output.resume:
-            raise ConfigError("overwrite=True: expected run_name with it, and no resume")
         remove_run(Path(config.output.runs_dir).expanduser(), config.run_name)
-    path = folder_of_run(config)
     try:
         return simulate(merged)
     except KeyboardInterrupt:

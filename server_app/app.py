@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.results.folder import RunFolder
 from server_app.run.finish import write_results
 from server_app.run.kept import KeptSync, finish
-from server_app.run.naming import check_free, folder_of_run
+from server_app.run.naming import check_free, drop_unbegun, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.prepare import check_measured, prepare, read_submitted
 from server_app.run.progress import Progress, closing_table, title_of
@@ -94,8 +94,10 @@ def _tracking(config: Config) -> AbstractContextManager[Trackers | None]:
 
 
 def _leave(path: Path, config: Config) -> None:
-    """Write and print the results of a run stopped by the user."""
+    """Write and print the results of a run stopped by the user, or remove one that has not begun."""
     result = finish_stopped(path, "by the user")
+    if not config.output.resume:
+        drop_unbegun(path)
     if result is not None and config.output.progress != "none":
         closing_table(result, path.resolve())
 

@@ -28,6 +28,10 @@ MEANINGS = {
 LASTING = (USAGE, DATA, CONFIG)  # a restart would not help: services do not restart after these
 
 
+class StoppedError(Exception):
+    """The user stopped a command with Ctrl-C; the text says what is left and how to go on."""
+
+
 def code_of(err: Exception) -> int:
     """Return the exit code of a command that ended with this error."""
     kinds = {ConfigError: CONFIG, DataError: DATA, UnreachableError: UNREACHABLE, OSError: FILES}
