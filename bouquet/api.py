@@ -8,7 +8,7 @@ from typing import Any
 
 from bouquet.objects import with_references
 from server_app.engines.simulate import simulate
-from server_app.results.folder import CONFIG
+from server_app.results.folder import CONFIG, no_run
 from server_app.run.beforehand import check_beforehand
 from server_app.run.naming import remove_run
 from server_app.run.notebook import in_notebook
@@ -87,7 +87,5 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:
     allow(code)
     place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)
     if place is None:
-        raise ConfigError(
-            f"load: expected a result folder with {CONFIG}, or a run's name below runs/; got {run}"
-        )
+        raise no_run(f"load: expected a result folder with {CONFIG}, or a run's name below runs/", Path(run))
     return RunResult(place)

@@ -8,7 +8,9 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -273,11 +275,15 @@ def _say_left(left: Remaining) -> None:
 
 
 class _Announcements:
-    """Progress on the terminal: a line when a run starts, one when it ends, and the round in between."""
+    """Progress on the terminal: a line when a run starts, one when it ends, and in between the round.
+
+    Next to the round is the time since it began.
+    """
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._shown = ""
+        self._since: dict[tuple[str, int], float] = {}  # by folder of a run and round
 
     def began(self, table: str, run: Wanted, resumed: bool) -> None:
         from server_app.extras.reproduce.pages import hours
@@ -286,7 +292,12 @@ class _Announcements:
         self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated")
 
     def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
-        words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running)
+        now = time.monotonic()
+        self._since = {(r.folder, n): self._since.get((r.folder, n), now) for r, n in running}
+        words = "  " + ", ".join(
+            f"round {n} of at most {r.rounds} ({timedelta(seconds=int(now - self._since[r.folder, n]))})"
+            for r, n in running
+        )
         words = words[: shutil.get_terminal_size().columns - 1]  # only the last line can be cleared
         if self._live and words != self._shown:
             self._shown = words

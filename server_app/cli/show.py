@@ -91,7 +91,9 @@ def data(
         console().print(*datacard.listing())
         return
     checked = check(read_keys(recipe, config, code=code))
-    console().print(*datacard.describe(checked, Path(plot)))
+    terminal = console()
+    for part in datacard.describe(checked, Path(plot)):
+        terminal.print(part, soft_wrap=isinstance(part, str))
 
 
 @app.command(epilog="Example: [bold]bouquet report runs/demo[/bold]")
@@ -102,12 +104,12 @@ def report(
 
     RUN is a result folder, or the name of a run below runs/.
     """
-    from server_app.results.folder import place_of
+    from server_app.results.folder import no_run, place_of
     from server_app.results.report import write_report
 
     folder = place_of(run)
     if not (folder / "config.json").exists():
-        raise ConfigError(f"report: expected a result folder with config.json; got {run}")
+        raise no_run("report: expected a result folder with config.json", run)
     for path in write_report(folder):
         typer.echo(path)
 
@@ -120,7 +122,8 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Result folders, or folders of sweeps; runs that differ only in the seed form one row."
+            help="Result folders, names of runs below runs/, or folders of sweeps; runs that differ only in "
+            "the seed form one row."
         ),
     ],
     on: Whose = None,

@@ -105,10 +105,12 @@ def samples(
     scores are also written to samples.json in the run's folder.
     """
     allow(code)
+    from server_app.takeout.model_file import find
+
+    find(run)  # before torch is imported
     with importing():
         from server_app.results.folder import CONFIG, SAMPLE_SCORES, to_json
         from server_app.takeout.model import take
-        from server_app.takeout.model_file import find
         from server_app.takeout.samples import judge, npz, table
         from task.storage.files import write_bytes
 
@@ -131,6 +133,10 @@ def _taken(run: Path | None, kit: Path | None, client: str) -> "Taken":
     Raises:
         ConfigError: There is none, or neither a run nor a kit is named.
     """
+    from server_app.takeout.model_file import find
+
+    if run is not None and kit is None:
+        find(run)  # before torch is imported
     with importing():
         from server_app.takeout.network import stored_at
         from server_app.takeout.taken import taken_in

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from server_app.engines.simulate import simulate
-from server_app.results.folder import CONFIG, RunFolder
+from server_app.results.folder import CONFIG, RunFolder, no_run
 from server_app.results.lines import Row
 from server_app.run.arrival_file import finished_order_of
 from server_app.run.data_card import server_data
@@ -46,7 +46,7 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     """
     folder = RunFolder(run)
     if not (run / CONFIG).exists():
-        raise ConfigError(f"expected a result folder with {CONFIG}; got {run}")
+        raise no_run(f"expected a result folder with {CONFIG}", run)
     record = folder.config()
     _check_order(run, record["run"])
     rows = folder.rounds(unfinished=True)

@@ -27,6 +27,7 @@ infinity become null.
 
 import csv
 import datetime
+import difflib
 import importlib.metadata
 import io
 import json
@@ -48,6 +49,7 @@ from numpy.typing import NDArray
 from server_app.results.lines import Row, parse, split
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
+from task.population import some
 from task.portable import KERNELS, machine_class
 from task.storage.files import naming, private, write_bytes, write_safetensors, write_text
 
@@ -68,7 +70,24 @@ _CODE = Path(__file__).resolve().parents[2]
 
 def place_of(run: Path) -> Path:
     """Return where a run is that a command names by its path, or by its name below runs/."""
-    return run if run.exists() else Path("runs") / run
+    below = Path("runs") / run
+    return run if run.exists() or (len(run.parts) > 1 and not below.exists()) else below
+
+
+def neighbours(path: Path) -> str:
+    """Return in words which runs lie where none is called `path`, and the one that was probably meant."""
+    try:
+        names = sorted(p.name for p in path.parent.iterdir() if (p / CONFIG).exists())
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, 1)
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    return f"{path.parent} has {some(names) or 'no runs'}.{meant}"
+
+
+def no_run(expected: str, run: Path) -> ConfigError:
+    """Return the error about a run that a command names and that is not there."""
+    return ConfigError(f"{expected}; got {run}. {neighbours(place_of(run))}")
 
 
 def is_one_folder(name: str) -> bool:

@@ -1,16 +1,14 @@
 """The folder of a run: runs are never renamed, and overwritten only if the user says so."""
 
-import difflib
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, RunFolder, one_folder
+from server_app.results.folder import CONFIG, RunFolder, neighbours, one_folder
 from server_app.run.run_lock import LOCK, holding, is_held
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.population import some
 
 NAME = 'run-config key "run-name"'
 
@@ -72,15 +70,9 @@ def check_there(path: Path) -> None:
     """
     if (path / CONFIG).exists():
         return
-    try:
-        names = sorted(p.name for p in path.parent.iterdir() if (p / CONFIG).exists())
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, 1)
-    meant = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(
-        f"--resume (resume=true): expected a run to continue in {path}; got none. {path.parent} has "
-        f"{some(names) or 'no runs'}.{meant} A new run starts without --resume."
+        f"--resume (resume=true): expected a run to continue in {path}; got none. "
+        f"{neighbours(path)} A new run starts without --resume."
     )
 
 

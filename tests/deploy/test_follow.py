@@ -78,9 +78,9 @@ def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -
     [
         (
             "wart-2",
-            r'"nodes" \(--nodes\): expected one of ward-0, ward-2; got .wart-2.. Did you mean "ward-2"',
+            r'"nodes" \(--nodes\): got .wart-2.. Did you mean "ward-2"\? Expected one of ward-0, ward-2',
         ),
-        ("ward-1", r'"nodes" \(--nodes\): ward-1 is revoked: expected one of ward-0, ward-2; got .ward-1.'),
+        ("ward-1", r'"nodes" \(--nodes\): ward-1 is revoked: got .ward-1.*one of ward-0, ward-2'),
         ("ward-0,", "got ''"),
     ],
 )

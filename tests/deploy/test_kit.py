@@ -212,7 +212,7 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
         (
             "min-examples = 10",
             "min-example = 0",
-            "in the table [policy]: expected one of apps, delta, he, keep-models, max-epsilon, max-questions",
+            "Expected one of apps, delta, he, keep-models, max-epsilon, max-questions",
         ),
         ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
         ("max-epsilon = 0.0", "max-epsilon = -1", '"policy.max-epsilon": expected 0 (no limit) or more'),

@@ -692,7 +692,23 @@ def test_rounds_of_many_runs_stay_on_one_line(
     for rounds in ([7], [7], [8, 9, 10]):
         shown.looked([(run, round_) for round_ in rounds])
     lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
-    assert lines == ["  round 7 of at most 20", "  round 8 of at most 20, round 9 of at "]
+    assert lines == ["  round 7 of at most 20 (0:00:00)", "  round 8 of at most 20 (0:00:00), round "]
+
+
+def test_a_round_of_a_minute_shows_that_it_runs(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing moved for 40 seconds between two rounds."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    now = [100.0]
+    monkeypatch.setattr("server_app.cli.reproduce.time.monotonic", lambda: now[0])
+    run = standing(read_table(str(tiny)).cells["big"], {}).wanted[0]
+    shown = _Announcements()
+    for round_, after in ((7, 0.0), (7, 0.5), (7, 41.0), (8, 1.0)):
+        now[0] += after
+        shown.looked([(run, round_)])
+    lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert [line[-9:] for line in lines] == ["(0:00:00)", "(0:00:41)", "(0:00:00)"]
 
 
 def test_mistakes_on_the_command_line(tiny: Path) -> None:
@@ -701,7 +717,7 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
 
     assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
     assert "A table of your own is a file that ends in .toml" in error("digits")
-    assert "--cells: expected one of big, small; got 'bog'" in error(str(tiny), "--cells", "bog", "--list")
+    assert "--cells: got 'bog'. Did you mean \"big\"? Expected one of big, small" in error(str(tiny), "--cells", "bog", "--list")
     assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
     for text in ("2", "h", "2 weeks", "-1h"):
         assert "--budget: expected a number and s, min, h or d" in error(str(tiny), "--budget", text)
