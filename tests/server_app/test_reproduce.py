@@ -717,7 +717,9 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
 
     assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
     assert "A table of your own is a file that ends in .toml" in error("digits")
-    assert "--cells: got 'bog'. Did you mean \"big\"? Expected one of big, small" in error(str(tiny), "--cells", "bog", "--list")
+    assert "--cells: got 'bog'. Did you mean \"big\"? Expected one of big, small" in error(
+        str(tiny), "--cells", "bog", "--list"
+    )
     assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
     for text in ("2", "h", "2 weeks", "-1h"):
         assert "--budget: expected a number and s, min, h or d" in error(str(tiny), "--budget", text)

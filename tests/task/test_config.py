@@ -68,7 +68,10 @@ def test_recipes_are_valid(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithm": "fedprx"}, r'"algorithm": got .fedprx.. Did you mean "fedprox"\? Expected one of \d+ names\.$'),
+        (
+            {"algorithm": "fedprx"},
+            r'"algorithm": got .fedprx.. Did you mean "fedprox"\? Expected one of \d+ names\.$',
+        ),
         ({"dataset": "minst"}, r'"dataset".*Did you mean "mnist"'),
         ({"model": "3nn"}, r'"model".*2nn'),
         ({"partition": "shard"}, r'"partition".*Did you mean "shards"'),
