@@ -216,12 +216,19 @@ def node(
         Path | None,
         typer.Option(help="File with the frozen part of the runs' model, which then is not sent here."),
     ] = None,
+    column_types: Annotated[
+        str,
+        typer.Option(
+            help="Types of columns of a csv file, as its header could say, 'name:ignore, sex:category(f|m)'. "
+            "No run can declare others for these columns."
+        ),
+    ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it.
 
     With several kits it runs a node from each. Each is a process with its own key, data, policy and limits,
     and ends without the others, but they share memory: PyTorch is loaded once. They run as one user, who can
-    read all of these kits, so give it only nodes of one owner.
+    read all of these kits, so use it only for nodes of one owner.
     """
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
@@ -242,6 +249,7 @@ def node(
             width,
             model,
             initial_model,
+            column_types,
         )
         for own, share in zip(owned, shares, strict=True)
     ]

@@ -27,7 +27,7 @@ def server_data(config: Config) -> Dataset | None:
 
 def clients_measure(config: Config) -> bool:
     """Return whether clients are asked to evaluate a model on their own test data."""
-    return config.server.fraction_evaluate > 0 or config.server.heldout_clients > 0
+    return config.server.fraction_evaluate > 0 or config.server.fraction_heldout > 0
 
 
 def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from task.catalogue.entry import Algorithm
 from task.config.when import (
     AVERAGED,
     CHOSEN_STEPS,
+    FILLED,
     HEAD,
     STEPS,
     TRAINS,
@@ -83,6 +84,12 @@ class DataConfig(Section):
     data_path: str = knob(
         "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
     )
+    column_types: str = knob(
+        "",
+        'types of csv columns, written as in a header, "sex:category(f|m), visit:ignore"; "" = as the header '
+        "says (docs/howto/data.md)",
+        when=When("dataset", ("csv",)),
+    )
     num_classes: int = knob(
         0,
         "number of classes or labels; 0 = from the data; required if nodes' own data have class numbers only",
@@ -122,9 +129,15 @@ class DataConfig(Section):
     examples_per_client: int = knob(600, "examples per client with partition=bootstrap", low=1)
     pixels: str = knob(
         "auto",
-        "range of pixels: unit = [0, 1], centred = [-1, 1]; auto = the data set's usual one "
-        "(docs/howto/data.md)",
-        choices=("auto", "unit", "centred"),
+        "range of pixels: unit = [0, 1], centred = [-1, 1], standardised = each image to mean 0 and "
+        "deviation 1; auto = the data set's usual one (docs/howto/data.md)",
+        choices=("auto", "unit", "centred", "standardised"),
+    )
+    crop: int = knob(
+        0,
+        "side of the square of an image that a model reads, in pixels: its middle, or with crops-flips any "
+        "part in training; 0 = the whole image",
+        low=0,
     )
     feature_skew: str = knob(
         "none",
@@ -160,7 +173,7 @@ class DataConfig(Section):
         "refuse",
         "how missing values of csv and npz are filled",
         choices=("refuse", "mean", "zero"),
-        when=_TABLE,
+        when=(_TABLE, FILLED),
     )
     missing_indicator: bool = knob(
         False,
@@ -183,6 +196,7 @@ class DataConfig(Section):
     # from the algorithm (`task.config.read`).
     doubles: bool = False
     keep_missing: bool = False  # likewise, whether rows may lack values
+    own_types: str = ""  # no key either: what the owner of a node declares as its `column-types`
 
     @property
     def learns_columns(self) -> bool:
@@ -242,6 +256,22 @@ class TrainConfig(Section):
         "",
         "augmentation of training examples, drawn each epoch: crops-flips or "
         'package.module:function; "" = none',
+        when=(STEPS, AVERAGED),
+    )
+    augment_brightness: float = knob(
+        0.0,
+        "augmentation: largest shift of all pixels of an image, as a share of the range from black to white; "
+        "0 = none",
+        low=0,
+        high=1,
+        when=(STEPS, AVERAGED),
+    )
+    augment_contrast: float = knob(
+        0.0,
+        "augmentation: an image's contrast changes by a factor from 1 - c to 1 + c, this key being c; "
+        "0 = none",
+        low=0,
+        high=1,
         when=(STEPS, AVERAGED),
     )
     optimizer: str = knob(
@@ -322,7 +352,7 @@ class ServerConfig(Section):
         low=-1,
         high=1,
     )
-    heldout_clients: float = knob(
+    fraction_heldout: float = knob(
         0.0, "share of the clients that never train and are evaluated at the end; 0 = none", low=0, below=1
     )
     cross_evaluation: bool = knob(
@@ -368,7 +398,7 @@ class ServerConfig(Section):
     )
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be online before round 1; a link's default: a majority", low=1)
-    nodes: str = knob("", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all')
+    node_names: str = knob("", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all')
     max_update_norm: float = knob(
         0.0, "refuse a client's update with a larger L2 norm; 0 = no bound", low=0, when=(AVERAGED, _BOUNDED)
     )

@@ -150,7 +150,7 @@ def test_a_run_is_that_of_a_model_that_doubles_the_pixels_itself_to_the_bit(tmp_
     (tmp_path / "pixel_net.py").write_text(NET)
     keys: dict[str, Any] = {
         "dataset": "digits", "num-clients": 4, "num-server-rounds": 2, "fraction-evaluate": 1.0,
-        "state-dir": str(tmp_path / "state"), "heldout-clients": 0.25, "device": "cpu",
+        "state-dir": str(tmp_path / "state"), "fraction-heldout": 0.25, "device": "cpu",
     }  # fmt: skip
     with imported_from(tmp_path):
         key = play(keys | {"model": "pixel_net:as_they_are", "pixels": "centred"})
@@ -211,7 +211,8 @@ def test_numbers_of_a_users_own_and_inputs_that_must_be_from_0_to_1_are_refused(
     ):
         dealt(dataset="npz", data_path=str(tmp_path / "n.npz"), pixels="centred")
     with pytest.raises(
-        ConfigError, match=r'"pixels": got .center.*"centred".*Expected one of auto, centred, unit'
+        ConfigError,
+        match=r'"pixels": got .center.*"centred".*Expected one of auto, centred, standardised, unit',
     ):
         read_config({"pixels": "center"})
     generative: dict[str, Any] = {"model": "vae", "task": "reconstruction", "num-server-rounds": 1}

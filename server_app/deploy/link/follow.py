@@ -17,7 +17,7 @@ from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
 from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
-from task.config.read import read_checked
+from task.config.read import flatten, read_checked
 from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
@@ -48,7 +48,7 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
     with jobs.submitting():
         # First: the keys of another's run are not this submitter's to read.
         check_submitter(jobs, submitter, str(keys.get("run-name", "")), resume=bool(keys.get("resume")))
-        keys = {**keys_to_resume(keys, kit.runs), **keys}
+        keys = {**keys_to_resume(keys, kit.runs), **flatten(keys)}
         config = read_config(confined(keys, kit.path))
         if not config.output.keep_state:
             raise ConfigError(
@@ -70,15 +70,15 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
         before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
         if before:
             check_resumed(config, kit.runs / name)
-        nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
+        nodes = chosen(kit, keys.get("node-names", before.get("node-names", "")))
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
         if nodes and keys["min-nodes"] > len(nodes):
             raise ConfigError(
-                f'run-config key "min-nodes": expected at most {len(nodes)}, the number of "nodes"; got '
+                f'run-config key "min-nodes": expected at most {len(nodes)}, the number of "node-names"; got '
                 f"{keys['min-nodes']}"
             )
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
-        keys |= {"nodes": ",".join(nodes)} if nodes else {}
+        keys |= {"node-names": ",".join(nodes)} if nodes else {}
         job = jobs.submit(name, keys, submitter)
         audit(kit, f"{submitter} submitted run {name} ({job.number})")
         return job
@@ -105,7 +105,7 @@ def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:
     for name in names:
         if name not in enrolled:
             why = f": {name} is revoked" if name in revoked else ""
-            raise ConfigError(choose_from(f'run-config key "nodes" (--nodes){why}', name, enrolled))
+            raise ConfigError(choose_from(f'run-config key "node-names" (--node-names){why}', name, enrolled))
     return names
 
 
