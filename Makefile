@@ -62,11 +62,12 @@ test-all: setup  ## every test: all faults, containers, browser
 test-fast: setup  ## the default suite without the tests that start processes and those that take long
 	$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not system and not full"
 
-lint: setup  ## ruff, mypy --strict, codespell
+lint: setup  ## ruff, mypy --strict, codespell, and whether pyproject.toml declares what is imported
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/deptry --no-ansi bouquet task strategies client_app server_app
 
 # VERSIONS="1.39 1.42 next" for some; each in an environment of its own, .venv-compat/1.42
 compat: setup  ## simulation and federation on every tested Flower and on three next ones: one model

@@ -314,7 +314,7 @@ class Strategy(FlowerStrategy):
         done, bytes_down = self.engine.take_done()
         log.add(done, bytes_down)
         skipped = arrays is None or self.rolled_back is not None
-        log.trained(self._plan, self.engine.lr, skipped, self.last_metrics)
+        log.trained(self._plan, self.engine.lr if self.entry.learns else None, skipped, self.last_metrics)
         if log.values["train_loss"] is None and metrics is not None:  # no client's own is known
             log.values["train_loss"] = metrics.get(wire.TRAIN_LOSS)
         log.values |= {"population": len(self.registry.names), "rolled_back": self.rolled_back}

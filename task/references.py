@@ -153,10 +153,7 @@ def check_reference(key: str, reference: str) -> None:
             "your own, which makes the model"
         )
     if not _REFERENCE.fullmatch(reference):
-        hint = '. A path is the value of data-path: dataset="csv" data-path="..."' if key == "dataset" else ""
-        raise ConfigError(
-            f'{where}: expected one of our names or "package.module:name"; got "{reference}"{hint}'
-        )
+        raise ConfigError(f'{where}: expected one of our names or "package.module:name"; got "{reference}"')
     if package_of(reference) == "__main__":
         raise ConfigError(
             f'{where}: expected a module that every process of the run can import; got "{reference}", which '

@@ -86,7 +86,7 @@ REPRODUCTION = """\
 This page compares our results with the tables of papers, cell by cell:
 
 ```bash
-bouquet reproduce --list           # every cell, its progress, and the hours left
+bouquet reproduce --list           # every cell, its progress, and the time left
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
 bouquet reproduce silos --cells fedavg-local --seeds 1 --again # once more: the same bytes?
 bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores
@@ -95,7 +95,7 @@ bouquet reproduce mytable.toml     # your own table; its results.jsonl lies next
 
 `make docs` makes the page from the [tables](../../task/recipes/tables) and the
 [results](../../task/recipes/tables/results.jsonl). Only `bouquet reproduce` writes results: each run's value,
-hash of the final model, hours, machine, date and commit. [tables.md](../howto/tables.md) says how to write a
+hash of the final model, time, machine, date and commit. [tables.md](../howto/tables.md) says how to write a
 table, with its keys and metrics.
 
 How to read the tables:
@@ -268,7 +268,7 @@ def reproduction() -> str:
         for t, rows in parts
         for claim in t.claims
     ]
-    head = ["", "`bouquet reproduce`", "cells", "full", "fraction", "not run", "hours left, estimated"]
+    head = ["", "`bouquet reproduce`", "cells", "full", "fraction", "not run", "time left, estimated"]
     said = table(["the paper says", "where", "table", "here"], claims)
     whole = "\n".join(markdown(t, rows, level=2) for t, rows in parts)
     return f"{REPRODUCTION}\n{table(head, lines)}\n\n## Claims\n\n{said}\n\n{whole}"

@@ -97,6 +97,8 @@ def test_an_entry_is_well_formed(name: str) -> None:
     assert entry.paper.where
     assert bool(entry.newcomer) == (entry.personal or name == "moon")
     assert entry.personal or not (entry.private or entry.pooled or "ala" in entry.stages)
+    for phase in entry.phases.values():  # as one that was made of another algorithm's would not say
+        assert (phase.name, phase.rule, phase.paper) == (name, entry.rule, entry.paper)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -226,7 +226,10 @@ REASONS: dict[str, dict[str, str]] = {
     "the rule compares the clients' models entry by entry, and most entries of a sparse code are not sent": {
         "codec.up = top-k": "feddf"
     },
-    "the clients receive no common model that codes could update": {"codec.down = fp16": "fedacg"},
+    "the clients receive no common model that codes could update": {"codec.down = fp16": "fedem"},
+    "codes say how the server's model changes, and the clients receive one that is made of it": {
+        "codec.down = fp16": "fedacg"
+    },
     "its clients do more than take steps from the received model; no restriction is defined for that": {
         "structured.kind = low-rank": "nbafl"
     },

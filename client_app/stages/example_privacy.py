@@ -26,7 +26,7 @@ from task.config.read import as_run_config
 from task.config.run_name import all_terms
 from task.errors import FieldError, StateError, local
 from task.numerics.arrays import Arrays, flattened, sha256
-from task.privacy.accounting import epsilon
+from task.privacy.accounting import check_delta, epsilon
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import TakenSteps
 from task.privacy.releases import secret_in
@@ -46,10 +46,7 @@ class PrivateExamples(Stage):
             return
         (client,), (n,), config = cohort, task.examples.sizes, self.node.config
         dp, expected = config.dp, config.train.batch_size or n
-        if dp.delta * n >= 1:
-            raise FieldError(
-                "dp.delta", f"less than one over the {n} examples of the client", f"{dp.delta:g}"
-            )
+        check_delta(dp.delta, n, f"the {n} examples of client {client}")
         steps = steps_of(task.config, n, task.epochs[0])
         facts = (self.order.run, client, server_round, self._digest(task, client, kept[0]))
         secret = secret_in(state_root(config) / SECRET)

@@ -22,6 +22,7 @@ from task.config.read import as_run_config
 from task.config.run_name import all_terms
 from task.errors import RefusedError, SecureAggregationError
 from task.numerics.arrays import flattened, sha256
+from task.privacy.accounting import check_delta
 from task.privacy.noise import derived
 from task.privacy.noise_ledger import MAX_EPSILON, TakenSteps
 from task.privacy.releases import secret_in
@@ -66,15 +67,12 @@ class RowPrivacyNode(NodeStage):
         """Write down what an answer costs; return the key of its noise.
 
         Raises:
-            RefusedError: The owner's limit does not allow it, or the run's ``dp.delta`` is too large.
+            ConfigError: The run's ``dp.delta`` is too large.
+            RefusedError: The owner's limit does not allow it.
         """
         node, order, dp = self.asked.node, self.order, self.asked.node.config.dp
         rows = len(node.at(order.round).clients.train(node.clients.index(client)))
-        if dp.delta * rows >= 1:
-            raise RefusedError(
-                f'run-config key "dp.delta": expected less than one over the rows of client {client}; got '
-                f"{dp.delta:g}"
-            )
+        check_delta(dp.delta, rows, f"the rows of client {client}")
         key, tag = self._masked(client) if node.config.server.secagg else self._clear(client, totals)
         if node.owner.ledger is not None:
             taken = TakenSteps(client, 1, 1.0, dp.noise)

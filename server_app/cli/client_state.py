@@ -13,6 +13,7 @@ from task.config.paths import state_root
 from task.errors import ConfigError, StateError
 from task.resolve.read import read_config
 from task.storage.client_state import NO_RUN, REPLICA, SUFFIX, Header, read_header, safe_name
+from task.units import human_bytes
 
 
 @dataclass(frozen=True)
@@ -116,5 +117,5 @@ def table(runs: Sequence[KeptRun]) -> Table:
         facts += [f"{r.refused:,} refused"] if r.refused else []
         facts += [f"newest round {r.newest:,}"] if r.clients or r.refused else []
         facts += [f"{r.copies:,} copies of the global model"] if r.copies else []
-        made.add_row(f"{r.name}/{r.id}\n    {', '.join(facts)}, {r.size / 2**20:,.1f} MiB")
+        made.add_row(f"{r.name}/{r.id}\n    {', '.join(facts)}, {human_bytes(r.size)}")
     return made

@@ -52,7 +52,7 @@ def reproduce(
     plan: Annotated[
         str,
         typer.Option(
-            help="cpu: the cell with the fewest hours left first. gpu: only cells that want a GPU; those "
+            help="cpu: the cell with the least time left first. gpu: only cells that want a GPU; those "
             "that the paper quotes and nobody has measured first. The budget then ends the run at work, and "
             "the next call continues it from its checkpoint."
         ),
@@ -149,13 +149,13 @@ def reproduce(
 
 def _say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
     """Say what is about to run, or that nothing is."""
-    from server_app.extras.reproduce.pages import hours, several
+    from server_app.extras.reproduce.pages import several, took
 
     found = queue.standings()
     open_ = [at for _, at in found if not at.done]
     cells = several(len(open_), "cell")
     if open_:
-        left = hours(math.fsum(at.hours_left for at in open_))
+        left = took(math.fsum(at.hours_left for at in open_))
         which = "" if table else ' of all tables; "bouquet reproduce TABLE --cells NAME" runs some,'
         typer.echo(f"{cells} to measure,{which} {left} estimated; you can stop and continue", err=True)
     elif found:
@@ -256,16 +256,16 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
 
 
 def _say_left(left: Remaining) -> None:
-    from server_app.extras.reproduce.pages import hours, several
+    from server_app.extras.reproduce.pages import several, took
 
     open_ = [at for at in left.standings if not at.done]
     if open_:
         total = math.fsum(at.hours_left for at in open_)
         why = "over the budget" if left.over_budget else "of other processes" if left.busy else "failed"
         cells = several(len(open_), "cell")
-        typer.echo(f"left: {cells}, {hours(total)} estimated ({why})", err=True)
+        typer.echo(f"left: {cells}, {took(total)} estimated ({why})", err=True)
         for at in sorted(open_, key=lambda at: at.hours_left):
-            typer.echo(plain(f"  {at.cell.name}: {hours(at.hours_left)}"), err=True)
+            typer.echo(plain(f"  {at.cell.name}: {took(at.hours_left)}"), err=True)
     if left.failed:
         name, why = next(iter(left.failed.items()))
         runs = several(len(left.failed), "run")
@@ -286,10 +286,10 @@ class _Announcements:
         self._since: dict[tuple[str, int], float] = {}  # by folder of a run and round
 
     def began(self, table: str, run: Wanted, resumed: bool) -> None:
-        from server_app.extras.reproduce.pages import hours
+        from server_app.extras.reproduce.pages import took
 
         how = "goes on" if resumed else "starts"
-        self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {hours(run.hours)} estimated")
+        self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {took(run.hours)} estimated")
 
     def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
         now = time.monotonic()
@@ -304,13 +304,13 @@ class _Announcements:
             typer.echo(f"\r\x1b[K{words}", nl=False, err=True)
 
     def ended(self, table: str, run: Wanted, record: RunRecord | str) -> None:
-        from server_app.extras.reproduce.pages import hours, said
+        from server_app.extras.reproduce.pages import said, took
 
         words = _words(table, run)
         if isinstance(record, str):
             self._line(f"{words}: failed: {record}")
         else:
-            self._line(f"{words}: {said(run.cell, record)}, {hours(record.hours)}")
+            self._line(f"{words}: {said(run.cell, record)}, {took(record.hours)}")
 
     def _line(self, words: str) -> None:
         self._shown = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -152,11 +151,10 @@ def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
     nodes = max(1, cpus // jobs)
     typer.echo(f"sweep: {waiting} runs, {jobs} at once with {nodes} worker{'s' * (nodes > 1)} each", err=True)
     prepare_data(queue)
-    began = time.monotonic()
     with Shown(queue) as shown:
         scheduler = Scheduler(queue, jobs, nodes, warm_up=warm_up, ended=shown.ended, looked=shown.looked)
         scheduler.work()
-    typer.echo(f"sweep: {waiting} runs in {time.monotonic() - began:.1f} s", err=True)
+    shown.done(waiting)
 
 
 def _results(queue: SweepQueue, on: str | None, target: float, markdown: bool) -> None:

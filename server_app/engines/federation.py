@@ -34,6 +34,7 @@ from task.encryption.ckks import KEY_FILE
 from task.errors import BouquetError
 from task.references import code_folder
 from task.storage.files import make_folder, private, write_text
+from task.units import MIB
 
 
 @dataclass
@@ -178,7 +179,7 @@ def federation(
         config = kits / "link" / "kit.toml"
         ours = {
             "control": f'control = "127.0.0.1:{free_port()}"',
-            "max-reply": f'max-reply = "{LARGEST // 1024**2}M"',  # its nodes are this user's own
+            "max-reply": f'max-reply = "{LARGEST // MIB}M"',  # its nodes are this user's own
         }
         lines = [ours.get(line.partition(" ")[0], line) for line in config.read_text().splitlines()]
         write_text(config, "\n".join(lines) + "\n")

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from server_app.results import people
 from server_app.results.groups import Groups, Run, groups
-from server_app.results.headline import scale_bytes
 from server_app.results.lines import Row
 from server_app.results.summary import (
     MEASURED,
@@ -32,6 +31,7 @@ from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError
 from task.numerics.metrics import mean_and_std
 from task.storage.files import make_folder
+from task.units import scale_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import numpy as np
 
 from server_app.results.clients import ClientHistory, Scores, last_evaluation
 from server_app.results.drift import turns
-from server_app.results.headline import human_bytes, human_seconds, measured_in, short
+from server_app.results.headline import measured_in, short
 from server_app.results.lines import Row, number
 from server_app.results.summary import (
     MEASURED,
@@ -29,6 +29,7 @@ from server_app.results.summary import (
 )
 from server_app.results.svg import BLUE, GREEN, GREY, ORANGE, RED, SKY, Cells, Plot, Point, Series
 from task.numerics.metrics import monotone, worst_decile
+from task.units import human_bytes, human_seconds
 
 NAMED_CLIENTS = 30  # more bars than this get no names
 LONGEST_NAME = 24
@@ -320,7 +321,7 @@ def _seconds(rows: Sequence[Row]) -> Plot:
         "seconds", "Time", "of a round, by phase", "The server's clock, phase by phase.", series,
         x="round" if group == 1 else f"round; a bar is the mean of {group}",
         axis=lambda y, highest: f"{y * 1000:.6g} ms" if highest < 0.5 else f"{y:.6g} s",
-        readouts=_readouts(rows, columns, _time), zero=True,
+        readouts=_readouts(rows, columns, human_seconds), zero=True,
     )  # fmt: skip
 
 
@@ -334,10 +335,6 @@ def _readouts(
         words = " · ".join(f"{name} {say(y)}" for name, y in values if y is not None)
         found.append((row["round"], f"round {row['round']}: {words or 'not measured'}"))
     return found
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 0.995 else human_seconds(seconds)
 
 
 def _clients(lines: Sequence[Row]) -> Plot:

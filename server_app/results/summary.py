@@ -17,9 +17,11 @@ from server_app.results.lines import Row, number
 from server_app.results.people import last_of
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.gradients import VARIANCE
+from task.config.knobs import Config
+from task.config.read import as_run_config
 from task.numerics.metrics import crossing, spread, weighted_mean
 from task.numerics.plateau import plateau
-from task.resolve.effective import models_in
+from task.resolve.effective import models_in, unmet
 
 TARGETS = (0.5, 0.8, 0.9, 0.95, 0.97, 0.99)
 
@@ -157,12 +159,16 @@ def summarise(
 
 
 def privacy_of(rounds: Sequence[Row], config: Mapping[str, Any]) -> Row:
-    """Return under "privacy" what a run promises, if it promises anything: (epsilon, delta), and its unit."""
+    """Return under "privacy" what a run promises, if it promises anything: (epsilon, delta), and its unit.
+
+    Of the keys of the noise it has those that the run reads: an analysis clips nothing.
+    """
     spent = number(_last(rounds, "epsilon").get("epsilon"))
     if spent is None:
         return {}
-    keys = {k: config.get(f"dp.{k}") for k in ("unit", "delta", "noise", "clip", "clip-quantile")}
-    return {"privacy": {"epsilon": spent, **keys}}
+    run = {**as_run_config(Config()), **config}  # that of an earlier version may lack keys
+    names = ("unit", "delta", "noise", "clip", "clip-quantile")
+    return {"privacy": {"epsilon": spent, **{k: run[f"dp.{k}"] for k in names if not unmet(f"dp.{k}", run)}}}
 
 
 def _energy(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from task.config.paths import state_root
 from task.errors import StateError
 from task.storage.client_state import SUFFIX, folder_of
 from task.storage.files import sync_folder
+from task.units import human_bytes
 
 
 class KeptSync:
@@ -78,13 +79,11 @@ def finish(config: Config, run: str) -> str:
         raise StateError(f"{folder}: the kept state cannot be read: {err}") from None
     if config.output.keep_state:
         return (
-            f"Kept state: {size / 2**20:,.1f} MiB in {folder}; delete it with "
+            f"Kept state: {human_bytes(size)} in {folder}; delete it with "
             f"`bouquet state {config.run_name}/{folder.name} --delete --yes`"
         )
     try:
         shutil.rmtree(folder)
     except OSError as err:
         raise StateError(f"--no-keep-state: {folder} cannot be deleted: {err}") from None
-    return (
-        f"Kept state: {size / 2**20:,.1f} MiB deleted (--no-keep-state); a resumed run would start without it"
-    )
+    return f"Kept state: {human_bytes(size)} deleted (--no-keep-state); a resumed run would start without it"

@@ -1,6 +1,5 @@
 """Progress of a run on a terminal: a live bar or one line per round, and the closing table."""
 
-import datetime
 import logging
 import sys
 import textwrap
@@ -27,6 +26,7 @@ from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.read import as_run_config
 from task.resolve.effective import models_in
+from task.units import clock, human_seconds
 
 GLUE = "\N{NO-BREAK SPACE}"
 
@@ -155,7 +155,7 @@ class Progress:
             done = number if self._total else 1
             self.bar.show(done, "  ".join([words, *replies]), "  ".join(measured), ends=ends)
         elif self.mode == "log":
-            took = [] if seconds is None else [f"{seconds:.2f} s"]
+            took = [] if seconds is None else [human_seconds(seconds)]
             self.message("  ".join([words, *measured, *replies, *took, _left(left)]))
 
     def message(self, text: str, style: str = "") -> None:
@@ -213,7 +213,7 @@ def _replies(row: Mapping[str, Any]) -> list[str]:
 
 
 def _left(seconds: float | None) -> str:
-    return "left -:--:--" if seconds is None else f"left {datetime.timedelta(seconds=round(seconds))}"
+    return "left -:--:--" if seconds is None else f"left {clock(seconds)}"
 
 
 def title_of(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Self
 
 from rich.progress import (
@@ -14,10 +15,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from server_app.results.headline import human_seconds, short
+from server_app.results.headline import short
 from server_app.run.terminal import Terminal
 from server_app.sweep.queue import FAILED, FINISHED, STOPPED, Entry, SweepQueue
 from task.resolve.read import read_config
+from task.units import human_seconds
 
 if TYPE_CHECKING:
     from server_app.sweep.scheduler import Scheduler
@@ -30,7 +32,7 @@ class Shown:
     """
 
     def __init__(self, queue: SweepQueue) -> None:
-        self._queue = queue
+        self._queue, self._began = queue, time.monotonic()
         self._console = Terminal(stderr=True)
         self._rounds = {e.name: read_config(e.keys).server.num_server_rounds for e in queue.entries}
         live = (
@@ -64,6 +66,11 @@ class Shown:
         words = f"{len(over)}/{len(self._queue.entries)} runs, {len(running)} running"
         self._bar.update(self._task, completed=done, description=words)
         self._bar.refresh()
+
+    def done(self, runs: int) -> None:
+        """Print how many runs were done, and how long they took."""
+        took = human_seconds(time.monotonic() - self._began)
+        self._console.print(f"sweep: {runs} runs in {took}", soft_wrap=True, highlight=False)
 
     def ended(self, entry: Entry) -> None:
         """Print a line about a run that has ended."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from server_app.results import svg
 from server_app.results.groups import Run, said
-from server_app.results.headline import human_bytes, human_seconds, short
+from server_app.results.headline import short
 from server_app.results.lines import number
 from server_app.results.paired import Difference
 from server_app.results.report import page_parts
@@ -19,6 +19,7 @@ from server_app.sweep.queue import SweepQueue
 from server_app.sweep.results import PERCENT, Outcome, best_words, matched, rows_of_runs
 from task.numerics.metrics import mean_and_std
 from task.storage.files import write_text
+from task.units import human_bytes, human_seconds
 
 PAGE = "sweep.html"
 MOST_CURVES = 28  # distinct line styles

@@ -10,13 +10,13 @@ from task.catalogue.record import Record
 from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
+from task.units import MIB, size_option
 from task.wire.coding import Coder
 from task.wire.messages import NodeReply
 
 SUM_BYTES = 12  # of a number in the sum over a node's clients: an int64 and an int32
 OTHERS, OF_CLIENT = 1 << 20, 1 << 14  # bytes of scalars, names and heads; those of each client
 RECORD, ARRAY = 2048, 512  # bytes of the head of a record, and of an array's besides its name
-MIB = 1 << 20
 LARGEST = (1 << 31) - 1  # bytes of a reply to any link
 
 
@@ -93,14 +93,14 @@ def check_size(sizes: Mapping[str, int], clients: int, limit: int, where: str) -
     most = sum(sizes.values()) + OTHERS + clients * OF_CLIENT
     if not limit or most <= limit:
         return
-    needed = f"{-(-most // MIB)}M"
-    parts = ", ".join(f"{name} {size / MIB:.1f} MB" for name, size in sizes.items())
+    needed = size_option(most)
+    parts = ", ".join(f"{name} {size / MIB:.1f}M" for name, size in sizes.items())
     of = "one client" if clients == 1 else f"{clients} clients"
     needs = f'Set max-reply = "{needed}" and start the link again, or send less'
     if most > LARGEST:
         needs = f"No link takes replies of more than {LARGEST // MIB}M: send less"
     raise ConfigError(
         f'{where}: key "max-reply": expected at least {needed} for this run: the reply of a node with {of} '
-        f"has up to {most / MIB:.1f} MB ({parts}); got {limit / MIB:g}M. {needs} "
+        f"has up to {most / MIB:.1f}M ({parts}); got {limit / MIB:g}M. {needs} "
         "(codec.up, a smaller model, fewer clients a node)"
     )

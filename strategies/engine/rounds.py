@@ -93,8 +93,8 @@ class RoundLog:
                 more = others if name == TRAIN else ()
                 self.clients += client_lines(self.round, name, folded, more)
 
-    def trained(self, plan: RoundPlan, lr: float, skipped: bool, metrics: dict[str, Any]) -> None:
-        """Add the round's cohort and the result of its training, after `add`."""
+    def trained(self, plan: RoundPlan, lr: float | None, skipped: bool, metrics: dict[str, Any]) -> None:
+        """Add the round's cohort and the result of its training, after `add`; without `lr` if none learns."""
         lines = [line for line in self.clients if line["phase"] == TRAIN]
         sent = [line for line in lines if wire.TRAIN_LOSS in line["metrics"]]
         losses, weights = [x["metrics"][wire.TRAIN_LOSS] for x in sent], [x["examples"] for x in sent]

@@ -42,11 +42,12 @@ import numpy as np
 
 from strategies.engine.rule import RoundContext, Route
 from strategies.engine.state import AggregatedReplies, Number, Updated
-from strategies.rules.robust_math import combine, gram
+from strategies.rules.robust_math import gram
 from strategies.rules.several import SeveralModels, SeveralState, model_in
 from task.catalogue.several import model_name
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays
+from task.numerics.arrays import Arrays, flattened
+from task.numerics.reduce import mean_of
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,11 @@ def server_update(state: CFLState, reduced: AggregatedReplies, config: Config) -
             parts = [(c, [rows[k] for k in first]), (count, [rows[k] for k in second])]
             count += 1
         for number, part in parts:
-            models |= _named(number, combine(stack, _shares(len(homes), part)))
+            models |= flattened({model_name(number): mean_of(stack, part, np.ones(len(homes), np.int64))})
             members |= {reduced.clients[k]: np.array([number]) for k in part}
             metrics[f"cluster-{number}"] = len(part)
     new = replace(state, models=models, members=members)
     return replace(new, arrays=model_in(new, model_name(int(np.argmax(sizes(new)))))), metrics
-
-
-def _shares(K: int, rows: Sequence[int]) -> np.ndarray:
-    """Return the weights [K] of a plain mean of some rows."""
-    weights = np.zeros(K)
-    weights[list(rows)] = 1.0 / len(rows)
-    return weights
-
-
-def _named(number: int, model: Arrays) -> Arrays:
-    return {f"{model_name(number)}/{name}": a for name, a in model.items()}
 
 
 class CFL(SeveralModels, algorithm="cfl", update=server_update, state=CFLState):

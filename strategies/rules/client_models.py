@@ -22,10 +22,10 @@ from typing import TypeVar
 import numpy as np
 
 from strategies.engine.state import AggregatedReplies, ServerState, Updated
-from strategies.rules.robust_math import mean_rows
 from task.config.knobs import Config
-from task.numerics.arrays import Arrays, rounded
+from task.numerics.arrays import Arrays
 from task.numerics.collect import Collect, release
+from task.numerics.reduce import mean_of_models
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,7 @@ def table(models: Iterable[tuple[str, Arrays]], like: Arrays) -> Arrays:
 
 
 def take_in(state: M, reduced: AggregatedReplies) -> M:
-    """Return the state with the round's models in place of the clients' earlier ones.
-
-    The mean is of sorted clients, summed in float64 and rounded once; integers to the nearest, halves up.
-    """
+    """Return the state with the round's models in place of the clients' earlier ones, and their mean."""
     sent = {client: k for k, client in enumerate(reduced.clients)}
 
     def model(client: str) -> Arrays:
@@ -83,10 +80,5 @@ def take_in(state: M, reduced: AggregatedReplies) -> M:
 
     known = sorted({*known_clients(state), *sent})
     held = replace(state, models=table(((client, model(client)) for client in known), state.arrays))
-    mean = {}
-    for name, a in state.arrays.items():
-        rows = [held.models[f"{client}/{name}"] for client in known]
-        wide = mean_rows(rows)
-        release(rows[0])
-        mean[name] = rounded(wide, a.dtype)
-    return replace(held, arrays=mean)
+    each = (({n: held.models[f"{client}/{n}"] for n in state.arrays}, 1) for client in known)
+    return replace(held, arrays=mean_of_models(each, state.arrays))

@@ -43,7 +43,7 @@ Three on a ring of three are on a complete graph:
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -58,7 +58,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays
 from task.numerics.collect import release
 from task.numerics.graphs import DIRECTED, links, mixing, why_not
-from task.numerics.reduce import Mean
+from task.numerics.reduce import mean_of_models
 from task.text import logger
 
 
@@ -134,8 +134,8 @@ def server_update(state: PeersState, reduced: AggregatedReplies, config: Config)
                 continue
             if rows[i] != last[0]:  # those of a complete graph are alike
                 common = math.gcd(*rows[i].values())
-                parts = ((c // common, given(j, not combines)) for j, c in rows[i].items())
-                last = rows[i], _mean(parts, state.arrays)
+                parts = ((given(j, not combines), c // common) for j, c in rows[i].items())
+                last = rows[i], mean_of_models(parts, state.arrays)
             made, share = dict(last[1]), sum(rows[i].values()) / arrives(i)
             for n in trained & made.keys():
                 wide = made[n].astype(np.float64) * share
@@ -144,21 +144,11 @@ def server_update(state: PeersState, reduced: AggregatedReplies, config: Config)
                 made[n] = wide.astype(made[n].dtype)
             yield client, made
 
-    centre = _mean(((1, given(i)) for i in range(len(nodes))), state.arrays)
+    centre = mean_of_models(((given(i), 1) for i in range(len(nodes))), state.arrays)
     models = table(mixed(), state.arrays)
     weights = {client: np.array(arrives(i) / D) for i, client in enumerate(nodes)}
     new = replace(state, arrays=centre, models=models, weights=weights)
     return new, {"consensus-distance": consensus_distance(new, sorted(trained))}
-
-
-def _mean(models: Iterable[tuple[int, Arrays]], like: Arrays) -> Arrays:
-    """Return the mean of models, each with its weight."""
-    mean = Mean(like)
-    for weight, model in models:
-        mean.add(model, weight, "")
-        for a in model.values():
-            release(a)
-    return mean.result()
 
 
 def consensus_distance(state: PeersState, names: Sequence[str]) -> float:

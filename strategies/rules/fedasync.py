@@ -14,10 +14,11 @@ b) + 1)
 =============  =========================================  ============================
 
 The client minimises F_k(w) + rho/2 |w - w^{v_k}|^2, from the version v_k that it was given. Parameters and
-buffers are mixed alike, in float64, rounded once; integers are the client's.
+buffers are mixed alike, as in `strategies.rules.steps`; integers are the client's.
 
 One that is three versions old has half a say, here with alpha = 1:
 
+>>> import numpy as np
 >>> state = AsyncState({"w": np.array([10.0])}, version=3, arriving={"a": np.array([5.0, 0.0])},
 ...     versions={"0/w": np.array([2.0])})
 >>> replies = AggregatedReplies({"arrays": {"w": np.array([[4.0]])}}, ("a",), np.array([1]))
@@ -27,10 +28,9 @@ One that is three versions old has half a say, here with alpha = 1:
 ([7.0], 3)
 """
 
-import numpy as np
-
 from strategies.engine.state import AggregatedReplies, Updated
 from strategies.rules.asynchronous import Asynchronous, AsyncState, given_to, staleness_metrics, stepped
+from strategies.rules.steps import towards
 from task.config.algorithm_sections import FedAsyncConfig
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays
@@ -51,12 +51,8 @@ def discount(tau: int, knobs: FedAsyncConfig) -> float:
 
 def mixed(state: AsyncState, reduced: AggregatedReplies, alpha: float) -> Arrays:
     """Return (1 - alpha) w + alpha w_k of the one client that arrives."""
-    arrays = {}
-    for name, w in state.arrays.items():
-        w_k = reduced.arrays["arrays"][name][0]
-        wide = w_k if w.dtype.kind in "iu" else (1.0 - alpha) * w.astype(np.float64) + alpha * w_k
-        arrays[name] = np.asarray(wide, w.dtype)
-    return arrays
+    arrays = {name: stack[0, ...] for name, stack in reduced.arrays["arrays"].items()}
+    return arrays | towards(state.arrays, {n: a for n, a in arrays.items() if a.dtype.kind == "f"}, alpha)
 
 
 def server_update(state: AsyncState, reduced: AggregatedReplies, config: Config) -> Updated[AsyncState]:

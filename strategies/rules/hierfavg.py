@@ -47,7 +47,7 @@ from strategies.rules.fedavg import server_update
 from task.config.knobs import Config
 from task.errors import ConfigError
 from task.numerics.arrays import Arrays, of_text, text_in
-from task.numerics.reduce import Mean
+from task.numerics.reduce import mean_of_models
 from task.text import logger
 
 
@@ -130,7 +130,4 @@ def _mean(models: Mapping[str, Arrays], weights: Mapping[str, int]) -> Arrays:
     common, (arrays, *others) = math.gcd(*weights.values()), models.values()
     if not others:
         return arrays
-    mean = Mean(arrays)
-    for edge, model in models.items():
-        mean.add(model, weights[edge] // common, edge)
-    return mean.result()
+    return mean_of_models(((model, weights[edge] // common) for edge, model in models.items()), arrays)

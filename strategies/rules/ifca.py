@@ -12,13 +12,13 @@ p        ``ifca.clusters``             >= 1                run config
 =======  ============================  ==================  ======================
 
 A model that no client chose stays. Weights are n_k, as in the authors' code for FEMNIST; that for rotated
-MNIST, where all clients have as many examples, takes the plain mean. Sums are taken in float64 over clients
-in sorted order and rounded once. ``arrays``, which a central evaluation measures, is the model that most
-clients of the round chose, the first of several. ``cluster-j`` in the round's metrics says how many chose
-theta_j.
+MNIST, where all clients have as many examples, takes the plain mean. ``arrays``, which a central evaluation
+measures, is the model that most clients of the round chose, the first of several. ``cluster-j`` in the
+round's metrics says how many chose theta_j.
 
 Of three clients two chose theta_0:
 
+>>> import numpy as np
 >>> models = {"model-0/w": np.array([0.0]), "model-1/w": np.array([10.0])}
 >>> state = SeveralState({"w": np.array([0.0])}, models)
 >>> stack, n = {"arrays": {"w": np.array([[1.0], [9.0], [2.0]])}}, np.array([1, 1, 1])
@@ -28,17 +28,16 @@ Of three clients two chose theta_0:
 ({'model-0/w': array([1.5]), 'model-1/w': array([9.])}, {'cluster-0': 2, 'cluster-1': 1})
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from strategies.engine.rule import Limits
 from strategies.engine.state import AggregatedReplies, Number, Updated
 from strategies.rules.several import SeveralModels, SeveralState, model_in
 from task.catalogue.several import model_name
 from task.config.knobs import Config
-from task.numerics.arrays import rounded
+from task.numerics.arrays import flattened
+from task.numerics.reduce import mean_of
 
 
 def server_update(state: SeveralState, reduced: AggregatedReplies, config: Config) -> Updated[SeveralState]:
@@ -49,20 +48,10 @@ def server_update(state: SeveralState, reduced: AggregatedReplies, config: Confi
         rows = [k for k, choice in enumerate(chosen) if choice == j]
         metrics[f"cluster-{j}"] = len(rows)
         if rows:
-            for name, stack in reduced.arrays["arrays"].items():
-                models[f"{model_name(j)}/{name}"] = _mean(stack, rows, reduced.counts)
+            models |= flattened({model_name(j): mean_of(reduced.arrays["arrays"], rows, reduced.counts)})
     most = max(range(config.ifca.clusters), key=lambda j: (metrics[f"cluster-{j}"], -j))
     new = replace(state, models=models)
     return replace(new, arrays=model_in(new, model_name(most))), metrics
-
-
-def _mean(stack: np.ndarray, rows: Sequence[int], weights: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of some rows of a stack."""
-    total = np.zeros(stack.shape[1:])
-    for k in rows:
-        total += float(weights[k]) * stack[k].astype(np.float64)
-    total /= float(sum(int(weights[k]) for k in rows))
-    return rounded(total, stack.dtype)
 
 
 class IFCA(SeveralModels, algorithm="ifca", update=server_update):

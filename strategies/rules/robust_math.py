@@ -103,7 +103,11 @@ def by_column(stack: NamedArrays, reduce: Columns, width: int = WIDE) -> Arrays:
 
 
 def combine(stack: NamedArrays, weights: np.ndarray) -> Arrays:
-    """Return sum_k weights_k w_k, the weights [K]. Clients of weight 0 are not read."""
+    """Return sum_k weights_k w_k in float64. Clients of weight 0 are not read.
+
+    The weights [K] are real numbers, which follow from the replies; an exact sum (`task.numerics.reduce`)
+    takes integers.
+    """
     (rows,) = np.nonzero(weights)
     if len(rows) == 1 and weights[rows[0]] == 1.0:
         return {name: a[rows[0], ...].copy() for name, a in stack.items()}

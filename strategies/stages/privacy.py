@@ -45,7 +45,15 @@ from task.catalogue.stages import UNCLIPPED
 from task.config.knobs import Config
 from task.errors import ConfigError, SecureAggregationError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, flattened, sha256
-from task.privacy.accounting import accountant, epsilon, joined, noise_for, over_budget
+from task.privacy.accounting import (
+    accountant,
+    check_delta,
+    delta_too_large,
+    epsilon,
+    joined,
+    noise_for,
+    over_budget,
+)
 from task.privacy.bounded_integers import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
 from task.privacy.noise import Stream, coins, derived
 from task.privacy.shares import releases
@@ -101,12 +109,9 @@ class Privacy:
         if clients > self.clients:  # they draw coins too, so that M is of them all; no z depends on it
             self.clients = clients
             self._check_bits()
-            if self.dp.delta * clients >= 1:
-                journal.remark(
-                    f'warning: run-config key "dp.delta": {self.dp.delta:g} is not less than one over the '
-                    f"{clients} clients that the run has known by round {server_round}, so one of them "
-                    "could be revealed completely"
-                )
+            known = f"the {clients} clients that the run has known by round {server_round}"
+            if why := delta_too_large(self.dp.delta, clients, known):
+                journal.remark(f"warning: run-config key {why}")
         self.round = server_round
 
     def open(self, journal: Journal, done: int) -> None:
@@ -154,12 +159,8 @@ class Privacy:
             )
 
     def _check(self) -> None:
-        dp, K = self.dp, self.clients
-        if dp.delta * K >= 1:
-            raise ConfigError(
-                f'run-config key "dp.delta": expected less than one over the {K} clients, or one of them '
-                f"could be given away whole; got {dp.delta:g}. {K**-1.1:.1g} is usual"
-            )
+        dp = self.dp
+        check_delta(dp.delta, self.clients, f"the {self.clients} clients")
         if dp.clip_quantile and not dp.noise < 2 * BIT_NOISE * self.expected:
             raise ConfigError(
                 f'run-config key "dp.clip-quantile": the bits that it needs take their share of the noise '

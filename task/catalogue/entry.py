@@ -138,6 +138,7 @@ class Algorithm:
     # Whether clients send exact sums over all their rows, from which the server makes a table of statistics:
     # no model is trained, numbers are read as float64, and unless it is `tested` no rows are kept for a test.
     statistics: bool = False
+    steps: bool = True  # whether models learn by steps of an optimizer; trees are grown
     missing_values: bool = False  # whether the rows of its tables may lack values
     # Whether the numbers of its round have a declared bound on what a row adds, so that noise protects rows.
     noised_rows: bool = False
@@ -187,9 +188,22 @@ class Algorithm:
         return any(s.name == "local-steps" for s in self.down_scalars)
 
     def owns(self, key: str) -> bool:
-        """Return whether a run-config key is one of the algorithm's own."""
+        """Return whether a run-config key is its own, or in a section of which it reads keys.
+
+        Which keys of a section that several algorithms share are its own, `task.resolve.effective` says.
+        """
         section, dot, _ = key.partition(".")
         return key in self.reads or section + dot in self.reads
+
+    @property
+    def learns(self) -> bool:
+        """Whether its clients train by steps of an optimizer, which read ``learning-rate`` and the like."""
+        return self.steps and not self.statistics
+
+    @property
+    def sends_model(self) -> bool:
+        """Whether all clients of a round receive the same whole model, the server's or one made of it."""
+        return any(r.name == MODEL_DOWN.name and r.to == "all" for r in self.down)
 
     @property
     def parted(self) -> bool:

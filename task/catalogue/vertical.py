@@ -4,7 +4,6 @@ No weights are averaged: each party has a net of its own, and embeddings and gra
 What every record is and where it goes stands in `strategies.rules.splitnn`.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -71,36 +70,37 @@ _COLUMNS = Scalar(
     "columns", "p_k, inputs of the party's bottom model", low=0, high=2.0**31, whole=True, reduce="collect"
 )
 _HOP = Scalar("hop", "how many parties have masked the points by then")
-_ALIGNMENT = {
-    "points": _step(
-        "SplitNN, the parties' ids as masked points", work="points", down=(), up=(POINTS, PROOF),
-        down_scalars=(_SESSION,), up_scalars=(_LABELS, _COLUMNS), keeps=(SECRET, ALIGNED),
-    ),
-    "mask": _step(
-        "SplitNN, points masked once more", work="mask", down=(GIVEN, OTHER_PROOFS), up=(POINTS, PROOF),
-        down_scalars=(_SESSION, _HOP), keeps=(SECRET, ALIGNED),
-    ),
-    "match": _step(
-        "SplitNN, the common rows", work="match", down=(POSITIONS,), up=(),
-        down_scalars=(_SESSION,), keeps=(SECRET, ALIGNED),
-    ),
-}  # fmt: skip
+
+
+def alignment_of(name: str, title: str, source: Paper) -> dict[str, Algorithm]:
+    """Return the phases before round 1 of an algorithm over parties."""
+
+    def phase(what: str, **fields: Any) -> Algorithm:
+        return step_of(name, source, f"{title}, {what}", keeps=(SECRET, ALIGNED), **fields)
+
+    return {
+        "points": phase(
+            "the parties' ids as masked points", work="points", down=(), up=(POINTS, PROOF),
+            down_scalars=(_SESSION,), up_scalars=(_LABELS, _COLUMNS),
+        ),
+        "mask": phase(
+            "points masked once more", work="mask", down=(GIVEN, OTHER_PROOFS), up=(POINTS, PROOF),
+            down_scalars=(_SESSION, _HOP),
+        ),
+        "match": phase(
+            "the common rows", work="match", down=(POSITIONS,), up=(), down_scalars=(_SESSION,)
+        ),
+    }  # fmt: skip
+
+
 _PHASES = {
-    **_ALIGNMENT,
+    **alignment_of("splitnn", "SplitNN", _SPLITNN),
     "embed": _step(
         "SplitNN, bottom models", work="embed", down=(OWN_GRADIENTS,), up=(EMBEDDINGS, DIGEST),
         down_scalars=(_WINDOW, Scalar("tests", "1 if the rows are those of the test, else 0")),
         keeps=(PART, VELOCITY, STEP, ALIGNED),
     ),
 }  # fmt: skip
-
-
-def alignment_of(name: str, title: str, source: Paper) -> dict[str, Algorithm]:
-    """Return the phases before round 1 of another algorithm over parties."""
-    return {
-        phase: replace(contract, name=name, paper=source, title=contract.title.replace("SplitNN", title))
-        for phase, contract in _ALIGNMENT.items()
-    }
 
 
 def over_parties(name: str, title: str, source: Paper, **fields: Any) -> Algorithm:

@@ -116,6 +116,7 @@ ENTRIES = (
         down_scalars=(_STEP, _LABEL),
         keeps=_OF_LABEL,
         evaluation=(),
+        steps=False,
         sgd_only="trees are grown, without an optimizer",
         unclipped="no party has the gradient of a model, whose norm is clipped",
         newcomer="no trees",

@@ -39,6 +39,9 @@ from task.references import is_reference
 __all__ = ["CHANGE_NO_RESULT", "NESTED", "Config"]
 
 
+_OWN_MODEL = but_algorithms(lambda entry: entry.fixed_model)
+
+
 class Seeds(NamedTuple):
     """The seeds of a run, by the role of their random numbers (see `task.numerics.seeds`)."""
 
@@ -55,9 +58,9 @@ class RunKeys:
     model: str = knob(
         "mlp",
         "see `bouquet models`",
-        when=(but_algorithms(lambda entry: entry.fixed_model), When("models.levels", ("",))),
+        when=(_OWN_MODEL, When("models.levels", ("",))),
     )
-    loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task')
+    loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task', when=_OWN_MODEL)
     metrics: str = knob(
         "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md'
     )
@@ -80,6 +83,7 @@ class RunKeys:
         "",
         'patterns of the parameters to train, "*lora*,classifier*"; the others are frozen and do not travel; '
         '"" = what the model trains',
+        when=_OWN_MODEL,
     )
     seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)
     model_seed: int = knob(-1, "seed of the initial parameters; -1 = seed", low=-1)

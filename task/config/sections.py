@@ -227,31 +227,40 @@ class TrainConfig(Section):
         1, "E, passes over the local data in a round", low=1, when=(When("local-steps", (0,)), CHOSEN_STEPS)
     )
     local_steps: int = knob(
-        0, "steps in a round instead of epochs; 0 = use local-epochs", low=0, when=CHOSEN_STEPS
+        0, "steps in a round instead of epochs; 0 = use local-epochs", low=0, when=(CHOSEN_STEPS, TRAINS)
     )
     batch_size: int = knob(
         10,
         "B; 0 = infinity, all local data in one step",
         low=0,
-        when=but_algorithms(lambda entry: entry.sends_whole_gradient, other=When("batch-size", (0,))),
+        when=(
+            but_algorithms(lambda entry: entry.sends_whole_gradient, other=When("batch-size", (0,))),
+            TRAINS,
+        ),
     )
     learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0, when=TRAINS)
     lr_schedule: str = knob(
         "exponential",
         "eta_t: exponential (1 = constant) and step by lr-decay; cosine ends near 0 after the last round",
         choices=("exponential", "step", "cosine"),
+        when=TRAINS,
     )
     lr_decay: float = knob(
         1.0,
         "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none",
         above=0,
         high=1,
-        when=When("lr-schedule", ("cosine",), but=True),
+        when=(When("lr-schedule", ("cosine",), but=True), TRAINS),
     )
     lr_step: int = knob(
-        10, "lr-schedule=step: rounds between two decays", low=1, when=When("lr-schedule", ("step",))
+        10,
+        "lr-schedule=step: rounds between two decays",
+        low=1,
+        when=(When("lr-schedule", ("step",)), TRAINS),
     )
-    lr_warmup: int = knob(0, "W, first rounds with eta_0 * t / (W + 1), before the schedule; 0 = none", low=0)
+    lr_warmup: int = knob(
+        0, "W, first rounds with eta_0 * t / (W + 1), before the schedule; 0 = none", low=0, when=TRAINS
+    )
     augment: str = knob(
         "",
         "augmentation of training examples, drawn each epoch: crops-flips or "
@@ -278,14 +287,20 @@ class TrainConfig(Section):
         "sgd", "local optimizer: sgd, adam, adamw or package.module:name; its state is reset every round"
     )
     momentum: float = knob(
-        0.0, "momentum of the local SGD, reset every round; 0 = none", low=0, high=0.9999, when=(STEPS, _SGD)
+        0.0,
+        "momentum of the local SGD, reset every round; 0 = none",
+        low=0,
+        high=0.9999,
+        when=(STEPS, TRAINS, _SGD),
     )
-    nesterov: bool = knob(False, "use Nesterov's form of momentum", when=(STEPS, _SGD, When("momentum")))
+    nesterov: bool = knob(
+        False, "use Nesterov's form of momentum", when=(STEPS, TRAINS, _SGD, When("momentum"))
+    )
     weight_decay: float = knob(
         0.0,
         "L2 weight decay of local steps; adamw: decoupled; 0 = none",
         low=0,
-        when=(STEPS, When("optimizer", OPTIMIZERS)),
+        when=(STEPS, TRAINS, When("optimizer", OPTIMIZERS)),
     )
     clip_norm: float = knob(
         0.0, "gradient clipping: largest L2 norm of a client's gradient in a step; 0 = none", low=0

@@ -69,7 +69,7 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # Vertical: all parties take part in every step, so keys about some of the clients have no meaning.
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
-TRAINS = but_algorithms(lambda entry: entry.statistics)
+TRAINS = but_algorithms(lambda entry: not entry.learns)
 # Statistics, and algorithms that learn from missing values, read the cells of a table as they are.
 FILLED = but_algorithms(lambda entry: entry.statistics or entry.missing_values)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)

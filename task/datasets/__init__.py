@@ -182,7 +182,8 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
     if not parties and not dataset.labelled:
         raise DataError(
             f"{local(dataset.source)}: expected a column to predict, named label or typed NAME:target; got a "
-            'table of ids and features, which only a party of a vertical algorithm can use ("splitnn")'
+            "table of ids and features, which only a party of a vertical algorithm can use, as in "
+            'algorithm = "splitnn"'
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from task.datasets.base import no_progress_thread
 from task.errors import DataError, local, reason
 from task.storage.memory import available
+from task.units import human_bytes
 
 SET, SPLITS = "state.json", "dataset_dict.json"
 LONGEST_JSON = 2**24  # bytes of a file of names
@@ -55,8 +56,8 @@ def _set(folder: Path) -> Any:
         raise DataError(f"{local(folder)}: cannot be loaded: {reason(err)}. Save the set again") from err
     if (needs := found.data.nbytes) > (free := available()):
         raise DataError(
-            f"{local(folder)}: expected at most {free >> 20:,} MiB, the memory that is left on this machine; "
-            f"got a set of {needs >> 20:,} MiB. Save fewer rows or columns"
+            f"{local(folder)}: expected at most {human_bytes(free)}, the memory that is left on this "
+            f"machine; got a set of {human_bytes(needs)}. Save fewer rows or columns"
         )
     return found
 

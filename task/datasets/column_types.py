@@ -38,6 +38,7 @@ RUN, OWNER = f'run-config key "{KEY}"', f'node config: key "{KEY}"'
 MOST_VALUES = {"category": 20, "target": 100}  # of a column of text that is taken for one
 OPTIONAL = ("ignore", CLIENT, SPLIT)  # types of columns that a node's file may lack
 _JOINED = re.compile(rf":\s*({'|'.join(TYPES)})\b")  # within a name: the comma before it is not there
+_OTHER = re.compile(r":\s*([A-Za-z]+)$")  # what may be meant for a type
 
 
 class UntypedError(DataError):
@@ -189,6 +190,10 @@ def texts_in(
 
 def untyped(said: str, columns: tuple[TypedColumn, ...], request: Request, also: str = "") -> UntypedError:
     """Return the error about columns of text without a type, which prints all types to paste."""
+    unknown = {of[1] for c in columns if (of := _OTHER.search(c.name)) and of[1] not in TYPES}
+    if unknown:
+        said_to_be = " and ".join(f'"{word}"' for word in sorted(unknown))
+        also += f" {said_to_be} is no type; the types are {', '.join(TYPES)}"
     columns = (*read_types(RUN, request.column_types), *columns)
     return UntypedError(
         f"{said}. Give each column of text a type, with the values of all sites: "

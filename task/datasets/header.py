@@ -15,7 +15,7 @@ header                              cells
 ``patient:ignore``                  anything; not read; ``:ignore`` is a column without a name
 ``sex:group``                       anything; no model reads it, but a run may compare people by it
 ``patient:id``                      who the row is of, each once: parties with different columns of the same
-people match their rows by it. Such a file may be without a target, or
+                                    people match their rows by it. Such a file may be without a target, or
                                     without a feature; the target is typed or called ``label``
 ``client``, ``ward:client``         the owner's name
 ``split``, ``fold:split``           "train" or "test"

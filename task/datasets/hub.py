@@ -40,6 +40,7 @@ from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
 from task.references import HUB, code_folder, package_of
 from task.storage.memory import available
+from task.units import human_bytes
 
 _LABELS = ("label", "labels", "target", "targets", "y")
 _NUMBERS = ("int", "uint", "float", "bool")
@@ -302,8 +303,8 @@ def _numbers(key: str, split: Any, names: tuple[str, ...]) -> npt.NDArray[Any]:
     needs, free = 64 * columns.data.nbytes // bits, available()  # the library makes them numbers of 8 bytes
     if needs > free:
         raise DataError(
-            f"{key}: expected numbers that fit into the {free >> 20:,} MiB that are left on this machine; "
-            f"got {needs >> 20:,} MiB in {local(listed(names))}. Save fewer rows or columns"
+            f"{key}: expected numbers that fit into the {human_bytes(free)} that are left on this machine; "
+            f"got {human_bytes(needs)} in {local(listed(names))}. Save fewer rows or columns"
         )
     rows = columns.with_format("numpy")[:]
     parts = [np.asarray(rows[name]) for name in names]

@@ -21,6 +21,7 @@ from task.datasets.own import assemble, data_path, files_of, keys_of
 from task.datasets.parts import TEST, TRAIN
 from task.datasets.pictures import PictureError, Stack, opened
 from task.errors import DataError, local, reason
+from task.units import human_bytes
 
 MOST_BYTES, MOST_UNPACKED = 256 << 20, 64 << 30  # of a file in a zip file, and of all of them
 
@@ -229,8 +230,8 @@ def _unpacked(archive: zipfile.ZipFile, so_far: Counter[str], name: str) -> byte
     for what, found, most in (("a file", size, MOST_BYTES), ("all", so_far["bytes"], MOST_UNPACKED)):
         if found > most:
             raise PictureError(
-                f"in a zip file that unpacks to too much: expected at most {most >> 20:,} MiB for {what}; "
-                f"got {found >> 20:,} MiB. If it is what it should be, unpack it and name the folder"
+                f"in a zip file that unpacks to too much: expected at most {human_bytes(most)} for {what}; "
+                f"got {human_bytes(found)}. If it is what it should be, unpack it and name the folder"
             )
     return archive.read(name)
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from task.errors import DataError, local
 from task.storage.memory import available
+from task.units import human_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -143,8 +144,8 @@ class Stack:
             needs, free = self._count * channels * planes[0].size, available()
             if needs > free:
                 raise PictureError(
-                    f"one of {self._count:,} pictures that take {needs >> 20:,} MiB if all are like it; "
-                    f"expected at most {free >> 20:,} MiB, the memory that is left here. Scale them"
+                    f"one of {self._count:,} pictures that take {human_bytes(needs)} if all are like it; "
+                    f"expected at most {human_bytes(free)}, the memory that is left here. Scale them"
                 )
             self._x = np.empty((self._count, channels, *planes.shape[1:]), dtype=np.uint8)
         if planes.shape[1:] != self._x.shape[2:]:

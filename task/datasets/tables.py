@@ -39,6 +39,7 @@ from task.datasets.targets import Row, check_lifetimes, label_of, spelling, targ
 from task.errors import DataError, local
 from task.inputs import NUMBERS, SEQUENCES, packed
 from task.storage.memory import available
+from task.units import human_bytes
 
 
 def locate_csv(request: Request) -> Source:
@@ -443,8 +444,8 @@ def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
             needs, free = sum(member.file_size for member in archive.zip.infolist()), available()
             if needs > free:
                 raise DataError(
-                    f"{local(path)}: expected arrays of at most {free >> 20:,} MiB, the memory that is left "
-                    f"on this machine; got {needs >> 20:,} MiB. Make x smaller: float32, or fewer rows"
+                    f"{local(path)}: expected arrays of at most {human_bytes(free)}, the memory that is left "
+                    f"on this machine; got {human_bytes(needs)}. Make x smaller: float32, or fewer rows"
                 )
             arrays = {name: archive[name] for name in archive.files}
     except DataError:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.gradients import GRADIENTS, gradients_phase
-from task.catalogue.record import MODEL_DOWN
 from task.config.knobs import Config
 from task.features.clear import in_clear
 from task.features.feature import Feature
@@ -19,7 +18,7 @@ def _adds(config: Config, contract: Algorithm) -> Algorithm:
 
 
 def _refuses(_: Config, entry: Algorithm) -> str:
-    if MODEL_DOWN in entry.down and not (entry.personal or entry.individual or entry.vertical):
+    if entry.sends_model and not (entry.personal or entry.individual or entry.vertical):
         return ""
     return (
         f'"{_MEASURED.key}": expected an algorithm with one global model, such as fedavg; '

@@ -25,6 +25,7 @@ from task.features.settings import (
     STRAGGLERS,
     STRUCTURED,
 )
+from task.privacy.accounting import delta_too_large
 from task.privacy.bounded_integers import LEAST_NOISE
 
 _UNPROTECTED = "losses and accuracies on clients' own data are not protected"
@@ -73,10 +74,8 @@ def too_little(config: Config) -> str:
 def _refuses(config: Config, _: Algorithm) -> str:
     if why := too_little(config):
         return why
-    if config.dp.delta * config.data.num_clients < 1:
-        return ""
     clients = config.data.num_clients
-    return f'"dp.delta": expected less than one over the {clients} clients; got {config.dp.delta:g}'
+    return delta_too_large(config.dp.delta, clients, f"the {clients} clients")
 
 
 def _refuses_model(_: Config, tensors: Tensors) -> str:

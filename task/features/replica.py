@@ -8,8 +8,10 @@ from task.features.refusals import Choice
 
 
 def _why_not(entry: Algorithm) -> str:
-    one = MODEL_DOWN in entry.down and entry.private != "all"
-    return "" if one else "the clients receive no common model that codes could update"
+    if not entry.sends_model or entry.private == "all":
+        return "the clients receive no common model that codes could update"
+    other = "codes say how the server's model changes, and the clients receive one that is made of it"
+    return "" if MODEL_DOWN in entry.down else other
 
 
 FEATURE = Feature(

@@ -1,7 +1,6 @@
 """Policies that draw who trains in a round."""
 
 from task.catalogue.entry import Algorithm
-from task.catalogue.record import MODEL_DOWN
 from task.catalogue.selections import SELECTIONS
 from task.features.feature import Feature
 from task.features.reasons import REPEATS
@@ -17,7 +16,7 @@ def _ring(entry: Algorithm) -> str:
 
 
 def _loss(entry: Algorithm) -> str:
-    whole = MODEL_DOWN in entry.down and not entry.private
+    whole = entry.sends_model and not entry.private
     return "" if whole else "the policy uses the loss of the received model, and no whole model is sent"
 
 

@@ -16,6 +16,7 @@ from task.errors import FieldError, StateError, local, reason
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Foldable, dense, peaks_of
 from task.numerics.terms import FINITE, MAX_INTEGER_TERM, MAX_TERM
+from task.units import human_bytes
 
 SPOOL = 1 << 26  # bytes of rows that a `Collect` holds in memory
 
@@ -110,7 +111,7 @@ class Collect:
             raise StateError(
                 f"replies that the rule needs one by one: {reason(err)} in "
                 f"{local(tempfile.gettempdir())} after "
-                f"{len(self._slots)} of {self._row_bytes / 1e6:.3g} MB each; set TMPDIR to a larger folder"
+                f"{len(self._slots)} of {human_bytes(self._row_bytes)} each; set TMPDIR to a larger folder"
             ) from None
 
     def _sort_file(self) -> None:

@@ -28,7 +28,7 @@ number of clients. On the wire a partial sum is two int32 per parameter (12 byte
 so that a node's merged reply costs as much as two models, whatever the number of its clients.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +37,7 @@ import numpy as np
 from task.errors import FieldError, WireError
 from task.numerics import pages
 from task.numerics.arrays import BLOCK, Arrays, NamedArrays, blocks
-from task.numerics.collect import Collect
+from task.numerics.collect import Collect, release
 from task.numerics.held import Base, Foldable, Held, dense, peak, peaks_of
 from task.numerics.stack import RowStack, StackRow
 from task.numerics.terms import (
@@ -400,13 +400,29 @@ Reduction = Sum | Collect
 REDUCTIONS: dict[str, type[Sum] | type[Collect]] = {"collect": Collect, "mean": Mean, "sum": Sum}
 
 
-def mean_of(stack: NamedArrays, rows: Collection[int], weights: np.ndarray) -> Arrays:
-    """Return the exact mean of some clients' models, as it is folded where they are not kept."""
-    chosen = sorted(rows)
-    total = Mean({name: a[chosen[0], ...] for name, a in stack.items()})
-    for k in chosen:
-        total.add({name: a[k, ...] for name, a in stack.items()}, int(weights[k]), str(k))
+def mean_of_models(models: Iterable[tuple[NamedArrays, int]], like: NamedArrays) -> Arrays:
+    """Return the exact mean of models, each with its weight, as it is folded where they are not kept.
+
+    Args:
+        models: Taken one after the other, so that of those that lie in a file one is in memory.
+        like: Arrays of their names, shapes and dtypes.
+
+    Raises:
+        FieldError: A model does not fit the exact range.
+    """
+    total = Mean(like)
+    for model, weight in models:
+        total.add(model, weight, "")
+        for a in model.values():
+            release(a)
     return total.result()
+
+
+def mean_of(stack: NamedArrays, rows: Collection[int], weights: np.ndarray) -> Arrays:
+    """Return `mean_of_models` of some rows of a stack."""
+    chosen = sorted(rows)
+    models = (({name: a[k, ...] for name, a in stack.items()}, int(weights[k])) for k in chosen)
+    return mean_of_models(models, {name: a[chosen[0], ...] for name, a in stack.items()})
 
 
 def plain_mean(stack: NamedArrays) -> Arrays:

@@ -12,6 +12,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 from task.config.sections import DPConfig
+from task.errors import ConfigError
 from task.extras import from_extra
 
 Event = tuple[float, float]  # q and z
@@ -20,6 +21,32 @@ INTERVAL = 1e-3  # of the discretised privacy loss; what is lost by it is added 
 # More releases are counted exactly only if epsilon by Renyi divergences is not beyond all promises: the
 # distribution of many strong releases would take gigabytes, and their number is reported by a client.
 MANY, HOPELESS = 100_000, 1000.0
+
+
+def delta_too_large(delta: float, count: int, whom: str) -> str:
+    """Return why delta promises nothing to those that are protected, `count` of them; "" = it is fine.
+
+    `whom` says who they are, as in "the 10 clients".
+
+    >>> delta_too_large(0.1, 9, "the 9 clients")
+    ''
+    """
+    if delta * count < 1:
+        return ""
+    return (
+        f'"dp.delta": expected less than one over {whom}, or one of them could be given away whole; got '
+        f"{delta:g}. For n of them n^-1.1 is usual"
+    )
+
+
+def check_delta(delta: float, count: int, whom: str) -> None:
+    """Refuse a run with a `delta_too_large`.
+
+    Raises:
+        ConfigError: Naming the key.
+    """
+    if why := delta_too_large(delta, count, whom):
+        raise ConfigError(f"run-config key {why}")
 
 
 def joined(noises: Iterable[float]) -> float:

@@ -10,6 +10,7 @@ from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, column_types, spec_of
+from task.datasets.catalogue import check_no_path
 from task.datasets.column_types import read_types
 from task.datasets.partition import PARTITIONS
 from task.datasets.partitioners import arguments_in
@@ -35,6 +36,7 @@ def check_names(config: Config) -> None:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
     algorithm_of(config.algorithm)
+    check_no_path(config.data.dataset)
     named: list[tuple[str, str, Iterable[str]]] = [
         ("dataset", config.data.dataset, DATASETS),
         *([("public.data", config.public.data, DATASETS)] if config.public.data else []),

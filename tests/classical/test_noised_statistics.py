@@ -191,6 +191,9 @@ def test_a_run_says_what_it_costs_and_how_far_figures_may_be_off(tmp_path: Path)
     rows = rounds_of(folder)
     cost = gaussian_epsilon(math.sqrt(rows[-1]["round"]) / 0.5, 1e-4)
     assert rows[-1]["epsilon"] == cost
+    assert {row["lr"] for row in rows} == {None}  # nothing learns, nor is anything clipped
+    privacy = json.loads((folder / "result.json").read_text())["privacy"]
+    assert privacy == {"epsilon": cost, "unit": "example", "delta": 1e-4, "noise": 0.5}
     assert cost == pytest.approx(epsilon([(1.0, 0.5)] * rows[-1]["round"], 1e-4), rel=1e-2)
     deviation = 0.5 * math.sqrt(table_sensitivity(survey(cross="", correlation=False)))
     assert table["by_site"][0]["count_error"] == pytest.approx(deviation)
@@ -257,6 +260,14 @@ def test_an_owner_of_small_cells_needs_a_budget_and_keeps_it(tmp_path: Path) -> 
         at_sites(tmp_path, frames(1), keys, **{"max-epsilon": 5.0, "delta": 1e-4})
     with pytest.raises(BouquetError, match=r"max-epsilon = 5; expected a run in which nodes add noise"):
         at_sites(tmp_path, frames(1), KEYS, **{"max-epsilon": 5.0, "delta": 1e-4})
+
+
+def test_a_delta_too_large_for_a_site_is_the_run_s_mistake_and_no_owner_s(tmp_path: Path) -> None:
+    """The key is to be corrected; nothing is said of a policy, nor of how many rows there are."""
+    with pytest.raises(ConfigError, match=r'"dp.delta": expected less than one over the rows of') as refused:
+        at_sites(tmp_path, frames(1), KEYS | NOISE | {"dp.delta": 0.5}, least=0)
+    assert "Correct that, and start the run again." in str(refused.value)
+    assert "policy" not in str(refused.value)
 
 
 def test_a_run_ends_before_its_budget_does(tmp_path: Path) -> None:

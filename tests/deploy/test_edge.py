@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from server_app.deploy.host import resource_limits
 from server_app.deploy.host.resource_limits import (
     ByteBucket,
     MemoryLimit,
@@ -24,27 +25,29 @@ from server_app.deploy.host.resource_limits import (
     lacking,
     proportional_bytes,
     read_rate,
-    spell,
 )
 from task.errors import BouquetError, ConfigError
+from task.units import size_option
+from tests.support.waits import set_clock
 
 
 def test_rates_and_sizes_are_read_and_spelled() -> None:
     assert read_rate("2mbit") == 250_000
     assert read_rate("0.5Mbit") == 62_500
-    assert spell(512 * 1024**2) == "512M"
-    assert spell(512 * 1024**2 + 1) == "513M"
+    assert size_option(512 * 1024**2) == "512M"
+    assert size_option(512 * 1024**2 + 1) == "513M"
     for bad in ("2", "2mb", "0mbit", "-1mbit", "fast"):
         with pytest.raises(ConfigError, match="--bandwidth"):
             read_rate(bad)
 
 
-def test_a_bucket_gives_its_rate_and_no_more() -> None:
+def test_a_bucket_gives_its_rate_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """1000 B/s with a burst of 100 B: 500 B at once must wait for 400 B, which is 0.4 s."""
+    clock = set_clock(monkeypatch, resource_limits)
     bucket = ByteBucket(1000.0)
-    time.sleep(0.2)
-    assert bucket.pause_s(500) == pytest.approx(0.4, abs=0.02)
-    assert bucket.pause_s(100) == pytest.approx(0.5, abs=0.02)
+    clock.pass_s(0.2)
+    assert bucket.pause_s(500) == pytest.approx(0.4)
+    assert bucket.pause_s(100) == pytest.approx(0.5)
 
 
 @pytest.fixture

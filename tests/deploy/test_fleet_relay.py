@@ -159,13 +159,21 @@ def test_a_node_holds_a_few_large_bodies_at_a_time(link: Served, monkeypatch: py
     monkeypatch.setattr(relaying, "CONCURRENT", 1)
     node = link.peer()
     with opened(link) as first, opened(link) as second:
-        first.sendall(head(signed(node), SMALL_BYTES + 1))
-        time.sleep(0.3)
+        first.sendall(head(signed(node) | {"expect": "100-continue"}, SMALL_BYTES + 1))
+        assert b" 100 " in first.recv(65536)  # its body is waited for
         second.sendall(head(signed(node), SMALL_BYTES + 1))
         assert b"at most 1 at a time" in answer(second)
     link.order(node.id)
-    time.sleep(0.3)
-    node.push(node.pull()[0], arrays(2 * SMALL_BYTES))  # the place is free again
+    message = node.pull()[0]
+
+    def pushed() -> bool:
+        try:
+            node.push(message, arrays(2 * SMALL_BYTES))
+        except grpc.RpcError:
+            return False
+        return True
+
+    until(pushed)  # the place is free again
 
 
 def test_who_sends_slowly_is_cut_off(link: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from server_app.deploy.flower import fleet as fleets
 from server_app.deploy.host.app_integrity import HEADER_LETTERS
 from task import timing
 from tests.support.fleet import Peer, Served, answer_to, arrays, over_http, served
+from tests.support.waits import set_clock
 
 # Flower's way to set up its database is deprecated by the library that does it.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -316,12 +317,13 @@ def test_a_node_that_calls_too_often_is_named(
     assert f"{quiet}: slowed down" not in caplog.text
 
 
-def test_calls_are_slowed_down_to_the_rate() -> None:
-    bucket = limiting._CallBucket(rate=50, size=5)
+def test_calls_are_slowed_down_to_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = set_clock(monkeypatch, limiting)
+    bucket = limiting._CallBucket(rate=50, size=5, at=clock.monotonic())
     waits = [bucket.take() for _ in range(30)]
     assert waits[:5] == [0.0] * 5
-    assert 0.4 < waits[-1] <= 0.5
-    time.sleep(0.6)
+    assert waits[-1] == pytest.approx(0.5)
+    clock.pass_s(0.6)
     assert bucket.take() == 0.0
 
 

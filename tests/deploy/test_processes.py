@@ -114,14 +114,14 @@ def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_child_ends_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     child = (
         "from server_app.deploy.host.processes import end_with_parent; end_with_parent()\n"
-        "import time; time.sleep(600)"
+        f"import pathlib, time; pathlib.Path({str(tmp_path / 'ends')!r}).touch(); time.sleep(600)"
     )
     script = (
         "import sys, pathlib, time\n"
         "from server_app.deploy.host.processes import Child, Supervisor\n"
         f"w = Supervisor(pathlib.Path({str(tmp_path)!r}))\n"
         f"c = w.add(Child('c', [sys.executable, '-c', {child!r}]))\n"
-        "time.sleep(1.5)\n"
+        f"while not pathlib.Path({str(tmp_path / 'ends')!r}).exists(): time.sleep(0.02)\n"
         "print(c.process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )

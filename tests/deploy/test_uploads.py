@@ -16,11 +16,13 @@ from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_obje
 from flwr.supercore.state.schema.corestate_models import ObjectPushSession
 from sqlalchemy import text, update
 
+from server_app.deploy.calls import inbox
 from server_app.deploy.calls.limits import Limits
 from server_app.deploy.flower import objects
 from task import timing
 from task.wire.parts import pack
 from tests.support.fleet import Served, answer_to, arrays, served
+from tests.support.waits import set_clock
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the library of Flower's database
 TABLES = ("objects", "object_children", "run_objects", "object_push_session_pending", "message_res")
@@ -102,13 +104,13 @@ def test_an_upload_is_remembered_while_its_node_is_heard(
 ) -> None:
     upload = Upload(link)
     known, node = link.delivery.arrivals, upload.node.id
-    monkeypatch.setattr(timing, "UPLOAD_S", 0.5)
+    clock = set_clock(monkeypatch, inbox)
     for _ in range(4):
-        time.sleep(0.2)
+        clock.pass_s(0.4 * timing.UPLOAD_S)
         assert known.uploads(node) == [upload.session]
         known.prune()
     assert known.uploader(upload.session) == node
-    time.sleep(0.6)
+    clock.pass_s(1.2 * timing.UPLOAD_S)
     known.prune()
     assert known.uploader(upload.session) is None
 

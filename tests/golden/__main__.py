@@ -125,7 +125,8 @@ def runs() -> Iterator[Run]:
 
 def _keys(algorithm: str, more: str = "") -> str:
     if ALGORITHMS[algorithm].vertical:
-        parties = 'num-clients=2 batch-size=64 local-test-fraction=0.25 progress="none"'
+        parties = 'num-clients=2 local-test-fraction=0.25 progress="none"'
+        parties += " batch-size=64" if ALGORITHMS[algorithm].learns else ""
         data = "" if algorithm == "splitnn" else 'dataset="breast-cancer"'  # it has two classes
         return f'algorithm="{algorithm}" {parties} {data} {more}'
     model = f'model="{MODELS[algorithm]}"' if algorithm in MODELS else ""

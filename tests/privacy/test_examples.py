@@ -334,6 +334,13 @@ def test_a_client_refuses_what_would_cost_too_much(owners: Path, monkeypatch: py
     assert "dp.max-epsilon" in rows[1]["quarantined"][0]["expected"]
 
 
+def test_a_delta_too_large_for_a_client_is_the_run_s_mistake(owners: Path) -> None:
+    played = play(keys_of(owners, dp__delta=0.9, num_server_rounds=1), journal=Ledger())
+    lines = played.rows[1]["quarantined"]
+    assert {line["client"] for line in lines} == SIZES.keys()
+    assert all(line["got"].startswith('config: run-config key "dp.delta": expected less') for line in lines)
+
+
 def test_nodes_that_start_at_once_share_one_secret(tmp_path: Path) -> None:
     secret = secret_in(tmp_path / SECRET_FILE)
     assert secret_in(tmp_path / SECRET_FILE) == secret

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -38,17 +37,21 @@ def test_a_second_run_is_refused_with_the_process_that_holds_it(tmp_path: Path) 
 
 
 def test_it_waits_for_the_end_and_says_so_once(tmp_path: Path) -> None:
-    folder, said, go = tmp_path / "run", list[str](), threading.Event()
+    folder, said, go, waits = tmp_path / "run", list[str](), threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        waits.set()
 
     def first() -> None:
         with holding(folder, 0.0):
             go.set()
-            time.sleep(0.7)
+            assert waits.wait(20)
 
     thread = threading.Thread(target=first)
     thread.start()
     go.wait(10)
-    with holding(folder, 30.0, said.append):
+    with holding(folder, 30.0, say):
         pass
     thread.join()
     assert len(said) == 1

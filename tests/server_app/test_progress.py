@@ -65,8 +65,8 @@ def test_one_line_a_round_however_narrow_the_console() -> None:
     assert progress.mode == "log"
     assert stream.getvalue().splitlines() == [
         "round  0/10  loss 0.312  accuracy 0.914  9.00 s  left -:--:--",
-        # 0.42 s a round, nine to go: 3.78 s; the evaluation of round 0 says nothing of it.
-        "round  1/10  loss 0.312  accuracy 0.914  clients 10/10  0.42 s  left 0:00:04",
+        # 420 ms a round, nine to go: 3.78 s; the evaluation of round 0 says nothing of it.
+        "round  1/10  loss 0.312  accuracy 0.914  clients 10/10  420 ms  left 0:00:04",
         "a [bold] word",
         # mean 0.71 s, eight to go: 5.68 s
         "round  2/10  loss 0.312  accuracy 0.914  clients 10/10  1.00 s  left 0:00:06",
@@ -81,9 +81,9 @@ def test_what_went_wrong_and_what_was_not_measured() -> None:
         progress.round_done(row(2, **none, skipped=True, answered=0, seconds={}))
         progress.round_done(row(2, **none, metrics={"pooled-loss": 0.25, "moved": None}))
     assert stream.getvalue().splitlines() == [
-        "round 1/2  train loss 0.500  clients  8/10  quarantined 1  0.42 s  left 0:00:00",
+        "round 1/2  train loss 0.500  clients  8/10  quarantined 1  420 ms  left 0:00:00",
         "round 2/2  clients  0/10  skipped  left 0:00:00",
-        "round 2/2  pooled loss 0.250  clients 10/10  0.42 s  left 0:00:00",
+        "round 2/2  pooled loss 0.250  clients 10/10  420 ms  left 0:00:00",
     ]
 
 
@@ -94,7 +94,7 @@ def test_a_personalised_run_shows_what_its_clients_measured() -> None:
         progress.round_done(row(1, loss=None, accuracy=None, **told))
         progress.round_done(row(2, **told))  # a central accuracy goes first
         progress.round_done(row(3, loss=None, accuracy=None, **told | {"client_loss": float("nan")}))
-    end = "clients 10/10  0.42 s  left 0:00:0"
+    end = "clients 10/10  420 ms  left 0:00:0"
     assert stream.getvalue().splitlines() == [
         f"round 1/3  loss 0.062  accuracy 0.981 (clients)  {end}1",
         f"round 2/3  loss 0.312  accuracy 0.914  {end}0",

@@ -302,7 +302,7 @@ def test_only_cells_with_seconds_on_a_gpu_are_in_its_plan(
     shown = CliRunner().invoke(app, asked).output
     assert "small" in shown
     assert "big" not in shown
-    assert "0.02 h" in shown  # five runs of 4 rounds
+    assert "0:01:12" in shown  # five runs of 4 rounds
 
 
 def test_without_a_gpu_its_plan_has_the_hours_of_a_cpu(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ def test_without_a_gpu_its_plan_has_the_hours_of_a_cpu(tiny: Path, monkeypatch: 
     tiny.write_text(TINY + "gpu-round-seconds = 3.6\n", "utf-8")
     shown = CliRunner().invoke(app, ["reproduce", str(tiny), "--plan", "gpu", "--list"])
     assert shown.output.count("torch sees no GPU here") == 1
-    assert "20 h" in shown.output  # five runs of 4 rounds, an hour each
+    assert "20:00:00" in shown.output  # five runs of 4 rounds, an hour each
     assert "big" not in shown.output
 
 
@@ -822,7 +822,7 @@ def test_a_page_has_ours_beside_theirs(tiny: Path) -> None:
     rows = rows_of(table)
     assert (rows[0].published, rows[0].ours) == ("91.00 ± 0.50", "92.00 ± 2.00")
     assert rows[0].difference == "+1.00 (+2.0 sd)"
-    assert rows[0].hours == "1.50"
+    assert rows[0].time == "1:30:00"
     assert [row.status for row in rows[:2]] == ["full", "fraction (a tenth | of it; 1 of 3 seeds)"]
     page = markdown(table, rows)
     assert "3 cells: 1 full, 1 a fraction, 1 not run" in page

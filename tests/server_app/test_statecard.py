@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
     for run, clients, rounds in ((FIRST, "abc", (1, 2, 3)), (SECOND, "a", (7,))):
         for client in clients:
             for t in rounds:
-                fields = {"head": {"w": np.zeros(2**18, np.float32)}}  # 1 MiB
+                fields = {"head": {"w": np.zeros(2**18, np.float32)}}  # 1.05 MB
                 StateStore(root, "ward trial").save(client, "fedper", t, fields, run, max(t - 2, 0))
     StateStore(root, "other").save("a", "moon", 4, {"previous": {"w": np.zeros(1)}})
     (root / "pool-id").write_text("word")
@@ -72,7 +72,7 @@ def test_the_command_lists_runs(
 ) -> None:
     assert bouquet("--state-dir", str(root), monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out
-    for word in ("ward trial", FIRST[:12], SECOND[:12], "fedper", "moon", "9.0 MiB"):
+    for word in ("ward trial", FIRST[:12], SECOND[:12], "fedper", "moon", "9.4 MB"):
         assert word in text
     assert bouquet("other", "--state-dir", str(root), monkeypatch=monkeypatch) == 0
     text = capsys.readouterr().out

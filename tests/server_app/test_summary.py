@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from server_app.results.clients import gather, participation
-from server_app.results.headline import headline, human_bytes, human_seconds, short
+from server_app.results.headline import headline, short
 from server_app.results.summary import measured_on, summarise
+from task.units import human_bytes, human_seconds
 
 RUN = {"algorithm": "fedavg", "dataset": "digits", "model": "mlp", "seed": 7, "target-accuracy": 0.625}
 
@@ -206,7 +207,11 @@ def test_numbers_in_words() -> None:
         "",
     ]
     assert [human_bytes(x) for x in (0, 999, 1000, 12_345_678)] == ["0 B", "999 B", "1.0 kB", "12.3 MB"]
-    assert [human_seconds(x) for x in (0.42, 42, 3723)] == ["0.42 s", "42.0 s", "1:02:03"]
+    said = {
+        0.42: "420 ms", 0.9951: "1.00 s", 9.996: "10.0 s", 42: "42.0 s", 59.96: "0:01:00", 3723: "1:02:03",
+        172_799: "47:59:59", 200_000: "2.31 days", 1e300: "1.16e+295 days",
+    }  # fmt: skip
+    assert {x: human_seconds(x) for x in said} == said
 
 
 @pytest.mark.parametrize("examples", [-40, 0])

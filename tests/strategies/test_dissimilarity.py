@@ -51,7 +51,12 @@ def test_it_is_that_of_the_full_gradients_of_all_clients(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"algorithm": "scaffold"}, {"algorithm": "fsvrg"}, {"codec.up": "stc", "codec.down": "int8"}]
+    "more",
+    [
+        {},
+        *({"algorithm": name} for name in ("scaffold", "fsvrg", "fedacg")),
+        {"codec.up": "stc", "codec.down": "int8"},
+    ],
 )
 def test_the_models_stay_the_same_and_the_numbers_do_on_any_nodes(
     more: dict[str, Any], tmp_path: Path

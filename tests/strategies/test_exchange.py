@@ -92,8 +92,8 @@ def test_all_replies_come_whether_polled_or_told(kind: type[Slow]) -> None:
 @pytest.mark.parametrize("kind", [Slow, Telling])
 def test_the_time_is_kept(kind: type[Slow]) -> None:
     began = time.monotonic()
-    assert ask(kind(0.2), 3, 0.3) == 1
-    assert 0.25 < time.monotonic() - began < 2
+    assert ask(kind(0.6), 3, 1.0) == 1
+    assert 0.9 < time.monotonic() - began < 10
 
 
 def test_a_grid_that_tells_is_not_polled() -> None:

@@ -60,7 +60,7 @@ def test_a_limit_names_figures_and_key() -> None:
         check_size({"arrays": 115 * MIB, "control": 7 * MIB}, 3, 64 * MIB, "kits/link/kit.toml")
     assert str(caught.value) == (
         'kits/link/kit.toml: key "max-reply": expected at least 124M for this run: the reply of a node with '
-        '3 clients has up to 123.0 MB (arrays 115.0 MB, control 7.0 MB); got 64M. Set max-reply = "124M" and '
+        '3 clients has up to 123.0M (arrays 115.0M, control 7.0M); got 64M. Set max-reply = "124M" and '
         "start the link again, or send less (codec.up, a smaller model, fewer clients a node)"
     )
     check_size({"arrays": 115 * MIB, "control": 7 * MIB}, 3, 124 * MIB, "kit.toml")
@@ -73,7 +73,7 @@ def test_a_reply_that_no_link_takes_is_refused_without_a_value_to_set() -> None:
         check_size({"arrays": 2400 * MIB}, 3, 2047 * MIB, "kit.toml")
     assert str(caught.value) == (
         'kit.toml: key "max-reply": expected at least 2402M for this run: the reply of a node with 3 clients '
-        "has up to 2401.0 MB (arrays 2400.0 MB); got 2047M. No link takes replies of more than 2047M: send "
+        "has up to 2401.0M (arrays 2400.0M); got 2047M. No link takes replies of more than 2047M: send "
         "less (codec.up, a smaller model, fewer clients a node)"
     )
 
@@ -85,7 +85,7 @@ def test_a_run_with_too_large_replies_trains_nobody(limit: int) -> None:
     run.engine.reply_limit = limit, "kit.toml"
     initial = wire.pack_arrays({"w": np.zeros(NUMBERS, np.float32)})
     if limit < 4 * MIB:
-        with pytest.raises(ConfigError, match=r"max-reply.*expected at least 6M.*arrays 4\.0 MB"):
+        with pytest.raises(ConfigError, match=r"max-reply.*expected at least 6M.*arrays 4\.0M"):
             run.start(grid, initial, 1, timeout=5.0)
         assert not [m for m in grid.sent if m.metadata.message_type.startswith("train")]
     else:

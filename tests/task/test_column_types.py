@@ -157,6 +157,8 @@ def test_the_error_prints_the_types_to_paste(tmp_path: Path) -> None:
     assert pooled(tmp_path, "age,sex,day,fold,y\n" + dates, types).columns[:2] == ("age", "sex:category(f|m)")
     with pytest.raises(DataError, match=r"'sxe' is no column. Did you mean \"sex\"\?"):
         pooled(tmp_path, "age,sex,day,fold,y\n" + dates, "sxe:category(f|m)")
+    with pytest.raises(DataError, match='"date" is no type; the types are category, client, group'):
+        pooled(tmp_path, "age,day:date,y\n1,2024-03-01,0\n2,2024-03-02,1\n", "age:number")
     with pytest.raises(DataError) as told:
         own(tmp_path, "age,outcome\n1,ill\n2,well\n")
     assert 'column-types="outcome:target(ill|well)"' in str(told.value)

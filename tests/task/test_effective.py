@@ -23,7 +23,7 @@ from task.config.read import as_run_config, defaults, knobs, read_recipe, recipe
 from task.datasets.skew import load_partitioned
 from task.errors import ConfigError
 from task.resolve.contract import contract_of
-from task.resolve.effective import OWNERS, conditions, unmet
+from task.resolve.effective import OWNERS, check_read, conditions, unmet
 from task.resolve.read import fuse, read_config
 from task.resolve.run_model import initial_of, model_of, parts_of
 from task.wire import messages as wire
@@ -245,7 +245,7 @@ TOUCHED = {
     "model", "models.features", "models.levels", "vertical.cut", "gbdt.max-leaves", "fedala.write-weights",
     # Read by parts of the run that take no part here, or on a condition that no run here fulfils.
     "attack.fraction", "attack.scale", "attack.deviations", "attack.std", "per-fedavg.delta",
-    "drop-stragglers",
+    "drop-stragglers", "loss", "trainable",
 }  # fmt: skip
 
 
@@ -263,12 +263,41 @@ def test_what_is_declared_is_what_the_code_reads(name: str, reads: Reads, tmp_pa
     run = as_run_config(read_config(keys))
     found = {key for key in reads.named() if conditional(key)}
     declared = {key for key in run if conditional(key) and unmet(key, run) is None}
-    assert found - TOUCHED - declared == set(), "read, and refused by task/resolve/effective.py"
+    sent = (
+        set()
+        if ALGORITHMS[run["algorithm"]].learns
+        else {k for k in run if k.startswith(("learning-", "lr-"))}
+    )
+    assert found - TOUCHED - declared - sent == set(), "read, and refused by task/resolve/effective.py"
     # Data are read once per process and cached, so what partitions and data sets read is not seen here.
     of_data = {k.key for k in knobs() if k.section in ("data", "synthetic")}
     assert declared - TOUCHED - of_data - found == set(), (
         "taken by task/resolve/effective.py, and read by nothing"
     )
+
+
+DEFAULTS = as_run_config(Config())
+OF_STEPS = {
+    "batch-size": 7, "learning-rate": 0.07, "lr-schedule": "cosine", "lr-decay": 0.9,
+    "lr-warmup": 3, "momentum": 0.5, "weight-decay": 0.1, "local-steps": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if not entry.learns])
+def test_tables_and_trees_take_no_keys_of_steps(name: str) -> None:
+    """They were taken in silence, as if they changed the result; trees have gbdt.learning-rate."""
+    refuse(name, OF_STEPS)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.fixed_model])
+def test_a_fixed_model_takes_neither_a_loss_nor_a_part_to_train(name: str) -> None:
+    refuse(name, {"loss": "mse", "trainable": "fc2*"})
+
+
+def refuse(name: str, keys: dict[str, Any]) -> None:
+    for key, value in keys.items():
+        with pytest.raises(ConfigError, match=f'"{key}": nothing in this run reads it'):
+            check_read(DEFAULTS | {"algorithm": name, key: value}, DEFAULTS)
 
 
 @pytest.mark.parametrize("kind", ["scale", "gaussian", "sign-flip", "label-flip", "little-is-enough"])

@@ -1,14 +1,18 @@
 """Types in the header of a csv file, and missing values."""
 
+import re
+
 import numpy as np
 import pytest
 
 from task.config.sections import DataConfig
 from task.datasets import check_owned, load_owned
+from task.datasets.catalogue import check_no_path
 from task.datasets.columns import column_names, unscaled
 from task.datasets.header import parse_header
 from task.errors import ConfigError, DataError
 from task.numerics.moments import ColumnMoments
+from task.resolve.read import read_config
 from tests.task.helpers import load
 
 TYPED = """patient:ignore,age:number,job:category(clerk|nurse),ill:target(no|yes),split
@@ -98,10 +102,41 @@ def test_a_category_named_like_a_missing_value_is_a_value(table):
     assert data.x.sum() == 2
 
 
-@pytest.mark.parametrize("path", ["wards", "/data/my wards", "./wards.csv"])
-def test_a_path_behind_the_form_leads_to_its_key(path):
-    with pytest.raises(ConfigError, match=rf'dataset="csv" data-path="{path}"; got "csv:{path}"'):
-        load(dataset=f"csv:{path}")
+ANY = 'dataset="arrow" or dataset="csv" or dataset="imagefolder" or dataset="npz"'
+
+
+@pytest.mark.parametrize(
+    ("wrong", "forms", "path"),
+    [
+        ("csv:wards", 'dataset="csv"', "wards"),
+        ("csv:WARDS", 'dataset="csv"', "WARDS"),
+        ("csv:/data/my wards", 'dataset="csv"', "/data/my wards"),
+        ("csv: my wards", 'dataset="csv"', "my wards"),
+        (" csv : ./wards.csv ", 'dataset="csv"', "./wards.csv"),
+        ("csv ./wards.csv", 'dataset="csv"', "./wards.csv"),
+        ("csv=wards", 'dataset="csv"', "wards"),
+        ("CSV:c:\\wards", 'dataset="csv"', "c:\\wards"),
+        ("csv:", 'dataset="csv"', "PATH"),
+        ("image-folder:photos", 'dataset="imagefolder"', "photos"),
+        ("wards.csv", ANY, "wards.csv"),
+        ("Wards.NPZ", ANY, "Wards.NPZ"),
+        ("./photos", ANY, "./photos"),
+        ("~/wards", ANY, "~/wards"),
+        ("c:\\data\\wards", ANY, "c:\\data\\wards"),
+        ("file:///data/wards.csv", ANY, "file:///data/wards.csv"),
+    ],
+)
+def test_a_path_in_the_place_of_a_name_leads_to_its_key(wrong: str, forms: str, path: str) -> None:
+    said = rf"{forms} data-path=\"{re.escape(path)}\"; got \"{re.escape(wrong)}\""
+    with pytest.raises(ConfigError, match=said):
+        load(dataset=wrong)
+    with pytest.raises(ConfigError, match=said):  # a run's own check comes first
+        read_config({"dataset": wrong})
+
+
+@pytest.mark.parametrize("name", ["net:Data", "hf:a/b", "hf:./folder", "csv", "digits"])
+def test_names_of_data_are_no_paths(name: str) -> None:
+    check_no_path(name)
 
 
 @pytest.mark.parametrize(

@@ -333,8 +333,8 @@ def bomb(path: Path, content: bytes, names: list[str]) -> Path:
 @pytest.mark.parametrize(
     ("each", "together", "says"),
     [
-        (1 << 20, 1 << 40, "at most 1 MiB for a file; got 3 MiB"),
-        (1 << 30, 4 << 20, "at most 4 MiB for all; got 6 MiB"),
+        (1 << 20, 1 << 40, "at most 1.0 MB for a file; got 3.1 MB"),
+        (1 << 30, 4 << 20, "at most 4.2 MB for all; got 6.3 MB"),
     ],
 )
 def test_a_zip_file_that_unpacks_to_too_much_is_refused(
@@ -368,7 +368,7 @@ def test_more_pictures_than_the_memory_takes_are_refused_at_the_first(
 ) -> None:
     monkeypatch.setattr(pictures, "available", lambda: 3 << 20)
     path = bomb(tmp_path / "x.zip", grey(size=(1024, 1024)), ["a/1.png", "a/2.png", "b/1.png", "b/2.png"])
-    with pytest.raises(DataError, match=r"one of 4 pictures that take 4 MiB if all are like it; .* 3 MiB"):
+    with pytest.raises(DataError, match=r"one of 4 pictures that take 4.2 MB if all are like it; .* 3.1 MB"):
         read_pictures(path)
 
 
@@ -379,5 +379,5 @@ def test_arrays_that_the_memory_does_not_take_are_not_unpacked(
         tmp_path / "x.npz", x=np.zeros((1 << 20, 4), np.float32), y=np.zeros(1 << 20, np.int64)
     )
     monkeypatch.setattr(tables, "available", lambda: 20 << 20)
-    with pytest.raises(DataError, match=r"at most 20 MiB, the memory that is left .*; got 24 MiB"):
+    with pytest.raises(DataError, match=r"at most 21.0 MB, the memory that is left .*; got 25.2 MB"):
         tables.read_arrays(tmp_path / "x.npz", "x", "y")

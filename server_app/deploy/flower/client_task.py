@@ -37,10 +37,11 @@ from server_app.deploy.calls.protocol import read_keys
 from server_app.deploy.host.app_integrity import difference, forget, run_config
 from server_app.deploy.host.policy import Site, audit, may_train
 from server_app.deploy.host.processes import say
-from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking, spell
+from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, lacking
 from server_app.deploy.host.tasks import END, ID_BYTES
 from task.errors import BouquetError, RefusedError, WireError, public, with_kind
 from task.flower.services import FLEET, Protobuf
+from task.units import size_option
 from task.wire.error_codes import ErrorCode
 from task.wire.in_place import give_bytes
 
@@ -198,5 +199,5 @@ def _reason(err: BaseException, most: int) -> str:
     text = with_kind(err, public(err))
     if most and (asked := lacking(err)) is not None:
         needs = max(MemoryLimit(most).used() + asked, most + 1)
-        return f"{MEMORY} {spell(most)}: this task needs at least {spell(needs)}: {text}"
+        return f"{MEMORY} {size_option(most)}: this task needs at least {size_option(needs)}: {text}"
     return text

@@ -19,6 +19,7 @@ from server_app.deploy.host.host import PROJECT
 from task.config.read import flatten
 from task.config.sections import Value
 from task.errors import PACKAGES, RefusedError
+from task.units import human_bytes
 
 CONTENT = ".info/CONTENT"
 OF_A_NODE = ("client_app", "task")  # what a node runs of them
@@ -95,9 +96,10 @@ def check_unpacked(bundle: bytes) -> None:
     size = sum(member.file_size for member in members)
     if len(members) > MOST_FILES or size > MOST_UNPACKED or lists > MOST_LISTED:
         raise RefusedError(
-            f"policy: an app's bundle: expected at most {MOST_FILES:,} files, {MOST_UNPACKED >> 20} MiB "
-            f"unpacked, and {MOST_LISTED >> 20} MiB of {CONTENT} and {PROJECT}; got {len(members):,} files, "
-            f"{size >> 20} and {lists >> 20} MiB in {len(bundle):,} bytes. Nothing was unpacked"
+            f"policy: an app's bundle: expected at most {MOST_FILES:,} files, {human_bytes(MOST_UNPACKED)} "
+            f"unpacked, and {human_bytes(MOST_LISTED)} of {CONTENT} and {PROJECT}; got {len(members):,} "
+            f"files, {human_bytes(size)} and {human_bytes(lists)} in {human_bytes(len(bundle))}. Nothing was "
+            "unpacked"
         )
 
 

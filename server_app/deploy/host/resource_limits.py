@@ -12,6 +12,7 @@ import psutil
 
 from server_app.deploy.host.processes import SUPERVISOR
 from task.errors import ConfigError
+from task.units import size_option
 
 TASK_BYTES = (
     64 * 1024**2
@@ -20,11 +21,6 @@ MEMORY = "--max-memory"  # prefix of a node's texts about memory
 CHUNK = 16 * 1024
 BUFFER = 64 * 1024  # what waits in the relay delays the heartbeats behind it
 RATES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
-
-
-def spell(size: int) -> str:
-    """Return a number of bytes in MiB, as `--max-memory` takes it."""
-    return f"{-(-size // 1024**2)}M"
 
 
 class MemoryLimit:
@@ -47,6 +43,20 @@ class MemoryLimit:
         """Return what the node uses, in bytes."""
         processes = [self._root, *self._root.children(recursive=True)]
         return sum(proportional_bytes(process.pid, ("Pss_Anon", "Pss_Shmem")) for process in processes)
+
+    def before_tasks(self) -> str:
+        """Return a line about what the node uses before its first task.
+
+        Raises:
+            ConfigError: A task would have no room.
+        """
+        used, most = self.used(), size_option(self.most)
+        if used + TASK_BYTES > self.most:
+            raise ConfigError(
+                f"{MEMORY} {most}: this node needs at least {size_option(used + TASK_BYTES)}: its processes "
+                f"use {size_option(used)} before any task, and the smallest task {size_option(TASK_BYTES)}"
+            )
+        return f"memory: {size_option(used)} of {most} before any task"
 
     def data_limit(self) -> int:
         """Return the RLIMIT_DATA with which this process can use up what is left, and no more.

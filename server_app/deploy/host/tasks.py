@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from server_app.deploy.host.processes import how_the_work_ended
-from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit, spell
+from server_app.deploy.host.resource_limits import MEMORY, MemoryLimit
 from task import timing
+from task.units import size_option
 
 # What the connection orders of the warm parent, and what it hears
 ORDER = struct.Struct("!BQ")  # START or KILL, number of the task
@@ -134,8 +135,8 @@ class Tasks:
         if time.monotonic() > running.until:
             running.why = "its message's time to live had expired"
         elif self._memory is not None and (used := self._memory.used()) > self._memory.most:
-            most = spell(self._memory.most)
-            running.why = f"{MEMORY} {most}: this task needs at least {spell(used)}"
+            most = size_option(self._memory.most)
+            running.why = f"{MEMORY} {most}: this task needs at least {size_option(used)}"
         if running.why:
             self.end(running.number, running.why)
 

@@ -38,6 +38,7 @@ from task import timing
 from task.errors import PACKAGES, BouquetError, ConfigError
 from task.flower.names import cannot_serve
 from task.storage.files import make_folder
+from task.units import human_bytes
 
 SUPERLINK, WARM, FLEET_HTTP, SUBMIT = "superlink", "warm", "fleet-http", "submit"
 SMALLEST_DISK = 64 * 1024**2  # bytes
@@ -244,8 +245,8 @@ def _full(folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     if free >= SMALLEST_DISK:
         return ""
-    least = SMALLEST_DISK // 1024**2
-    return f"{folder}: expected at least {least} MB of free disk; got {free // 1024**2} MB"
+    least = human_bytes(SMALLEST_DISK)
+    return f"{folder}: expected at least {least} of free disk; got {human_bytes(free)}"
 
 
 def why_it_ended(code: int, log: str) -> str:

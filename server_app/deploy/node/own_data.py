@@ -11,8 +11,9 @@ from pathlib import Path
 
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import how_it_ended
-from server_app.deploy.host.resource_limits import MemoryLimit, data_bytes, spell
+from server_app.deploy.host.resource_limits import MemoryLimit, data_bytes
 from task.errors import BouquetError, ConfigError, DataError
+from task.units import size_option
 
 UNUSABLE, TOO_LARGE = 65, 66  # exit codes
 
@@ -41,7 +42,7 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0, column_t
         raise DataError(f"--data: {said}")
     if done.returncode == TOO_LARGE:
         raise ConfigError(
-            f"--max-memory {spell(max_memory)}: reading {place} needs more. Give the node more "
+            f"--max-memory {size_option(max_memory)}: reading {place} needs more. Give the node more "
             "memory, or less data"
         )
     if done.returncode:

@@ -14,7 +14,7 @@ from functools import partial
 from server_app.deploy.host.forks import ForkedProcess
 from server_app.deploy.host.modules import module_command
 from server_app.deploy.host.processes import Child, Supervisor, only_one, say
-from server_app.deploy.host.resource_limits import TASK_BYTES, MemoryLimit, spell
+from server_app.deploy.host.resource_limits import MemoryLimit
 from server_app.deploy.host.tasks import Tasks
 from server_app.deploy.kits.certificates import check_kit
 from server_app.deploy.kits.kit import CONFIG, NodeKit
@@ -139,7 +139,7 @@ class _NodeProcess:
             and self.tasks[False].ready.is_set()
         ):
             self._has_memory = True
-            self._check_memory(self.limit)
+            say(self.limit.before_tasks())
 
     def _quiet_s(self) -> float:
         """Return for how long there was no exchange, in seconds; the start counts as one."""
@@ -196,13 +196,3 @@ class _NodeProcess:
             f"was refused: key not accepted. Ask the operator of {host} to register {self.kit.name}, "
             "or to check that its key was not revoked"
         )
-
-    def _check_memory(self, limit: MemoryLimit) -> None:
-        used = limit.used()
-        needs = used + TASK_BYTES
-        if needs > limit.most:
-            raise ConfigError(
-                f"--max-memory {spell(limit.most)}: this node needs at least {spell(needs)}: its processes "
-                f"use {spell(used)} before any task, and the smallest task {spell(TASK_BYTES)}"
-            )
-        say(f"memory: {spell(used)} of {spell(limit.most)} before any task")

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from server_app.extras.reproduce.plan import Standing, standing
-from server_app.extras.reproduce.records import RunRecord, RunRecords, results_of
+from server_app.extras.reproduce.records import SECONDS_AN_HOUR, RunRecord, RunRecords, results_of
 from server_app.extras.reproduce.tables import (
     DIFFERENCE,
     OVER_BEST,
@@ -23,11 +23,12 @@ from server_app.results.svg import element
 from server_app.sweep.report import html
 from server_app.sweep.report import table as html_table
 from task.numerics.metrics import mean_and_std
+from task.units import human_seconds
 
 NOT_RUN = "not run"
 HEADS = (
     "cell", "setting", "published", "ours", "difference", "learning rate (tried)", "seeds", "status",
-    "hours", "machine", "model", "date",
+    "time", "machine", "model", "date",
 )  # fmt: skip
 CLAIM_HEADS = ("the paper's claim", "where", "here")
 SHORT_HASH = 8
@@ -45,7 +46,7 @@ class TableRow:
     rate: str
     seeds: str
     status: str
-    hours: str
+    time: str
     machine: str
     model: str
     date: str
@@ -56,7 +57,7 @@ class TableRow:
         cell = self.at.cell
         return [
             cell.name, cell.setting, self.published, self.ours, self.difference, self.rate, self.seeds,
-            self.status, self.hours, self.machine, self.model, self.date,
+            self.status, self.time, self.machine, self.model, self.date,
         ]  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def _row(at: Standing, base: Standing | None) -> TableRow:
         rate=f"{at.rate:.4g} ({len(at.tried)} of {len(cell.rates)})" if at.rate is not None else "",
         seeds=", ".join(f"{seed}: {said(cell, record)}" for seed, record in at.by_seed.items()),
         status=status(at),
-        hours=_decimal_hours(at.hours) if at.tried else f"({_decimal_hours(at.hours_left)} to do)",
+        time=took(at.hours) if at.tried else f"({took(at.hours_left)} to do)",
         machine="; ".join(dict.fromkeys(record.machine for record in records)),
         model=" ".join(record.model_sha256[:SHORT_HASH] for record in records),
         date=max((record.date for record in records), default=""),
@@ -183,12 +184,12 @@ def verdict(claim: PublishedClaim, rows: Sequence[TableRow]) -> str:
 
 
 def counts(rows: Sequence[TableRow]) -> list[str]:
-    """Return how many cells there are, are full, a fraction and not run, and the hours that are left."""
+    """Return how many cells there are, are full, a fraction and not run, and the time that is left."""
     kinds = [row.status.split(" ")[0].rstrip(",:") for row in rows]
     # Cells that count different things of the same runs want them once.
     wanted = {tuple(run.folder for run in row.at.wanted): row.at for row in rows if not row.at.cell.needs}
     left = math.fsum(at.hours_left for at in wanted.values())
-    return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), _decimal_hours(left)]
+    return [*map(str, [len(rows), *map(kinds.count, ("full", "fraction", "not"))]), took(left)]
 
 
 def counted(rows: Sequence[TableRow]) -> str:
@@ -197,10 +198,7 @@ def counted(rows: Sequence[TableRow]) -> str:
     cells = several(len(rows), "cell")
     if full == number:
         return f"{cells}, all full."
-    return (
-        f"{cells}: {full} full, {fraction} a fraction, {not_run} not run; {left} hours estimated for "
-        "the rest."
-    )
+    return f"{cells}: {full} full, {fraction} a fraction, {not_run} not run; {left} estimated for the rest."
 
 
 def notes(rows: Sequence[TableRow]) -> list[str]:
@@ -255,21 +253,17 @@ def as_html(table: PublishedTable, rows: Sequence[TableRow]) -> str:
 
 
 def listing(chosen: Sequence[tuple[PublishedTable, Cell]]) -> Group:
-    """Return the cells by table for a terminal, with what is known of each and the hours it still takes."""
+    """Return the cells by table for a terminal, with what is known of each and the time it still takes."""
     parts: list[Text | Table] = []
     for table in {t.path: t for t, _ in chosen}.values():
         rows = rows_of(table, [cell for other, cell in chosen if other.path == table.path])
         name = Column("cell", no_wrap=True)  # what --cells wants
-        shown = Table(name, "published", "ours", "status", "hours left", box=None, pad_edge=False)
+        shown = Table(name, "published", "ours", "status", "time left", box=None, pad_edge=False)
         for row in rows:
-            left = "" if row.at.cell.needs or row.at.done else hours(row.at.hours_left)
+            left = "" if row.at.cell.needs or row.at.done else took(row.at.hours_left)
             shown.add_row(row.at.cell.name, row.published, row.ours, row.status, left)
         parts += [Text.assemble((table.name, "bold"), f": {counted(rows)}"), shown, Text()]
     return Group(*parts)
-
-
-def _decimal_hours(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def several(count: int, noun: str) -> str:
@@ -277,6 +271,6 @@ def several(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def hours(value: float) -> str:
-    """Return for example "0.25 h"."""
-    return f"{_decimal_hours(value)} h"
+def took(hours: float) -> str:
+    """Return the time that runs take, in words."""
+    return human_seconds(hours * SECONDS_AN_HOUR)

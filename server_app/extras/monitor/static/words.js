@@ -19,7 +19,8 @@ export function bytes(x) {
 export function span(x) {
   if (!known(x)) return '';
   if (x < 0.995) return `${Math.round(x * 1000)} ms`;
-  if (x < 60) return `${x.toFixed(x < 10 ? 2 : 1)} s`;
+  if (x < 59.95) return `${x.toFixed(x < 9.995 ? 2 : 1)} s`;
+  if (x >= 172800) return `${Number((x / 86400).toPrecision(3))} days`;
   const t = Math.round(x);
   return `${Math.floor(t / 3600)}:${two(Math.floor(t / 60) % 60)}:${two(t % 60)}`;
 }
