@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +19,7 @@ from server_app.cli import exits
 from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
 from task.errors import BouquetError, ConfigError, DataError, choose_from
 from task.text import plain
+from task.units import clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -295,8 +295,7 @@ class _Announcements:
         now = time.monotonic()
         self._since = {(r.folder, n): self._since.get((r.folder, n), now) for r, n in running}
         words = "  " + ", ".join(
-            f"round {n} of at most {r.rounds} ({timedelta(seconds=int(now - self._since[r.folder, n]))})"
-            for r, n in running
+            f"round {n} of at most {r.rounds} ({clock(now - self._since[r.folder, n])})" for r, n in running
         )
         words = words[: shutil.get_terminal_size().columns - 1]  # only the last line can be cleared
         if self._live and words != self._shown:

@@ -94,9 +94,10 @@ class Bar(RichProgress):
         """Yield the bar and the line below it."""
         yield self.make_tasks_table(self.tasks)
         words, measured = self._status
-        clock = datetime.timedelta(seconds=int(self._clock() - self._since))
         after = ("  " + measured if measured else "", "cyan")
-        yield Text.assemble(f"{words}  {clock}", after, no_wrap=True, overflow="ellipsis")
+        yield Text.assemble(
+            f"{words}  {clock(self._clock() - self._since)}", after, no_wrap=True, overflow="ellipsis"
+        )
 
 
 class Progress:
