@@ -47,7 +47,9 @@ clientapp = "client_app.app:app"
     "[bold]flwr run . --stream[/bold]",
 )
 def write_app(
-    folder: Annotated[Path, typer.Argument(help="Folder, with your own modules or without; made if missing.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder, with your own modules or without; made if missing.")
+    ],
     recipe: Recipe = "",
     config: Set = None,
     code: Code = None,

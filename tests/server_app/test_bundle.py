@@ -1,4 +1,4 @@
-"""`bouquet app`: Flower bundles and runs the folder that it writes, with modules of the user's own or without."""
+"""`bouquet app`: Flower bundles and runs the folder that it writes, with modules of a user's own or without."""
 
 from __future__ import annotations
 
@@ -62,5 +62,7 @@ def test_flower_runs_a_folder_without_modules(tmp_path: Path) -> None:
     assert (folder / "runs/demo/result.json").exists(), shown[-4000:]
     line = [Path(sys.executable).with_name("bouquet"), "run", "-c", KEYS, "--runs-dir", runs]
     subprocess.run(line, check=True, capture_output=True, timeout=300)
-    models = [json.loads((r / "demo/result.json").read_text())["model_sha256"] for r in (folder / "runs", runs)]
+    models = [
+        json.loads((r / "demo/result.json").read_text())["model_sha256"] for r in (folder / "runs", runs)
+    ]
     assert models[0] == models[1]
