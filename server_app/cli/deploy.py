@@ -223,6 +223,9 @@ def node(
     and ends without the others, but they share memory: PyTorch is loaded once. They run as one user, who can
     read all of these kits, so give it only nodes of one owner.
     """
+    # gRPC reads it when it is imported. At INFO it writes a line every two seconds while TLS fails, after ours
+    # that says why.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size

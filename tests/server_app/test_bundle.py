@@ -1,4 +1,4 @@
-"""`bouquet app`: Flower bundles and runs the folder that it writes, with modules of a user's own or without."""
+"""`bouquet app`: Flower bundles and runs the folder that it writes, with or without modules of a user."""
 
 from __future__ import annotations
 
