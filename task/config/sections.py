@@ -84,6 +84,12 @@ class DataConfig(Section):
     data_path: str = knob(
         "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
     )
+    column_types: str = knob(
+        "",
+        'types of csv columns, written as in a header, "sex:category(f|m), visit:ignore"; "" = as the header '
+        "says (docs/howto/data.md)",
+        when=When("dataset", ("csv",)),
+    )
     num_classes: int = knob(
         0,
         "number of classes or labels; 0 = from the data; required if nodes' own data have class numbers only",
@@ -123,9 +129,15 @@ class DataConfig(Section):
     examples_per_client: int = knob(600, "examples per client with partition=bootstrap", low=1)
     pixels: str = knob(
         "auto",
-        "range of pixels: unit = [0, 1], centred = [-1, 1]; auto = the data set's usual one "
-        "(docs/howto/data.md)",
-        choices=("auto", "unit", "centred"),
+        "range of pixels: unit = [0, 1], centred = [-1, 1], standardised = each image to mean 0 and "
+        "deviation 1; auto = the data set's usual one (docs/howto/data.md)",
+        choices=("auto", "unit", "centred", "standardised"),
+    )
+    crop: int = knob(
+        0,
+        "side of the square of an image that a model reads, in pixels: its middle, or with crops-flips any "
+        "part in training; 0 = the whole image",
+        low=0,
     )
     feature_skew: str = knob(
         "none",
@@ -184,6 +196,7 @@ class DataConfig(Section):
     # from the algorithm (`task.config.read`).
     doubles: bool = False
     keep_missing: bool = False  # likewise, whether rows may lack values
+    own_types: str = ""  # no key either: what the owner of a node declares as its `column-types`
 
     @property
     def learns_columns(self) -> bool:
@@ -243,6 +256,22 @@ class TrainConfig(Section):
         "",
         "augmentation of training examples, drawn each epoch: crops-flips or "
         'package.module:function; "" = none',
+        when=(STEPS, AVERAGED),
+    )
+    augment_brightness: float = knob(
+        0.0,
+        "augmentation: largest shift of all pixels of an image, as a share of the range from black to white; "
+        "0 = none",
+        low=0,
+        high=1,
+        when=(STEPS, AVERAGED),
+    )
+    augment_contrast: float = knob(
+        0.0,
+        "augmentation: an image's contrast changes by a factor from 1 - c to 1 + c, this key being c; "
+        "0 = none",
+        low=0,
+        high=1,
         when=(STEPS, AVERAGED),
     )
     optimizer: str = knob(
