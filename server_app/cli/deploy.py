@@ -230,6 +230,9 @@ def node(
     and ends without the others, but they share memory: PyTorch is loaded once. They run as one user, who can
     read all of these kits, so use it only for nodes of one owner.
     """
+    # gRPC reads it when it is imported. At INFO it writes a line every 2 s while TLS fails, after ours
+    # that says why.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size
