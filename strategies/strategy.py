@@ -49,9 +49,9 @@ class Strategy(FlowerStrategy):
     """A server rule with the round loop around it.
 
     Args:
-        config: The run, as read from the run config. Without one, all defaults.
-        knobs: The keys of the algorithm and of the server, ``seed``, or Flower's names for them, on top of
-            `config`, e.g. ``FedProx(mu=0.1, fraction_train=0.1, seed=7)``. The signature has them.
+        config: The whole run, where Bouquet's own app makes the strategy. Without one, all defaults.
+        knobs: The keys of the algorithm and of the server, and ``seed``, by name, on top of `config`:
+            ``FedProx(mu=0.1, fraction_train=0.1, seed=7)``. The signature has them.
 
     Raises:
         ConfigError: An unknown knob, one out of range, or one that was set and that nothing in the run reads.

@@ -59,12 +59,15 @@ class RunKeys:
     )
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task')
     metrics: str = knob(
-        "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md'
+        "",
+        'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md',
+        several=True,
     )
     groups: str = knob(
         "",
         'groups of people to compare, "sex(Female|Male), age>65": rates and gaps on test data, see '
         'docs/howto/fairness.md; "" = none',
+        several=True,
     )
     initial_model: str = knob(
         "",
@@ -80,6 +83,7 @@ class RunKeys:
         "",
         'patterns of the parameters to train, "*lora*,classifier*"; the others are frozen and do not travel; '
         '"" = what the model trains',
+        several=True,
     )
     seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)
     model_seed: int = knob(-1, "seed of the initial parameters; -1 = seed", low=-1)
