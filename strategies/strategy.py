@@ -305,7 +305,7 @@ class Strategy(FlowerStrategy):
     def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Train in a round and record it; return the clients' metrics, None if it was skipped."""
         self._register(grid, log.round)
-        log.clock.lap("roll-call")
+        log.clock.lap("roll_call")
         self.configure_train(log.round, self.record(), config, grid)
         assert self._round is not None
         log.clock.lap("train" if self._round.context.arrivals else "select")
@@ -338,7 +338,7 @@ class Strategy(FlowerStrategy):
         log.add(*self.engine.take_done())
         if seen is not None:
             log.evaluated(dict(seen), self.client_counts, self.client_metrics)
-        log.clock.lap("evaluate-clients")
+        log.clock.lap("evaluate_clients")
         return seen
 
     def finished(self) -> bool:
