@@ -21,7 +21,6 @@ from server_app.extras.reproduce.tables import read_table, tables
 from server_app.results.svg import STYLE
 from strategies import STRATEGIES
 from strategies.engine.arguments import own_arguments, server_arguments
-from strategies.membership.stock_clients import why_stock_clients_cannot_join
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import Algorithm
 from task.config.read import knobs
@@ -316,7 +315,7 @@ def stub() -> str:
         indent = len(line) - len(line.lstrip())
         return fill(line.replace('"', "'"), 104, subsequent_indent=" " * (indent + deeper))
 
-    lines, stock = [], stock_classes()
+    lines, stock = [], promise.stock_classes()
     for name, knob in server_arguments().items():
         meaning = wrapped(f"    {knob.doc}", 0).lstrip()
         lines += [f"    {name}: {knob.type.__name__}", f'    """{meaning}"""']
@@ -338,20 +337,11 @@ def stub() -> str:
     return STUB.replace("{names}", f"[\n{listed}]") + "\n".join(lines) + "\n"
 
 
-def stock_classes() -> list[str]:
-    """Return the strategies that work, by their default keys, with a ClientApp that is not Bouquet's.
-
-    One whose server distils needs public examples, which Bouquet's ServerApp has.
-    """
-    made = [cls() for cls in STRATEGIES.values() if not ALGORITHMS[cls.algorithm].distils]
-    return sorted(type(s).__name__ for s in made if not why_stock_clients_cannot_join(s.entry, s.config))
-
-
 def with_stock_classes(text: str) -> str:
     """Return docs/howto/extend.md with the list of those strategies between its two marks."""
     head, _, rest = text.partition(STOCK_BEGIN)
     _, _, tail = rest.partition(STOCK_END)
-    listed = fill(", ".join(f"`{name}`" for name in stock_classes()) + ".", 100)
+    listed = fill(", ".join(f"`{name}`" for name in promise.stock_classes()) + ".", 100)
     return f"{head}{STOCK_BEGIN}\n\n{listed}\n\n{STOCK_END}{tail}"
 
 

@@ -36,7 +36,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire.messages import pack_arrays, read_arrays
-from tests.pages import stock_classes
+from tests.promise import stock_classes
 from tests.support import quickstart
 from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
