@@ -10,13 +10,13 @@
     result.predict("new.csv")
     result = load("runs/fedprox-mnist-1")
 
-`run`, `statistics` and `simulate` start runs, with the keys that `bouquet run --help-keys` lists; `load`
-reads a run's folder as a `RunResult`. Other commands, such as `compare` and `audit`, have no function. The
+`run` and `statistics` start runs, with the keys that `bouquet run --help-keys` lists; `load` reads a run's
+folder as a `RunResult`. Other commands, such as `compare` and `audit`, have no function. The
 strategies are in `bouquet.strategies`, and what algorithms of your own are made from is in `bouquet.extend`.
 Each error that Bouquet raises on purpose is a `BouquetError`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +35,23 @@ def run(
     repeat: str | PathLike[str] = "",
     overwrite: bool = False,
     code: str | Iterable[str] = (),
+    nodes: int = 0,
+    gpus: int = 0,
     **keys: Any,
 ) -> "RunResult":
     """Run a federation as a simulation, in this process and its workers; return the result.
 
     `keys` are run-config keys with underscores instead of hyphens. The keys of a section are a dictionary:
     ``learning_rate=0.1, fedprox={"mu": 0.1}``. A key that is a word of Python has an underscore behind it,
-    ``fedacg={"lambda_": 0.8}``, and a key of several values takes a list, ``metrics=["auc", "f1-macro"]``.
+    ``fedacg={"lambda_": 0.8}``, and a key of several values takes a list, ``metrics=["auroc", "f1-macro"]``.
 
     They override those of a `recipe` or of a run to `repeat` (a result folder). Code that such a file names,
     ``net:Small``, runs only if its package is in `code` or if `keys` name it, too. You may call this function
     as often as you like. In a notebook, Ctrl-C (the stop button) ends the run and returns the rounds so far;
     elsewhere `load` reads them.
+
+    The clients train on this number of virtual `nodes`, 0 = one per CPU, and of `gpus`, 0 = all; neither
+    changes the result. With a number of gpus, 0 nodes means one per GPU.
 
     Keys that take ``module:name`` take Python objects, too: ``model`` a class, a function or a module, whose
     values are the initial ones; ``dataset`` arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, Datasets, or a
@@ -65,7 +70,7 @@ def run(
     claim()
     from bouquet import api
 
-    return api.run(algorithm, recipe, repeat, overwrite, code, keys)
+    return api.run(algorithm, recipe, repeat, overwrite, code, nodes, gpus, keys)
 
 
 def statistics(
@@ -112,20 +117,6 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
     return api.load(run, code)
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0, gpus: int = 0) -> "RunResult":
-    """Run the app on `nodes` virtual nodes (0 = one per CPU), with run-config keys as files spell them.
-
-    They train on this number of `gpus` in turns, 0 = all; with a number, 0 nodes means one per GPU.
-
-    Raises:
-        BouquetError: As `run`.
-    """
-    claim()
-    from bouquet import api
-
-    return api.start(run_config, nodes, gpus)
-
-
 def __getattr__(name: str) -> Any:
     """Import the class of results and those of errors when they are first used: results take a second."""
     if name not in __all__:
@@ -147,6 +138,5 @@ __all__ = [
     "StateError",
     "load",
     "run",
-    "simulate",
     "statistics",
 ]

@@ -75,10 +75,11 @@ def commands(
 def parameter(p: Any) -> list[Any]:
     """Return an argument's or option's type and default, and its choices if they are listed."""
     kind = p.type
+    name = p.metavar.lower() if isinstance(kind, click.types.FuncParamType) else kind.name
     bounds = [f"{sign} {limit}" for sign, limit in (
         (">=", getattr(kind, "min", None)), ("<=", getattr(kind, "max", None))
     ) if limit is not None]  # fmt: skip
-    words = "flag" if getattr(p, "is_flag", False) else " ".join([kind.name.removesuffix(" range"), *bounds])
+    words = "flag" if getattr(p, "is_flag", False) else " ".join([name.removesuffix(" range"), *bounds])
     words += ", several" if p.multiple or p.nargs == -1 else ""
     default = "required" if p.required else str(p.default) if isinstance(p.default, Path) else p.default
     return [words, default, *([list(kind.choices)] if isinstance(kind, click.Choice) else [])]

@@ -72,9 +72,14 @@ print("all")
 
 
 def test_a_key_of_several_values_takes_a_list() -> None:
-    given = {"nodes": ["ward-1", "ward-3"], "width.levels": (1, 0.5), "metrics": ["auc"], "run-name": ["a"]}
+    given = {
+        "node-names": ["ward-1", "ward-3"],
+        "width.levels": (1, 0.5),
+        "metrics": ["auc"],
+        "run-name": ["a"],
+    }
     assert with_references(given) == {
-        "nodes": "ward-1,ward-3", "width.levels": "1,0.5", "metrics": "auc", "run-name": ["a"],
+        "node-names": "ward-1,ward-3", "width.levels": "1,0.5", "metrics": "auc", "run-name": ["a"],
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from task.config.options import parse_options
 from task.config.read import knobs
 from task.errors import ConfigError
 from task.resolve.read import read_config
-from tests.promise import commands
+from tests.promise import commands, parameter
 
 
 def shown(*arguments: str, width: int = 80) -> str:
@@ -51,18 +51,15 @@ def test_every_option_and_argument_has_a_help_text() -> None:
     assert not bare(get_command(app), "bouquet")
 
 
-# Options that take names, files or numbers, according to the command; all mean the same thing.
-SEVERAL_TYPES = {"--nodes", "--data", "--out"}
-
-
 def test_an_option_means_the_same_in_every_command() -> None:
     """`--link` was a kit's folder for `run` and an address for `provision`; `--list` a flag and a file."""
-    kinds: dict[str, set[tuple[bool, str]]] = {}
+    kinds: dict[str, set[str]] = {}
     for _, command in commands():
         for option in (p for p in command.params if p.param_type_name == "option"):
             for name in option.opts:
-                kinds.setdefault(name, set()).add((bool(getattr(option, "is_flag", False)), option.type.name))
-    assert {name for name, found in kinds.items() if len(found) > 1} == SEVERAL_TYPES
+                kinds.setdefault(name, set()).add(re.split("[ ,]", parameter(option)[0])[0])
+    several = {"--data": {"path", "text"}, "--out": {"path", "text"}}  # a file or folder in each
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == several
 
 
 def test_a_help_names_options_of_its_own_command() -> None:
@@ -87,7 +84,7 @@ def test_an_option_goes_by_its_earlier_name_with_a_warning(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, words.split())
-    assert done.stderr.startswith(f"{old} is called {new} now")
+    assert done.stderr.startswith(f"{old} is now {new};")
     assert isinstance(done.exception, ConfigError)  # the option was taken, and what it names is not there
     assert old not in {
         o for _, c in commands() if c.name == words.split()[0] for p in c.params for o in p.opts
