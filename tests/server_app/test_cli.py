@@ -112,6 +112,8 @@ def test_every_algorithm_says_what_it_does_and_its_example_is_valid(name: str) -
 def test_a_wrong_name_of_an_algorithm_is_refused() -> None:
     done = CliRunner().invoke(app, ["algorithms", "fedprx"])
     assert 'Did you mean "fedprox"' in str(done.exception)
+    done = CliRunner().invoke(app, ["algorithms", "dp-sgd"])
+    assert 'expected dp.unit="example"' in str(done.exception)  # not the decentralised d-psgd
 
 
 def test_models_are_listed_with_their_parameters() -> None:
