@@ -174,10 +174,14 @@ class Training:
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
         pool, sizes = np.concatenate(rows), [len(r) for r in rows]
 
-        def read(numbers: np.ndarray) -> torch.Tensor:
-            return node.dataset.inputs(pool[numbers], node.device)
+        augments = augmentation(config, self.number or server_round, cohort, sizes, node.dataset)
+        data, unread = node.dataset, augments is not None and augments.finish is not None
 
-        examples = Examples(read, node.task.targets(node.dataset, pool).to(node.device), sizes)
+        def read(numbers: np.ndarray) -> torch.Tensor:
+            return (data.pixels if unread else data.inputs)(pool[numbers], node.device)
+
+        y = node.task.targets(data, pool).to(node.device)
+        examples = Examples(read, y, sizes, data.as_read if unread else None)
         for stage in self.stages:
             examples = stage.examples(examples, cohort)
         kept = self.memory.load(cohort, server_round)
@@ -203,14 +207,7 @@ class Training:
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
             public=node.public(),
-            augmentation=augmentation(
-                config.train.augment,
-                config.seeds.train,
-                self.number or server_round,
-                cohort,
-                sizes,
-                node.dataset,
-            ),
+            augmentation=augments,
             lends=solves.__module__.startswith(OURS)
             and not (entry.personal or entry.keeps or entry.private or (program.stacks and self.stages)),
         )
