@@ -91,6 +91,7 @@ class DataConfig(Section):
         'types of csv columns, written as in a header, "sex:category(f|m), visit:ignore"; "" = as the header '
         "says (docs/howto/data.md)",
         when=When("dataset", ("csv",)),
+        several=True,
     )
     num_classes: int = knob(
         0,
