@@ -64,7 +64,7 @@ def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return run-config keys as files spell them: hyphens for underscores, a dot after a section."""
     flat: dict[str, Any] = {}
     for name, value in keys.items():
-        key = name.replace("_", "-")
+        key = name.rstrip("_").replace("_", "-")  # `lambda_`: lambda is a word of Python's
         if isinstance(value, Mapping):
             flat |= {f"{key}.{inner}": v for inner, v in kebab(value).items()}
         else:
@@ -82,5 +82,9 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:
     allow(code)
     place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)
     if place is None:
-        raise no_run(f"load: expected a result folder with {CONFIG}, or a run's name below runs/", Path(run))
+        raise no_run(
+            f"load: expected a result folder with {CONFIG}, or the name of a run below runs/ in this folder, "
+            f"{Path('runs').absolute()}; a run of another runs_dir has its whole path",
+            Path(run),
+        )
     return RunResult(place)

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "strategies": {"strategies", "task"},
     "client_app": {"client_app", "task"},
     "server_app": {"server_app", "strategies", "task"},
-    "bouquet": {"bouquet", "server_app", "strategies", "task"},
+    "bouquet": set(PACKAGES),
 }
 EXCEPTIONS = {
     # These start the client's half; the rest of the server does not know it.

@@ -16,7 +16,6 @@ from rich.table import Table
 from server_app.cli import exits
 from server_app.cli.common import (
     Code,
-    Overwrite,
     RunsDir,
     Set,
     allow,
@@ -205,7 +204,9 @@ def inversion(
     ] = 2000,
     name: Name = "audit-inversion",
     runs_dir: RunsDir = "runs",
-    overwrite: Overwrite = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="First delete the runs of the audit of this --name.")
+    ] = False,
     code: Code = None,
 ) -> None:
     """Reconstruct a client's training images from its upload in one round, under each defence.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
+from typer.core import TyperCommand
 
 from task.errors import ConfigError
 from task.text import plain
@@ -115,6 +116,28 @@ Code = Annotated[
         "may be repeated.",
     ),
 ]
+
+
+def formerly(**options: str) -> type[TyperCommand]:
+    """Return the class of a command that takes options by an earlier name, too, with a warning.
+
+    Earlier names are given without hyphens: ``formerly(link="--address")``. The help does not show them.
+    """
+
+    def now(argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        new = options.get(name.removeprefix("--"), "") if name.startswith("--") else ""
+        if not new:
+            return argument
+        typer.echo(f"{name} is now {new}; the old name goes with version 2.0", err=True)
+        return f"{new}{equals}{value}"
+
+    class Command(TyperCommand):
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            end = args.index("--") if "--" in args else len(args)
+            return super().parse_args(ctx, [*map(now, args[:end]), *args[end:]])
+
+    return Command
 
 
 def allow(code: list[str] | None) -> None:

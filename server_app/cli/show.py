@@ -15,6 +15,7 @@ from server_app.cli.common import (
     Whose,
     check,
     console,
+    formerly,
     names_of_algorithms,
     read_keys,
 )
@@ -115,8 +116,9 @@ def report(
 
 
 @app.command(
+    cls=formerly(names="--by-name"),
     epilog="Examples: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]  ·  "
-    "[bold]bouquet compare runs/none runs/stc --x bytes --plot bytes.png[/bold]"
+    "[bold]bouquet compare runs/none runs/stc --x bytes --plot bytes.png[/bold]",
 )
 def compare(
     runs: Annotated[
@@ -143,10 +145,10 @@ def compare(
             "seconds, or those of simulated devices.",
         ),
     ] = "rounds",
-    names: Annotated[
+    by_name: Annotated[
         bool,
         typer.Option(
-            "--names",
+            "--by-name",
             help="Label rows by the runs' names; names that differ only in a final "
             "-number count as seeds of one row.",
         ),
@@ -165,7 +167,7 @@ def compare(
 
     if x != "rounds" and not plot:
         raise ConfigError(f"compare --x {x}: expected --plot FILE with it; got none")
-    curves = groups(runs, names=names, last_round=last_round)
+    curves = groups(runs, names=by_name, last_round=last_round)
     on, remarks = side_by_side.choose(curves, on)
     header, lines, more = side_by_side.table(curves, on, target)
     remarks += more

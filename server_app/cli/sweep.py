@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server_app.cli import exits
-from server_app.cli.common import Code, RunsDir, Target, Whose, allow, console, importing, sigterm_is_ctrl_c
+from server_app.cli.common import (
+    Code,
+    RunsDir,
+    Target,
+    Whose,
+    allow,
+    console,
+    formerly,
+    importing,
+    sigterm_is_ctrl_c,
+)
 from task import portable
 from task.errors import BouquetError, ConfigError
 from task.text import plain
@@ -26,9 +36,10 @@ app = typer.Typer()
 
 
 @app.command(
+    cls=formerly(list="--runs-file"),
     epilog="Examples: [bold]bouquet sweep -c 'learning-rate=0.05,0.1,0.2 seed=1..5 "
     'algorithm="fedavg","scaffold"\' --name grid[/bold]  ·  [bold]bouquet sweep --name grid[/bold]  ·  '
-    "[bold]bouquet compare runs/grid --plot grid.png[/bold]"
+    "[bold]bouquet compare runs/grid --plot grid.png[/bold]",
 )
 def sweep(
     recipe: Annotated[
@@ -41,7 +52,8 @@ def sweep(
     name: Annotated[str, typer.Option(help="Name of the sweep: its folder below --runs-dir.")] = "sweep",
     runs_dir: RunsDir = "runs",
     listed: Annotated[
-        str, typer.Option("--list", help="A TOML file with a table \\[runs.NAME] for each run, or a scene.")
+        str,
+        typer.Option("--runs-file", help="A TOML file with a table \\[runs.NAME] for each run, or a scene."),
     ] = "",
     draw: Annotated[
         int,

@@ -84,7 +84,7 @@ def summarise(
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
     from all; "measured_on" says whose evaluations these are. Without an accuracy the best round is that of
     the lowest loss. "clients" and "clients_after" say how the clients differ, before and after local
-    training; "bytes_by_client" has mean and most of the clients that took part, where a node's messages
+    training; "bytes_by_client" has mean and max of the clients that took part, where a node's messages
     count in equal parts for its clients. "by_client" has the figures of each where a run only evaluates. The
     x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop

@@ -265,7 +265,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_addresses_that_are_fine(text: str, read: tuple[str, int]) -> None:
-    assert read_address(text, "--link") == read
+    assert read_address(text, "--address") == read
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ def test_addresses_that_are_fine(text: str, read: tuple[str, int]) -> None:
     ],
 )
 def test_addresses_that_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--link: expected HOST:PORT"):
-        read_address(text, "--link")
+    with pytest.raises(ConfigError, match=r"--address: expected HOST:PORT"):
+        read_address(text, "--address")
 
 
 def test_sizes() -> None:
