@@ -172,14 +172,7 @@ class Training:
     ) -> tuple[LocalTask, Solver, list[dict[str, Arrays]]]:
         """Return clients ready to train in a round: data and received model, solver, what each kept."""
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
-        pool, sizes = np.concatenate(rows), [len(r) for r in rows]
-
-        def read(numbers: np.ndarray) -> torch.Tensor:
-            return node.dataset.inputs(pool[numbers], node.device)
-
-        examples = Examples(read, node.task.targets(node.dataset, pool).to(node.device), sizes)
-        for stage in self.stages:
-            examples = stage.examples(examples, cohort)
+        number, seed = self.number or server_round, config.seeds.train
         kept = self.memory.load(cohort, server_round)
         if entry.pooled == "each":
             kept = [
@@ -188,29 +181,19 @@ class Training:
         parts = [order.received(c)[wire.ARRAYS] for c in cohort] if entry.parted else ()
         received = parts[0] if parts else order.arrays.get(wire.ARRAYS, {})
         whole = node.parts(cohort[0]).whole  # clients that train together have one model
-        solves = solver_of(entry.solver)
+        sizes, solves = [len(r) for r in rows], solver_of(entry.solver)
         task = LocalTask(
             program,
             node.initial(cohort[0]) | received if len(received) < len(whole) else received,
-            examples,
+            self._examples(cohort, rows),
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [
-                seeds.rng_for(config.seeds.train, seeds.BATCHES, self.number or server_round, c)
-                for c in cohort
-            ],
+            [seeds.rng_for(seed, seeds.BATCHES, number, client) for client in cohort],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
             public=node.public(),
-            augmentation=augmentation(
-                config.train.augment,
-                config.seeds.train,
-                self.number or server_round,
-                cohort,
-                sizes,
-                node.dataset,
-            ),
+            augmentation=augmentation(config.train.augment, seed, number, cohort, sizes, node.dataset),
             lends=solves.__module__.startswith(OURS)
             and not (entry.personal or entry.keeps or entry.private or (program.stacks and self.stages)),
         )
@@ -218,6 +201,19 @@ class Training:
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
         solver = solves(config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
+
+    def _examples(self, cohort: Sequence[str], rows: Sequence[np.ndarray]) -> Examples:
+        """Return what clients train on: their rows, as the stages have changed them."""
+        node, pool = self.node, np.concatenate(rows)
+
+        def read(numbers: np.ndarray) -> torch.Tensor:
+            return node.dataset.inputs(pool[numbers], node.device)
+
+        targets = node.task.targets(node.dataset, pool).to(node.device)
+        examples = Examples(read, targets, [len(r) for r in rows])
+        for stage in self.stages:
+            examples = stage.examples(examples, cohort)
+        return examples
 
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together and keep what the entry says they keep."""
