@@ -136,111 +136,68 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
 
     At most `most` names are in a line. The block of an earlier version says less.
     """
-    names, public = facts.get("names") or (), facts.get("public_examples")
-    lines = [
-        ("data", _data_in_words(facts)),
-        ("files", _files_in_words(facts, most)),
-        ("columns", _columns_in_words(facts, most)),
-        ("pictures", _pictures(facts)),
-        ("classes", _classes_in_words(facts, most)),
-        ("inputs", facts.get("form") or ""),
-        ("targets", _places_in_words(facts)),
-        ("classes", _some(names, facts.get("outputs", len(names)), most) if names else ""),
-        ("targets", _targets_in_words(facts)),
-        ("owners", _owners_in_words(facts, most)),
-        ("missing", _missing_in_words(facts, most)),
-        *(("note", note) for note in facts.get("notes", ())),
-        ("scaled", facts.get("scaled") or ""),
-        ("public", f"{public:,} training examples that no client owns" if public else ""),
-        ("clients", _clients_in_words(facts)),
-    ]
-    return [(label, words) for label, words in lines if words]
-
-
-def _data_in_words(facts: Mapping[str, Any]) -> str:
+    found: list[Line] = []
     if facts.get("at") == "nodes":
         shape = "x".join(map(str, facts["input_shape"]))
         words = f"at the nodes, whose own logs say what was read; examples of shape {shape}"
-        return f"{words}, {facts['outputs']:,} classes or numbers to predict"
-    source = f", from {facts['source']}" if facts.get("source") else ""
-    return f"{facts['description']}{source}" if facts.get("description") else ""
-
-
-def _files_in_words(facts: Mapping[str, Any], most: int) -> str:
-    files = facts.get("files")
-    if not files:
-        return ""
-    count = f"{files['count']:,}: " if files["count"] > 1 else ""
-    return count + _some(files["listed"], files["count"], most)
-
-
-def _columns_in_words(facts: Mapping[str, Any], most: int) -> str:
-    columns = facts.get("columns")
-    if not columns:
-        return ""
-    shown = [f"{name} ({_kind_in_words(kind)})" for name, kind in columns["listed"].items()]
-    other = [f"{name}: {what}" for name, what in columns["other"].items()]
-    words = f"{columns['count']:,}: {_some(shown, columns['count'], most)}"
-    words += f" -> {columns['target']}" if columns["target"] else ""
-    return "; ".join([words, *([_some(other, len(other), most)] if other else [])])
-
-
-def _classes_in_words(facts: Mapping[str, Any], most: int) -> str:
-    classes = facts.get("classes")
-    if not classes:
-        return ""
-    tests = any(test for _, test in classes["listed"].values())
-    shown = [
-        f"{name} ({train:,}" + (f" + {test:,})" if tests else ")")
-        for name, (train, test) in classes["listed"].items()
-    ]
-    what = "training + test examples" if tests else "examples"
-    return f"{classes['count']:,}: {_some(shown, classes['count'], most)}; {what} of each"
-
-
-def _places_in_words(facts: Mapping[str, Any]) -> str:
-    places = facts.get("places")
-    if not places:
-        return ""
-    shape = "x".join(map(str, places["shape"]))
-    words = f"one of {places['classes']:,} classes at each of {shape} places"
-    return f"{words}, of which {places['counted']:.1%} count"
-
-
-def _targets_in_words(facts: Mapping[str, Any]) -> str:
-    targets = facts.get("targets")
-    if not targets:
-        return ""
-    words = f"{targets['labels']:,} labels 0 and 1" if "labels" in targets else f"{targets['numbers']:,}"
-    return words + (f" from {targets['from']:.6g} to {targets['to']:.6g}" if "from" in targets else "")
-
-
-def _owners_in_words(facts: Mapping[str, Any], most: int) -> str:
+        found.append(("data", f"{words}, {facts['outputs']:,} classes or numbers to predict"))
+    elif facts.get("description"):
+        source = f", from {facts['source']}" if facts.get("source") else ""
+        found.append(("data", f"{facts['description']}{source}"))
+    if files := facts.get("files"):
+        count = f"{files['count']:,}: " if files["count"] > 1 else ""
+        found.append(("files", count + _some(files["listed"], files["count"], most)))
+    if columns := facts.get("columns"):
+        shown = [f"{name} ({_kind_in_words(kind)})" for name, kind in columns["listed"].items()]
+        other = [f"{name}: {what}" for name, what in columns["other"].items()]
+        words = f"{columns['count']:,}: {_some(shown, columns['count'], most)}"
+        words += f" -> {columns['target']}" if columns["target"] else ""
+        found.append(("columns", "; ".join([words, *([_some(other, len(other), most)] if other else [])])))
+    if pictures := _pictures(facts):
+        found.append(("pictures", pictures))
+    if classes := facts.get("classes"):
+        tests = any(test for _, test in classes["listed"].values())
+        shown = [
+            f"{name} ({train:,}" + (f" + {test:,})" if tests else ")")
+            for name, (train, test) in classes["listed"].items()
+        ]
+        what = "training + test examples" if tests else "examples"
+        found.append(
+            ("classes", f"{classes['count']:,}: {_some(shown, classes['count'], most)}; {what} of each")
+        )
+    if form := facts.get("form"):
+        found.append(("inputs", form))
+    if places := facts.get("places"):
+        shape = "x".join(map(str, places["shape"]))
+        words = f"one of {places['classes']:,} classes at each of {shape} places"
+        found.append(("targets", f"{words}, of which {places['counted']:.1%} count"))
+    if names := facts.get("names"):
+        found.append(("classes", _some(names, facts.get("outputs", len(names)), most)))
+    if targets := facts.get("targets"):
+        words = f"{targets['labels']:,} labels 0 and 1" if "labels" in targets else f"{targets['numbers']:,}"
+        if "from" in targets:
+            words += f" from {targets['from']:.6g} to {targets['to']:.6g}"
+        found.append(("targets", words))
     owners = facts.get("owners")
-    if not owners or owners["count"] <= 1:
-        return ""
-    shown = [f"{name} ({count:,})" for name, count in owners["listed"].items()]
-    return f"{owners['count']:,}: {_some(shown, owners['count'], most)}"
-
-
-def _missing_in_words(facts: Mapping[str, Any], most: int) -> str:
-    missing = facts.get("missing")
-    if not missing:
-        return ""
-    shown = [f"{name} ({count:,})" for name, count in missing["listed"].items()]
-    words = _some(shown, missing["count"], most)
-    return f"{missing['values']:,} values, filled with {missing['filled']}: {words}"
-
-
-def _clients_in_words(facts: Mapping[str, Any]) -> str:
-    sizes = facts.get("client_examples")
-    if not sizes:
-        return ""
-    least, median, largest = sizes["min"], sizes["median"], sizes["max"]
-    each = f"{least:,} training examples each"
-    if least < largest:
-        each = f"{least:,} to {largest:,} training examples each, median {median:,.0f}"
-    return f"{facts['clients']:,}, {each}"
+    if owners and owners["count"] > 1:
+        shown = [f"{name} ({count:,})" for name, count in owners["listed"].items()]
+        found.append(("owners", f"{owners['count']:,}: {_some(shown, owners['count'], most)}"))
+    if missing := facts.get("missing"):
+        shown = [f"{name} ({count:,})" for name, count in missing["listed"].items()]
+        words = _some(shown, missing["count"], most)
+        found.append(("missing", f"{missing['values']:,} values, filled with {missing['filled']}: {words}"))
+    found += [("note", note) for note in facts.get("notes", ())]
+    if scaled := facts.get("scaled"):
+        found.append(("scaled", scaled))
+    if public := facts.get("public_examples"):
+        found.append(("public", f"{public:,} training examples that no client owns"))
+    if sizes := facts.get("client_examples"):
+        least, median, largest = sizes["min"], sizes["median"], sizes["max"]
+        each = f"{least:,} training examples each"
+        if least < largest:
+            each = f"{least:,} to {largest:,} training examples each, median {median:,.0f}"
+        found.append(("clients", f"{facts['clients']:,}, {each}"))
+    return found
 
 
 def as_text(facts: Mapping[str, Any]) -> list[str]:
