@@ -12,7 +12,7 @@ from typing import Any
 from server_app.results.folder import RunFolder
 from strategies.channels.arrival_log import ArrivalLog
 from task.errors import StateError
-from task.privacy.releases import Releases
+from task.storage.durable_lines import DurableLines
 
 FILE = "arrivals.jsonl"
 
@@ -25,7 +25,7 @@ class ArrivalFile(ArrivalLog):
     """
 
     def __init__(self, folder: RunFolder, *, resume: bool) -> None:
-        self._folder, self._file = folder, Releases(folder.path / FILE)
+        self._folder, self._file = folder, DurableLines(folder.path / FILE)
         if not resume:
             self._file.path.unlink(missing_ok=True)
         self._run = str(folder.config()["id"])
@@ -66,7 +66,7 @@ def finished_order_of(folder: RunFolder) -> ArrivalLog:
             f"{path}: expected whole lines; got {len(data)} bytes, the last incomplete. If the run's "
             "server was killed, resume the run, which removes that line; else restore the file"
         )
-    events = _events(path, Releases(path).lines(), str(folder.config()["id"]))
+    events = _events(path, DurableLines(path).lines(), str(folder.config()["id"]))
     return ArrivalLog(events, where=str(path), closed=True)
 
 

@@ -17,15 +17,16 @@ from server_app.results.folder import RunFolder
 from strategies.stages.privacy import ReleaseLog
 from task.errors import StateError
 from task.numerics.arrays import Arrays
-from task.privacy.releases import Releases, secret_in
+from task.privacy.secret import secret_in
+from task.storage.durable_lines import DurableLines
 from task.storage.files import write_safetensors
 
 FOLDER = "privacy"
 
 
-def ledger_of(run: Path) -> Releases:
+def ledger_of(run: Path) -> DurableLines:
     """Return the ledger of a run in its folder."""
-    return Releases(run / FOLDER / "ledger.jsonl")
+    return DurableLines(run / FOLDER / "ledger.jsonl")
 
 
 class ReleaseFiles(ReleaseLog):
