@@ -14,7 +14,7 @@ Every command that makes or reads results is a function with the same keys; `bou
 these. The strategies are in `bouquet.strategies`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ def run(
     repeat: str | PathLike[str] = "",
     overwrite: bool = False,
     code: str | Iterable[str] = (),
+    nodes: int = 0,
+    gpus: int = 0,
     **keys: Any,
 ) -> "RunResult":
     """Run a federation as a simulation, in this process and its workers; return the result.
@@ -41,6 +43,9 @@ def run(
     result folder). Code that such a file names, ``net:Small``, runs only if its package is in `code` or if
     `keys` name it, too. You may call this function as often as you like. In a notebook, Ctrl-C (the stop
     button) ends the run and returns the rounds so far; elsewhere `load` reads them.
+
+    The clients train on this number of virtual `nodes`, 0 = one per CPU, and of `gpus`, 0 = all; neither
+    changes the result. With a number of gpus, 0 nodes means one per GPU.
 
     Keys that take ``module:name`` take Python objects, too: ``model`` a class, a function or a module, whose
     values are the initial ones; ``dataset`` arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, Datasets, or a
@@ -59,7 +64,7 @@ def run(
     claim()
     from bouquet import api
 
-    return api.run(algorithm, recipe, repeat, overwrite, code, keys)
+    return api.run(algorithm, recipe, repeat, overwrite, code, nodes, gpus, keys)
 
 
 def statistics(
@@ -106,18 +111,4 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
     return api.load(run, code)
 
 
-def simulate(run_config: Mapping[str, Any], nodes: int = 0, gpus: int = 0) -> "RunResult":
-    """Run the app on `nodes` virtual nodes (0 = one per CPU), with run-config keys as files spell them.
-
-    They train on this number of `gpus` in turns, 0 = all; with a number, 0 nodes means one per GPU.
-
-    Raises:
-        BouquetError: As `run`.
-    """
-    claim()
-    from bouquet import api
-
-    return api.start(run_config, nodes, gpus)
-
-
-__all__ = ["load", "run", "simulate", "statistics"]
+__all__ = ["load", "run", "statistics"]

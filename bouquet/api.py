@@ -26,6 +26,8 @@ def run(
     repeat: str | PathLike[str],
     overwrite: bool,
     code: str | Iterable[str],
+    nodes: int,
+    gpus: int,
     keys: Mapping[str, Any],
 ) -> RunResult:
     """See `bouquet.run`."""
@@ -46,7 +48,7 @@ def run(
         remove_run(Path(config.output.runs_dir).expanduser(), config.run_name)
     path = folder_of_run(config)
     try:
-        return simulate(merged)
+        return simulate(merged, nodes, gpus=gpus)
     except KeyboardInterrupt:
         if not in_notebook() or not (path / CONFIG).exists():
             raise
@@ -69,13 +71,6 @@ def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
 def allow(code: str | Iterable[str]) -> None:
     """Let files name code of these packages from now on."""
     trust.allow([code] if isinstance(code, str) and code else code, "code")
-
-
-def start(run_config: Mapping[str, Any], nodes: int, gpus: int) -> RunResult:
-    """See `bouquet.simulate`."""
-    config = with_references(run_config)
-    trust.user_named(references_in(config))
-    return simulate(config, nodes, gpus=gpus)
 
 
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:

@@ -14,7 +14,7 @@ class ServerArguments(TypedDict, total=False):
     """C, share of the clients that train in a round; 0 = one client"""
     fraction_evaluate: float
     """share of the clients that evaluate; -1 = all if models are personal or nothing is trained, else 0"""
-    heldout_clients: float
+    fraction_heldout: float
     """share of the clients that never train and are evaluated at the end; 0 = none"""
     cross_evaluation: bool
     """after the last round, test each client's own model at every client; changes no model"""
@@ -44,7 +44,7 @@ class ServerArguments(TypedDict, total=False):
     """seconds to wait for nodes and their client lists"""
     min_nodes: int
     """nodes that must be online before round 1; a link's default: a majority"""
-    nodes: str
+    node_names: str
     """at a link: names of the nodes to run on, 'ward-1,ward-3'; '' = all"""
     max_update_norm: float
     """refuse a client's update with a larger L2 norm; 0 = no bound"""
@@ -703,7 +703,8 @@ class FedProx(Strategy):
     Args:
         mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg
         adaptive: raise mu by 0.1 when the loss rises, lower it after the loss fell 5 times
-        gamma: measure gamma-inexactness; costs two full local gradients per round
+        measure_gamma: measure how inexactly clients solve (gamma); costs two full local gradients a
+            round
     """
 
     def __init__(
@@ -712,7 +713,7 @@ class FedProx(Strategy):
         *,
         mu: float = 0.01,
         adaptive: bool = False,
-        gamma: bool = True,
+        measure_gamma: bool = False,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 

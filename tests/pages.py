@@ -86,7 +86,7 @@ REPRODUCTION = """\
 This page compares our results with the tables of papers, cell by cell:
 
 ```bash
-bouquet reproduce --list           # every cell, how far it is, and the hours that it takes
+bouquet reproduce --list           # every cell, its progress, and the hours left
 bouquet reproduce mcmahan-table1-2nn --cells 'iid-*' --budget 2h
 bouquet reproduce silos --cells fedavg-local --seeds 1 --again # once more: the same bytes?
 bouquet reproduce fedprox --jobs 8 # eight runs at the same time, each with its share of the cores

@@ -180,7 +180,7 @@ def test_what_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPa
     (folder / "pickled/config.json").write_text((folder / "gpt2/config.json").read_text())
     (folder / "pickled/pytorch_model.bin").write_bytes(b"")
     refused("weights as safetensors", model="transformers:./pickled")
-    refused("lora.targets.*c_attn", **{"lora.targets": "c_atn"})
+    refused("lora.target-modules.*c_attn", **{"lora.target-modules": "c_atn"})
     refused("both trained", **FFA, **{"lora.average": "product"})
     monkeypatch.setattr(trust, "_named", set())  # as at a node, which has the keys from a server
     with pytest.raises(ConfigError, match="transformers"):

@@ -226,7 +226,7 @@ OF_FEATURES = {  # what run-config sections and keys of features are called in `
     "dp",
     "gradient_dissimilarity",
     "he",
-    "heldout_clients",
+    "fraction_heldout",
     "order_of_arrival",
     "secagg",
     "secagg_bits",

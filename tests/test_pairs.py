@@ -56,7 +56,7 @@ SETS: dict[str, Keys] = {
     "fraction-train": {"fraction-train": 0.0},
     "gradient-dissimilarity": {"gradient-dissimilarity": True},
     "he": {"he": True},
-    "heldout-clients": {"heldout-clients": 0.2},
+    "fraction-heldout": {"fraction-heldout": 0.2},
     "initial-model": {"initial-model": "model.safetensors"},
     "groups": {"groups": "sex(f|m)"},
     "lora.average": {"lora.average": "product"},
@@ -132,7 +132,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "selection": {"dp.noise": "its own secret coin", "dp.unit": "losses over the examples"},
     "fraction-train": {"dp.noise": "the probability that a client joins"},
     "fraction-evaluate": {"dp.noise": "losses and accuracies on clients' own data"},
-    "heldout-clients": {
+    "fraction-heldout": {
         "dp.noise": "losses and accuracies on clients' own data",
         "dp.unit": "adapt to their examples without noise",
     },
@@ -204,7 +204,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "codec.up": "every number in full",
         "structured.kind": "every number in full",
         **dict.fromkeys(NARROW, "which part it trained"),
-        "heldout-clients": "measured one by one",
+        "fraction-heldout": "measured one by one",
         "dp.unit": "which masks would hide",
         "enough-replies": "once all nodes have answered",
     },
@@ -212,7 +212,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "cross-evaluation": {
         **dict.fromkeys(("secagg", "he", "dp.noise", "dp.unit"), "own model would leave it"),
         **dict.fromkeys(PARTS, "parts of the model"),
-        "heldout-clients": "no models of their own",
+        "fraction-heldout": "no models of their own",
         "transcript": "ends with the last round",
         **dict.fromkeys(("codec.down", "structured.kind"), "untested"),
     },
@@ -244,12 +244,12 @@ for part in NARROW:
     }
 REFUSED["models.levels"] |= {
     "codec.up: int8": "the combination is untested",
-    "heldout-clients": "no kind of model of its own",
+    "fraction-heldout": "no kind of model of its own",
 }
 for key in (
     "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
     "cross-evaluation", "dp.noise", "dp.unit", "drift.kind", "enough-replies", "gradient-dissimilarity", "he",
-    "heldout-clients",
+    "fraction-heldout",
     "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
     "target-accuracy", "transcript", *PARTS,
 ):  # fmt: skip
@@ -302,7 +302,7 @@ ALONE: list[tuple[str, Keys, str]] = [
     ("drift.examples", {**SETS["drift.examples"], "stream.start": 1.0, "stream.per-round": 0.0}, "a stream"),
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "fedper"}, "one global model"),
     ("gradient-dissimilarity", {"gradient-dissimilarity": True, "algorithm": "splitnn"}, "one global model"),
-    ("heldout-clients", {"heldout-clients": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
+    ("fraction-heldout", {"fraction-heldout": 0.2, "local-test-fraction": 0.0}, "set that above 0"),
     ("num-server-rounds", {"num-server-rounds": 0}, "or at least 1 round; got neither"),
     ("fraction-evaluate", {"num-server-rounds": 0, "initial-model": "m.pt"}, "clients only evaluate"),
     ("cross-evaluation", {"cross-evaluation": True, "num-clients": 33}, "at most 32 clients; got 33"),

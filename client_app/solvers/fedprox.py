@@ -12,7 +12,7 @@ F_k(w^t)   ``loss-before``         plain loss of the received model             
 =========  ======================  ==============================================  =============
 
 The denominator is |grad F_k(w^t)|, since the proximal term vanishes at w^t; gamma = 0 means solved
-exactly, 1 no progress. Measuring it costs two full local gradients (``fedprox.gamma=false`` saves them).
+exactly, 1 no progress. Measuring it (``fedprox.measure-gamma``) costs two full local gradients.
 Variable local work: the number of epochs comes with the message (stragglers).
 Neutral value: mu = 0 is FedAvg.
 """
@@ -29,7 +29,7 @@ class FedProxSolver(Solver, name="fedprox"):
         """Measure the received model, for gamma and for the adaptive mu."""
         fedprox = self.config.fedprox
         self._before: list[tuple[float, float]] = []
-        if fedprox.gamma or fedprox.adaptive:
+        if fedprox.measure_gamma or fedprox.adaptive:
             losses, grads = full_gradient(task)
             self._before = list(zip(losses, norms(grads), strict=True))
 
@@ -41,7 +41,7 @@ class FedProxSolver(Solver, name="fedprox"):
         """Return w_k with gamma and the loss before."""
         if self._before:
             stats = [s | {"loss-before": loss} for s, (loss, _) in zip(stats, self._before, strict=True)]
-        if self.config.fedprox.gamma:
+        if self.config.fedprox.measure_gamma:
             _, grads = full_gradient(task)
             for factor, tensors in self.terms(task):
                 Dense(tensors).add_to(grads, factor)

@@ -57,6 +57,28 @@ Resume = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="First delete the run of this --run-name, finished or not.")
 ]
+
+
+def _count_of_nodes(text: str) -> int:
+    if not str(text).isdecimal():
+        raise ConfigError(
+            f"--nodes: expected the number of virtual nodes of a simulation; got {text!r}. The names of a "
+            "link's nodes are --node-names"
+        )
+    return int(text)
+
+
+Nodes = Annotated[
+    int,
+    typer.Option(
+        parser=_count_of_nodes,
+        metavar="INTEGER",
+        help="Number of virtual nodes of a simulation, 0 = one per CPU; it does not change results.",
+    ),
+]
+NodeNames = Annotated[
+    str, typer.Option(help="With --link: names of the nodes to run on, such as ward-1,ward-3; none = all.")
+]
 RunsDir = Annotated[str, typer.Option("--runs-dir", help="Where result folders are written.")]
 Target = Annotated[
     float,

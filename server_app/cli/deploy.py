@@ -221,7 +221,7 @@ def node(
 
     With several kits it runs a node from each. Each is a process with its own key, data, policy and limits,
     and ends without the others, but they share memory: PyTorch is loaded once. They run as one user, who can
-    read all of these kits, so give it only nodes of one owner.
+    read all of these kits, so use it only for nodes of one owner.
     """
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit

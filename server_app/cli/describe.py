@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server_app.cli.common import Overwrite, Resume, RunName, RunsDir, Set
+from server_app.cli.common import NodeNames, Nodes, Overwrite, Resume, RunName, RunsDir, Set
 from server_app.cli.run import run
 from task.config.options import parse_options
 
@@ -57,9 +57,8 @@ def statistics(
         typer.Option("--site-quantiles", help="Quantiles and histograms of each site, too: more questions."),
     ] = False,
     config: Set = None,
-    nodes: Annotated[
-        str, typer.Option(help="Number of virtual nodes; with --link: names of the nodes to ask.")
-    ] = "",
+    nodes: Nodes = 0,
+    node_names: NodeNames = "",
     run_name: RunName = "",
     runs_dir: RunsDir = "",
     resume: Resume = False,
@@ -93,6 +92,7 @@ def statistics(
     run(
         config=[*found, *(config or [])],
         nodes=nodes,
+        node_names=node_names,
         run_name=run_name,
         runs_dir=runs_dir,
         resume=resume,

@@ -14,6 +14,8 @@ from server_app.cli.common import (
     Code,
     From,
     KeepState,
+    NodeNames,
+    Nodes,
     Overwrite,
     Recipe,
     Resume,
@@ -40,19 +42,14 @@ app = typer.Typer()
 @app.command(
     epilog="Examples: [bold]bouquet run --recipe demo[/bold]  ·  "
     '[bold]bouquet run -c \'algorithm="fedprox" fedprox.mu=0.1 dataset="mnist" model="2nn"\'[/bold]  ·  '
-    "[bold]bouquet run --link kits/link --recipe demo --nodes ward-1,ward-3[/bold]"
+    "[bold]bouquet run --link kits/link --recipe demo --node-names ward-1,ward-3[/bold]"
 )
 def run(
     recipe: Recipe = "",
     repeat: From = None,
     config: Set = None,
-    nodes: Annotated[
-        str,
-        typer.Option(
-            help="Number of virtual nodes, 0 = one per CPU; it does not change results. With "
-            "--link: names of the nodes to run on, such as ward-1,ward-3; none = all."
-        ),
-    ] = "",
+    nodes: Nodes = 0,
+    node_names: NodeNames = "",
     gpus: Annotated[
         int,
         typer.Option(
@@ -93,18 +90,23 @@ def run(
             raise ConfigError(
                 "--gpus: expected in a simulation only; the nodes of a link have their own GPUs"
             )
-        if nodes and (attach or stop):
+        if nodes:
             raise ConfigError(
-                "--nodes: expected only when a run is submitted; got it with --attach or --stop"
+                "--nodes: expected in a simulation only; --node-names chooses among the nodes of a link"
             )
-        keys |= {"nodes": nodes} if nodes else {}
+        if node_names and (attach or stop):
+            raise ConfigError(
+                "--node-names: expected only when a run is submitted; got it with --attach or --stop"
+            )
+        keys |= {"node-names": node_names} if node_names else {}
         _run_at_link(link, keys, detach, attach, stop, overwrite)
         return
     if detach or attach or stop:
         raise ConfigError("--detach, --attach and --stop: expected them with --link KIT; got none")
-    if not (nodes or "0").isdecimal():
+    if node_names:
         raise ConfigError(
-            f"--nodes: expected a number of virtual nodes, or names of nodes with --link KIT; got {nodes!r}"
+            f"--node-names: expected it with --link KIT, whose nodes have names; got {node_names!r} for a "
+            "simulation, whose number of nodes is --nodes"
         )
     checked = check(keys)
     if checked.train.portable:
@@ -118,7 +120,7 @@ def run(
             from server_app.engines.simulate import simulate
         if overwrite:
             remove(checked)
-        simulate(keys, int(nodes or 0), gpus=gpus, fresh=True)
+        simulate(keys, nodes, gpus=gpus, fresh=True)
 
 
 def _run_at_link(

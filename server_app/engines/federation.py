@@ -80,7 +80,7 @@ class Federation:
         """
         try:
             # The nodes are started by this command, so all of them will come.
-            nodes = follow.chosen(self.kit, str(keys.get("nodes", ""))) or self.kit.node_keys
+            nodes = follow.chosen(self.kit, str(keys.get("node-names", ""))) or self.kit.node_keys
             all_nodes = {"min-nodes": len(nodes)}
             self.job = follow.submit(self.kit, all_nodes | dict(keys))
             follow.follow(self.kit, self.job)

@@ -46,6 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server_app.results.lines import Row, parse, split
+from task.config.renamed import present
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
 from task.portable import KERNELS, machine_class
@@ -228,8 +229,9 @@ class RunFolder:
         write_bytes(self.path / name, to_json(value, indent=2))
 
     def config(self) -> Row:
-        """Return config.json, or {} if there is none."""
-        return _read_object(self.path / CONFIG) or {}
+        """Return config.json, or {} if there is none; keys that were renamed since have their new names."""
+        config = _read_object(self.path / CONFIG) or {}
+        return {**config, "run": present(run)} if isinstance(run := config.get("run"), dict) else config
 
     def result(self) -> Row | None:
         """Return result.json, or None while the run is not finished."""

@@ -54,7 +54,10 @@ TILES = (
     "Energy, simulated devices",
     "Contribution", "Privacy",
 )  # fmt: skip
-_DERIVED = CHANGE_NO_RESULT | {"min-replies", "nodes"}  # may be set by a command or a link, not by the user
+_DERIVED = CHANGE_NO_RESULT | {
+    "min-replies",
+    "node-names",
+}  # may be set by a command or a link, not by the user
 
 _BODY = """<main id="main" tabindex="-1">
 <noscript>This page needs JavaScript. The same plots lie in plots/, the numbers in result.json.</noscript>

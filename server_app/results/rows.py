@@ -28,7 +28,7 @@ NARROWEST, WIDEST = 240, 2000  # pixels of a plot
 SHOWN = (
     "algorithm", "dataset", "model", "partition", "num-clients", "num-server-rounds", "fraction-train",
     "local-epochs", "batch-size", "learning-rate", "selection", "min-replies", "enough-replies",
-    "round-timeout", "target-accuracy", "seed", "nodes",
+    "round-timeout", "target-accuracy", "seed", "node-names",
 )  # fmt: skip
 VERSIONS = ("bouquet", "flwr", "torch", "python")
 ROUND_NUMBERS = (
@@ -147,7 +147,7 @@ def job_row(job: Row, waits: object) -> Row:
     return {
         **{key: text(job.get(key)) for key in ("state", "reason")},
         "attempts": number(job.get("attempts")),
-        "nodes": text(mapping(job.get("keys")).get("nodes")),
+        "nodes": text(mapping(job.get("keys")).get("node-names")),
         "waits": text(waits) if job.get("state") == "queued" else "",  # the status may be older
     }
 

@@ -10,7 +10,7 @@ from task.errors import ConfigError
 from task.resolve.model_card import read_model
 
 # The data's place is unchanged; a run on a link sets its own folders.
-AGAIN_OTHERWISE = (CHANGE_NO_RESULT | {"nodes"}) - {"data-dir", "cache-dir"}
+AGAIN_OTHERWISE = (CHANGE_NO_RESULT | {"node-names"}) - {"data-dir", "cache-dir"}
 VERSIONS = ("bouquet", "git_commit", "torch", "numpy", "python")
 
 

@@ -97,5 +97,5 @@ def _unclear(words: str, sides: Iterable[list[str]]) -> str:
     got = "; ".join(some(nodes) for nodes in sides)
     return (
         f"the nodes' own data: expected most nodes to agree on {words}; they differ: {got}. Each node's own "
-        'log has its names. Correct the files, or choose nodes with the run-config key "nodes"'
+        'log has its names. Correct the files, or choose nodes with the run-config key "node-names"'
     )

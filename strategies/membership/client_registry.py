@@ -164,7 +164,7 @@ class ClientRegistry:
         size = max(round(share * len(self.names)), 1)
         if size >= len(self.names):
             raise ConfigError(
-                f'run-config key "heldout-clients": {share:g} of {len(self.names)} clients are {size}; '
+                f'run-config key "fraction-heldout": {share:g} of {len(self.names)} clients are {size}; '
                 "expected at least one client left to train"
             )
         picked = rng.choice(len(self.names), size=size, replace=False)
@@ -364,7 +364,7 @@ def registry_of(config: Config, entry: Algorithm) -> ClientRegistry:
     server = config.server
     registry = ClientRegistry(server.roll_call_timeout, server.min_nodes)
     registry.follow(config)
-    registry.membership.only = listed(server.nodes)
+    registry.membership.only = listed(server.node_names)
     registry.membership.agreement = Agreement(apart=entry.vertical)
     registry.membership.why_no_stock_clients = why_stock_clients_cannot_join(entry, config)
     return registry

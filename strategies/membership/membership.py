@@ -74,8 +74,8 @@ class Membership:
         """
         if self.only and infos and not any(info.name for info in infos):
             raise ConfigError(
-                'run-config key "nodes": expected it where nodes are enrolled by name, as at a link; got '
-                f"{', '.join(self.only)} among nodes without names, such as a simulation's"
+                'run-config key "node-names": expected it where nodes are enrolled by name, as at a link; '
+                f"got {', '.join(self.only)} among nodes without names, such as a simulation's"
             )
         infos = [info for info in infos if not self.only or info.name in self.only]
         now, before = time.monotonic(), self.nodes

@@ -90,7 +90,8 @@ class ExactSums(Rule):
         except TooFewRepliesError as err:
             where = "before round 1" if name == "opening" else f"round {context.round}"
             allow = (
-                'Drop or merge the columns that it names, or run without the site (run-config key "nodes")'
+                "Drop or merge the columns that it names, or run without the site (run-config key "
+                '"node-names")'
             )
             raise not_by_all(f"{where}: every site", name, err.rejected, "these sums", allow) from None
 

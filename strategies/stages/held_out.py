@@ -38,7 +38,7 @@ class HeldOutStage(ServerStage):
         """
         config = self.engine.config
         rng = seeds.rng_for(config.seeds.data, seeds.HELDOUT)
-        self.engine.registry.hold_out(config.server.heldout_clients, rng)
+        self.engine.registry.hold_out(config.server.fraction_heldout, rng)
 
     def after_run(self, grid: Grid, last: int, context_of: ContextOf, lr: float, state: ServerState) -> None:
         """Let those held out join, and measure them; nodes that are gone by now cost no more than that.

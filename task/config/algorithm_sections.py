@@ -21,7 +21,9 @@ class FedProxConfig(Section):
 
     mu: float = knob(0.01, "mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg", low=0)
     adaptive: bool = knob(False, "raise mu by 0.1 when the loss rises, lower it after the loss fell 5 times")
-    gamma: bool = knob(True, "measure gamma-inexactness; costs two full local gradients per round")
+    measure_gamma: bool = knob(
+        False, "measure how inexactly clients solve (gamma); costs two full local gradients a round"
+    )
 
 
 class FedAvgMConfig(Section):

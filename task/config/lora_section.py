@@ -11,13 +11,13 @@ class LoraConfig(Section):
     alpha: float = knob(
         0.0, "alpha: an adapter's product counts alpha/r; 0 = r", low=0, when=When("lora.rank")
     )
-    targets: str = knob(
+    target_modules: str = knob(
         "",
         'layers that get adapters, by the ends of their names: "c_attn,c_proj"; "" = those that peft knows '
         "for the model",
         when=When("lora.rank"),
     )
-    modules: str = knob(
+    modules_to_save: str = knob(
         "",
         'layers that are trained whole besides, by the ends of their names: "classifier"; "" = none',
         when=When("lora.rank"),

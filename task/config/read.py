@@ -19,6 +19,7 @@ from typing import Any, cast, get_type_hints
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
 from task.config.names import unknown_key
+from task.config.renamed import present
 from task.config.run_name import key_of
 from task.config.sections import DataConfig, Section, Value
 from task.config.when import When
@@ -83,12 +84,20 @@ def _sections() -> tuple[tuple[str, type[Section]], ...]:
     return tuple((f.name, hints[f.name]) for f in dataclasses.fields(Config) if "doc" not in f.metadata)
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
-    """Flatten nested TOML tables to dotted keys, as Flower does."""
+def flatten(table: Mapping[str, Any]) -> dict[str, Value]:
+    """Flatten nested TOML tables to dotted keys, as Flower does; keys that were renamed get their new names.
+
+    Raises:
+        ConfigError: A key was given by its old and its new name.
+    """
+    return present(_dotted(table), warn=True)
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
     flat: dict[str, Value] = {}
     for key, value in table.items():
         if not isinstance(value, str | int | float) and isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= _dotted(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

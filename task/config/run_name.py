@@ -29,7 +29,8 @@ MACHINE: Mapping[str, str] = {
 CHANGE_NO_RESULT = frozenset(MACHINE)
 # Keys that may also change when a run is resumed: its name stays.
 LENGTHEN = frozenset(
-    {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "nodes"} | {"dp.max-epsilon"}
+    {"num-server-rounds", "target-accuracy", "plateau-rounds", "plateau-delta", "node-names"}
+    | {"dp.max-epsilon"}
 )
 
 # Keys whose values a node takes from its own settings or data; each with the reason.

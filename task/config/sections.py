@@ -322,7 +322,7 @@ class ServerConfig(Section):
         low=-1,
         high=1,
     )
-    heldout_clients: float = knob(
+    fraction_heldout: float = knob(
         0.0, "share of the clients that never train and are evaluated at the end; 0 = none", low=0, below=1
     )
     cross_evaluation: bool = knob(
@@ -368,7 +368,7 @@ class ServerConfig(Section):
     )
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be online before round 1; a link's default: a majority", low=1)
-    nodes: str = knob("", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all')
+    node_names: str = knob("", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all')
     max_update_norm: float = knob(
         0.0, "refuse a client's update with a larger L2 norm; 0 = no bound", low=0, when=(AVERAGED, _BOUNDED)
     )

@@ -92,11 +92,11 @@ def conditioned(dataset: Dataset, names: Sequence[str], client_of: Rows, config:
             f'run-config key "condition": "label" is a class; expected a data set of classes, or "client"; '
             f'got "{dataset.name}", whose targets are those of {dataset.task}'
         )
-    if clients and config.server.heldout_clients:
+    if clients and config.server.fraction_heldout:
         raise ConfigError(
-            'run-config key "heldout-clients": the model is given the client\'s number, and no training has '
+            'run-config key "fraction-heldout": the model is given the client\'s number, and no training has '
             f'the number of a held-out one; expected 0, or condition = "label"; got '
-            f"{config.server.heldout_clients:g}"
+            f"{config.server.fraction_heldout:g}"
         )
     if clients and not config.data.num_clients:
         raise ConfigError(

@@ -13,7 +13,7 @@ from task.features.settings import DP_CENTRAL, DP_LOCAL, PARTS
 _ALONE = Setting("num-server-rounds", lambda c: c.server.num_server_rounds == 0)
 _ROUNDS = (
     "arrive.share", "attack.kind", "audit.canaries", "codec.down", "codec.up", "contribution.measure",
-    "cross-evaluation", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "heldout-clients",
+    "cross-evaluation", "drift.kind", "enough-replies", "gradient-dissimilarity", "he", "fraction-heldout",
     "max-update-norm", "norms", "plateau-rounds", "selection", "stragglers", "structured.kind",
     "target-accuracy", "transcript",
 )  # fmt: skip

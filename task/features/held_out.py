@@ -12,7 +12,7 @@ def _refuses(config: Config, _: Algorithm) -> str:
     if config.data.local_test_fraction > 0 or config.data.partition == "natural":
         return ""
     return (
-        '"heldout-clients": they are measured on test data of their own, and have none because '
+        '"fraction-heldout": they are measured on test data of their own, and have none because '
         '"local-test-fraction" is 0; set that above 0'
     )
 
@@ -20,7 +20,7 @@ def _refuses(config: Config, _: Algorithm) -> str:
 FEATURE = Feature(
     "held_out",
     place=20,
-    active=lambda config, _: config.server.heldout_clients > 0,
-    choices=(Choice("heldout-clients", (SOME,), pooled, HELD_OUT),),
+    active=lambda config, _: config.server.fraction_heldout > 0,
+    choices=(Choice("fraction-heldout", (SOME,), pooled, HELD_OUT),),
     refuses=_refuses,
 )

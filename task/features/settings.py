@@ -16,7 +16,7 @@ DP_LOCAL = Setting("dp.unit", lambda c: c.dp.local)
 DP_ROWS = Setting("dp.unit", lambda c: c.dp.local and c.entry.statistics)  # of an analysis
 DP_STEPS = Setting("dp.unit", lambda c: c.dp.local and not c.entry.statistics)  # of a training
 ENOUGH = Setting("enough-replies", lambda c: c.server.enough_replies > 0, "0")
-HELD_OUT = Setting("heldout-clients", lambda c: c.server.heldout_clients > 0, "0")
+HELD_OUT = Setting("fraction-heldout", lambda c: c.server.fraction_heldout > 0, "0")
 ENCRYPTED = Setting("he", lambda c: c.server.he, "false")
 MEANS_FILLED = Setting("missing", lambda c: c.data.missing == "mean", '"zero"')
 SECURE = Setting("secagg", lambda c: c.server.secagg, "false")

@@ -38,8 +38,8 @@ class Adapters:
         """
         peft = from_extra("adapters", "peft", 'run-config key "lora.rank"')
         layers = [name for name, m in model.named_modules() if name and _is_matrix(m)]
-        self._check("lora.targets", self.targets, layers)
-        self._check("lora.modules", self.modules, [name for name, _ in model.named_modules() if name])
+        self._check("lora.target-modules", self.targets, layers)
+        self._check("lora.modules-to-save", self.modules, [name for name, _ in model.named_modules() if name])
         config = peft.LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha or self.rank,  # peft takes fractions
@@ -52,8 +52,8 @@ class Adapters:
                 made: nn.Module = peft.get_peft_model(model, config)
         except (ValueError, TypeError, RuntimeError, KeyError) as err:
             raise ConfigError(
-                f'run-config key "lora.targets": expected layers of the model, such as {_some(layers)}; got '
-                f'"{",".join(self.targets)}", with which peft says: {err}'
+                f'run-config key "lora.target-modules": expected layers of the model, such as '
+                f'{_some(layers)}; got "{",".join(self.targets)}", with which peft says: {err}'
             ) from err
         self._draw(made)
         return made

@@ -34,7 +34,9 @@ def _adapters(config: Config) -> Adapters | None:
     lora, seed = config.lora, config.seeds.model
     if not lora.rank:
         return None
-    return Adapters(lora.rank, lora.alpha, listed(lora.targets), listed(lora.modules), lora.dropout, seed)
+    return Adapters(
+        lora.rank, lora.alpha, listed(lora.target_modules), listed(lora.modules_to_save), lora.dropout, seed
+    )
 
 
 def has_form(config: Config) -> bool:

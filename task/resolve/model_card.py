@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import CHANGE_NO_RESULT, Config
 from task.config.read import as_run_config, defaults, read_checked
+from task.config.renamed import present
 from task.config.sections import Value
 from task.datasets import Dataset, natural_task
 from task.datasets.base import PIXELS
@@ -48,7 +49,7 @@ METADATA = "bouquet"
 BESIDE = "bouquet-frozen"  # metadata of a file without the frozen part: the file next to it that has it
 # Keys of one machine or of how long it waits; none of them says anything about the model.
 OF_THE_MACHINE = CHANGE_NO_RESULT | {
-    "data-path", "nodes", "device", "threads", "stack", "min-replies", "enough-replies",
+    "data-path", "node-names", "device", "threads", "stack", "min-replies", "enough-replies",
 }  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def _read(value: Mapping[str, Any]) -> ModelCard:
         )
     scaling = value["normalisation"]
     return ModelCard(
-        {key: it for key, it in dict(value["run"]).items() if key not in PATHS},
+        {key: it for key, it in present(value["run"]).items() if key not in PATHS},
         tuple(value["input_shape"]),
         int(value["num_classes"]),
         str(value["kind"]),

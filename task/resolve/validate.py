@@ -248,7 +248,7 @@ def _check_measured(config: Config) -> None:
     for key, set_, wanted in (
         ("target-accuracy", server.target_accuracy, "an accuracy to go by"),
         ("plateau-rounds", server.plateau_rounds, "an accuracy to go by"),
-        ("metrics", config.metrics and not server.heldout_clients, "a model that is measured"),
+        ("metrics", config.metrics and not server.fraction_heldout, "a model that is measured"),
     ):
         if set_:
             raise ConfigError(

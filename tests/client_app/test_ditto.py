@@ -168,7 +168,7 @@ def test_fine_tuning_is_the_training_of_the_next_round_to_the_bit(model: str, tm
 @pytest.mark.parametrize("mu", [0.0, 0.5])
 def test_the_global_model_is_fedavgs_or_fedproxs(mu: float, tmp_path: Path) -> None:
     more: dict[str, Any] = {"stragglers": 0.5, "nodes": 2}
-    prox: dict[str, Any] = {"fedprox__mu": mu, "fedprox__gamma": False}
+    prox: dict[str, Any] = {"fedprox__mu": mu}
     plain = case_of(tmp_path, "fedprox", **prox, **more) if mu else case_of(tmp_path, "fedavg", **more)
     case = case_of(tmp_path, "fine-tune", fine_tune__mu=mu, **more)
     assert told(case)[0] == told(plain)[0]

@@ -67,10 +67,10 @@ def test_fedprox_adds_mu_times_the_distance_to_each_gradient() -> None:
     w_1 = 0.5 (as plain SGD); w_2 = 0.5 - 0.5 (-2 sigmoid(-1) + mu 0.5).
     """
     mu = 0.8
-    upload, _ = solve("fedprox", one(epochs=2, lr=0.5), mu=mu, gamma=False)
+    upload, _ = solve("fedprox", one(epochs=2, lr=0.5), mu=mu)
     assert upload.arrays["arrays"]["w"].tolist() == pytest.approx([0.5 + sigmoid(-1) - 0.5 * mu * 0.5])
     # mu |w - w^t| unsquared would give 0.5 + sigmoid(-1) - 0.5 * mu / 2 whatever the distance
-    farther, _ = solve("fedprox", one(epochs=2, lr=1.0), mu=mu, gamma=False)
+    farther, _ = solve("fedprox", one(epochs=2, lr=1.0), mu=mu)
     # w_1 = 1; w_2 = 1 + 2 sigmoid(-2) - mu * 1
     assert farther.arrays["arrays"]["w"].tolist() == pytest.approx([1 + 2 * sigmoid(-2) - mu])
 
@@ -78,7 +78,7 @@ def test_fedprox_adds_mu_times_the_distance_to_each_gradient() -> None:
 def test_fedprox_pulls_towards_where_the_round_began_not_towards_0() -> None:
     # from w^t = 3: w_1 = 3 + 2 sigmoid(-6) = 3 + d; w_2 = w_1 + 2 sigmoid(-2 w_1) - mu d
     d = 2 * sigmoid(-6)
-    upload, _ = solve("fedprox", one(3.0, epochs=2, lr=1.0), mu=0.5, gamma=False)
+    upload, _ = solve("fedprox", one(3.0, epochs=2, lr=1.0), mu=0.5)
     wanted = 3 + d + 2 * sigmoid(-2 * (3 + d)) - 0.5 * d
     assert upload.arrays["arrays"]["w"].tolist() == pytest.approx([wanted], rel=1e-6)
 
@@ -94,16 +94,19 @@ def test_fedprox_with_a_large_mu_stays_near_the_start() -> None:
 
 def test_gamma_and_loss_before_by_hand() -> None:
     # grad h(w_k) = -2 sigmoid(-2 * 0.5) + mu 0.5; grad h(w^t) = F'(0) = -1
-    upload, _ = solve("fedprox", one(lr=0.5), mu=0.8)
+    upload, _ = solve("fedprox", one(lr=0.5), mu=0.8, measure_gamma=True)
     assert upload.scalars["gamma"] == pytest.approx(abs(-2 * sigmoid(-1) + 0.8 * 0.5))
     assert upload.scalars["loss-before"] == pytest.approx(math.log(2))
 
 
 def test_gamma_is_1_without_progress_and_falls_with_work() -> None:
     # lr 0: w_k = w^t, ratio 1. From w = 2 the proximal minimum is met after many steps.
-    still, _ = solve("fedprox", one(2.0, lr=0.0), mu=0.5)
+    still, _ = solve("fedprox", one(2.0, lr=0.0), mu=0.5, measure_gamma=True)
     assert still.scalars["gamma"] == pytest.approx(1)
-    gammas = [solve("fedprox", one(2.0, epochs=e), mu=0.5)[0].scalars["gamma"] for e in (1, 5, 25, 400)]
+    gammas = [
+        solve("fedprox", one(2.0, epochs=e), mu=0.5, measure_gamma=True)[0].scalars["gamma"]
+        for e in (1, 5, 25, 400)
+    ]
     assert gammas == sorted(gammas, reverse=True)
     assert gammas[-1] < 1e-3
 
@@ -112,7 +115,7 @@ def test_gamma_uses_the_plain_gradient_of_all_data_below() -> None:
     # two examples, B = 1: gamma is over both, not over the last batch
     x, y = torch.tensor([2.0, 1.0]), torch.tensor([1, 0])
     task = task_on(OneNumber(), x, y, batch_size=1, lr=0.3)
-    upload, _ = solve("fedprox", task, mu=0.4)
+    upload, _ = solve("fedprox", task, mu=0.4, measure_gamma=True)
     w = float(upload.arrays["arrays"]["w"][0])
     after = (-2 * sigmoid(-2 * w) + sigmoid(w)) / 2 + 0.4 * w
     assert upload.scalars["gamma"] == pytest.approx(abs(after) / 0.25, rel=1e-5)
@@ -126,14 +129,14 @@ def test_gamma_uses_the_plain_gradient_of_all_data_below() -> None:
     ],
 )  # fmt: skip
 def test_what_is_measured_is_what_was_asked_for(gamma: bool, adaptive: bool, wanted: set[str]) -> None:
-    upload, _ = solve("fedprox", one(), gamma=gamma, adaptive=adaptive)
+    upload, _ = solve("fedprox", one(), measure_gamma=gamma, adaptive=adaptive)
     assert upload.scalars.keys() - {"num-examples", "train-loss"} == wanted
 
 
 def test_a_client_that_is_at_its_minimum_has_no_gamma() -> None:
     # x = 0: the gradient is 0 everywhere; 0 / 0 must not become a NaN that quarantines the client
     task = task_on(OneNumber(), torch.tensor([0.0]), torch.tensor([1]))
-    upload, _ = solve("fedprox", task, mu=0.5)
+    upload, _ = solve("fedprox", task, mu=0.5, measure_gamma=True)
     assert all(math.isfinite(v) for v in upload.scalars.values())
 
 

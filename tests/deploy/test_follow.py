@@ -65,12 +65,14 @@ def test_a_resumed_run_keeps_its_number_of_replies_though_nodes_were_enrolled_si
 
 def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -> None:
     kit = kit_of(tmp_path, 5)
-    job = follow.submit(kit, OWN | {"run-name": "a", "nodes": " ward-3, ward-1,ward-3"})
-    assert job.keys["nodes"] == "ward-3,ward-1"
+    job = follow.submit(kit, OWN | {"run-name": "a", "node-names": " ward-3, ward-1,ward-3"})
+    assert job.keys["node-names"] == "ward-3,ward-1"
     assert job.nodes == {"ward-1", "ward-3"}
     assert (job.keys["min-nodes"], job.keys["min-replies"]) == (2, 2)
-    with pytest.raises(ConfigError, match=r'"min-nodes": expected at most 2, the number of "nodes"; got 3'):
-        follow.submit(kit, OWN | {"run-name": "b", "nodes": "ward-1,ward-2", "min-nodes": 3})
+    with pytest.raises(
+        ConfigError, match=r'"min-nodes": expected at most 2, the number of "node-names"; got 3'
+    ):
+        follow.submit(kit, OWN | {"run-name": "b", "node-names": "ward-1,ward-2", "min-nodes": 3})
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,13 @@ def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -
     [
         (
             "wart-2",
-            r'"nodes" \(--nodes\): expected one of ward-0, ward-2; got .wart-2.. Did you mean "ward-2"',
+            r'"node-names" \(--node-names\): expected one of ward-0, ward-2; got .wart-2.. '
+            r'Did you mean "ward-2"',
         ),
-        ("ward-1", r'"nodes" \(--nodes\): ward-1 is revoked: expected one of ward-0, ward-2; got .ward-1.'),
+        (
+            "ward-1",
+            r'"node-names" \(--node-names\): ward-1 is revoked: expected one of ward-0, ward-2; got .ward-1.',
+        ),
         ("ward-0,", "got ''"),
     ],
 )
@@ -89,7 +95,7 @@ def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes
     kit.revoked.mkdir(exist_ok=True)
     (kit.nodes / "ward-1.pub").rename(kit.revoked / "ward-1.pub")
     with pytest.raises(ConfigError, match=words):
-        follow.submit(kit, OWN | {"run-name": "a", "nodes": nodes})
+        follow.submit(kit, OWN | {"run-name": "a", "node-names": nodes})
     assert Jobs(kit.jobs, kit.runs).all() == []
 
 
@@ -98,11 +104,15 @@ def test_a_resumed_run_keeps_its_nodes_unless_others_are_named(tmp_path: Path) -
     config = kit.runs / "a" / "config.json"
     (config.parent / "checkpoint").mkdir(parents=True)
     (config.parent / "checkpoint" / "work").touch()
-    config.write_text(json.dumps({"run": {"nodes": "ward-0,ward-2"}}))
+    config.write_text(json.dumps({"run": {"node-names": "ward-0,ward-2"}}))
     jobs = Jobs(kit.jobs, kit.runs)
-    for more, nodes in (({}, "ward-0,ward-2"), ({"nodes": "ward-1"}, "ward-1"), ({"nodes": ""}, "")):
+    for more, nodes in (
+        ({}, "ward-0,ward-2"),
+        ({"node-names": "ward-1"}, "ward-1"),
+        ({"node-names": ""}, ""),
+    ):
         job = follow.submit(kit, OWN | {"run-name": "a", "resume": True} | more)
-        assert job.keys.get("nodes", "") == nodes
+        assert job.keys.get("node-names", "") == nodes
         jobs.update(job, state=FINISHED)
 
 

@@ -98,7 +98,7 @@ def queue(*wanted: str) -> list[Job]:
     made = []
     for text in wanted:
         name, state, nodes = (*text.split(), "")[:3]
-        made.append(Job(name, {"nodes": nodes}, name, state))
+        made.append(Job(name, {"node-names": nodes}, name, state))
     return made
 
 
@@ -149,7 +149,7 @@ def test_no_job_is_overtaken_for_ever_and_no_node_has_two() -> None:
         for now in range(400):
             if now < 300:
                 nodes = ",".join(map(str, rng.sample(range(6), rng.randint(0, 3))))
-                jobs.append(Job(f"j{now}", {"nodes": nodes}, f"j{now}", created=now))
+                jobs.append(Job(f"j{now}", {"node-names": nodes}, f"j{now}", created=now))
             held = waiting(jobs, most)
             for i, job in enumerate(jobs):
                 if job.state == QUEUED and job.id not in held:

@@ -461,7 +461,7 @@ def test_a_stopped_job_leaves_a_result_once_its_serverapp_is_gone(
 
     monkeypatch.setattr(module, "finish_stopped", finish)
     for name in ("a", "b", "c"):
-        world.jobs.submit(name, {"nodes": "n1" if name == "a" else "n2"})
+        world.jobs.submit(name, {"node-names": "n1" if name == "a" else "n2"})
         (world.jobs.runs / name / "checkpoint").mkdir(parents=True)
     world.look()
     world.begin()
@@ -496,10 +496,10 @@ def states(world: World) -> dict[str, str]:
 
 def test_jobs_on_different_nodes_run_at_once_and_the_third_waits_for_both(world: World) -> None:
     for name, nodes in (("a", "n1"), ("b", "n2"), ("c", "")):
-        world.jobs.submit(name, {"nodes": nodes})
+        world.jobs.submit(name, {"node-names": nodes})
     world.look()
     assert states(world) == {"a": RUNNING, "b": RUNNING, "c": QUEUED}
-    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2"]
+    assert [keys["node-names"] for keys in world.link.submitted] == ["n1", "n2"]
     for name in ("b", "a"):
         assert states(world)["c"] == QUEUED
         (world.jobs.runs / name).mkdir(parents=True)
@@ -511,14 +511,14 @@ def test_jobs_on_different_nodes_run_at_once_and_the_third_waits_for_both(world:
 
 def test_a_job_waits_for_its_own_nodes_only(world: World) -> None:
     world.nodes = [node(1), node(2, online=False)]
-    world.jobs.submit("a", {"nodes": "n1"})
+    world.jobs.submit("a", {"node-names": "n1"})
     world.look()
     assert len(world.link.submitted) == 1
 
 
 def test_the_end_and_the_pauses_of_one_job_do_not_touch_another(world: World) -> None:
-    world.jobs.submit("a", {"nodes": "n1"})
-    world.jobs.submit("b", {"nodes": "n2"})
+    world.jobs.submit("a", {"node-names": "n1"})
+    world.jobs.submit("b", {"node-names": "n2"})
     world.look()
     world.begin()  # a
     text = "ServerApp failed with exception: passing: no space left"
@@ -530,11 +530,11 @@ def test_the_end_and_the_pauses_of_one_job_do_not_touch_another(world: World) ->
     world.look(1)
     assert states(world) == {"a": FINISHED, "b": RUNNING}
     assert len(world.link.submitted) == 2
-    world.jobs.submit("c", {"nodes": "n1"})
+    world.jobs.submit("c", {"node-names": "n1"})
     world.look(1)
     assert states(world)["c"] == RUNNING
     world.look(timing.ATTEMPT_LONGEST_S)
-    assert [keys["nodes"] for keys in world.link.submitted] == ["n1", "n2", "n1", "n2"]
+    assert [keys["node-names"] for keys in world.link.submitted] == ["n1", "n2", "n1", "n2"]
 
 
 def test_a_job_that_cannot_be_noted_holds_up_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,8 +545,8 @@ def test_a_job_that_cannot_be_noted_holds_up_no_other(world: World, monkeypatch:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(job)
 
-    world.jobs.submit("a", {"nodes": "n1"})
-    world.jobs.submit("b", {"nodes": "n2"})
+    world.jobs.submit("a", {"node-names": "n1"})
+    world.jobs.submit("b", {"node-names": "n2"})
     monkeypatch.setattr(world.jobs, "write", full)
     with pytest.raises(OSError, match="No space"):
         world.look()
@@ -555,7 +555,7 @@ def test_a_job_that_cannot_be_noted_holds_up_no_other(world: World, monkeypatch:
 
 def test_the_stop_of_one_job_leaves_the_other_and_frees_its_nodes(world: World) -> None:
     for name, nodes in (("a", "n1"), ("b", "n2"), ("c", "n1")):
-        world.jobs.submit(name, {"nodes": nodes})
+        world.jobs.submit(name, {"node-names": nodes})
     world.look()
     world.jobs.ask_to_stop("a")
     world.look(1)

@@ -107,7 +107,7 @@ def test_a_healthy_link_is_green_and_names_its_nodes_runs_and_processes(kit: Lin
 def test_it_fits_80_columns_and_no_name_is_cut(kit: LinkKit, child: Child) -> None:
     jobs, names = Jobs(kit.jobs, kit.runs), ["hospital-north-ward-1", "hospital-north-ward-2"]
     run, why = "fedavg-mnist-2nn-two-shards", 'run-config key "model": expected 2 outputs; got 10'
-    job = jobs.submit(run, {"num-server-rounds": 1000, "nodes": ",".join(names)})
+    job = jobs.submit(run, {"num-server-rounds": 1000, "node-names": ",".join(names)})
     jobs.update(job, state=RUNNING, attempts=12, reason=why)
     nodes = [NodeState(i, name, b"", True, True, time.time() - 3) for i, name in enumerate(names)]
     ours, old = App("0.1.0", "e3e8867b", "1.42.0"), App("0.1.0", "e3e8867b", "1.41.0")
@@ -207,10 +207,10 @@ def test_a_node_that_the_last_run_left_out_makes_it_yellow_until_another_run_tak
 
 def test_the_status_says_on_which_nodes_runs_are_and_what_they_wait_for(kit: LinkKit, child: Child) -> None:
     jobs = Jobs(kit.jobs, kit.runs)
-    jobs.update(jobs.submit("big", {"nodes": "ward,east"}), state=RUNNING, attempts=1)
+    jobs.update(jobs.submit("big", {"node-names": "ward,east"}), state=RUNNING, attempts=1)
     for i in range(SHOWN_RUNS):
-        jobs.update(jobs.submit(f"old-{i}", {"nodes": "west"}), state="finished", attempts=1)
-    jobs.submit("small", {"nodes": "ward", "min-nodes": 2})
+        jobs.update(jobs.submit(f"old-{i}", {"node-names": "west"}), state="finished", attempts=1)
+    jobs.submit("small", {"node-names": "ward", "min-nodes": 2})
     RunFolder(kit.runs / "old-0").path.mkdir(parents=True)
     RunFolder(kit.runs / "old-0").write_nodes([], [{"node": "5", "name": "ward", "reason": "was not of it"}])
     write_status(kit, seen(), [child], jobs)

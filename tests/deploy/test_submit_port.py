@@ -523,7 +523,7 @@ def test_what_a_link_would_ignore_is_refused(
         ({"run-name": "x/../../jobs/theirs"}, "expected a free name"),
         ({"run-name": "nobodys", "resume": True}, "got 'nobodys'$"),
         ({"run-name": "", "resume": True}, "got ''$"),
-        ({"nodes": "ward-9"}, "ward-9"),
+        ({"node-names": "ward-9"}, "ward-9"),
     ],
 )
 def test_a_submitter_names_nothing_of_the_machine_nor_others_runs(

@@ -57,7 +57,7 @@ FEATURES = {
     "secagg, whole transcript": 'secagg=true transcript="full"',
     "contribution": 'contribution.measure="leave-one-out"',
     "dissimilarity": "gradient-dissimilarity=true",
-    "held-out": "heldout-clients=0.2",
+    "held-out": "fraction-heldout=0.2",
     "stream": "stream.start=0.5 stream.per-round=0.25",
     "drift": 'drift.kind="labels-swap" drift.round=2',
     "late joiners": "arrive.share=0.3 arrive.round=2",

@@ -192,7 +192,7 @@ def test_a_round_without_clients_is_noise_alone(owners: Path) -> None:
 def test_nothing_of_a_client_goes_up_but_bounded_integers(owners: Path) -> None:
     for nodes in (5, 2):
         keys = keys_of(owners, algorithm="fedprox", fraction_train=1.0, dp__clip_quantile=0.5, dp__noise=0.4)
-        keys["fedprox.gamma"] = True
+        keys["fedprox.measure-gamma"] = True
         grid: Any = run(keys, grid_type=Recording, nodes=nodes).grid
         trained = [content for kind, content in grid.up if kind == "train"]
         assert trained

@@ -9,25 +9,28 @@ mu:     +0.1 when the loss rises, -0.1 (not below 0) after 5 falls in a row; equ
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from tests.reference.driver import Reference, Round
 from tests.reference.mlp import Client, Params, loss_and_gradient, norm, proximal
+
+CASES: dict[str, dict[str, Any]] = {
+    "mu 0": {"fedprox__mu": 0.0, "local_epochs": 2, "fraction_train": 1.0},
+    "mu 1, everybody": {"fedprox__mu": 1.0, "local_epochs": 4, "fraction_train": 1.0},
+    "few clients": {"fedprox__mu": 0.5, "fraction_train": 0.4, "num_server_rounds": 4},
+    "stragglers kept": {"fedprox__mu": 0.5, "local_epochs": 5, "fraction_train": 1.0, "stragglers": 0.6},
+    "stragglers dropped": {
+        "fedprox__mu": 0.5, "local_epochs": 5, "fraction_train": 1.0, "stragglers": 0.6,
+        "drop_stragglers": True,
+    },
+}  # fmt: skip
 
 
 @dataclass
 class FedProx(Reference):
     algorithm = "fedprox"
     active = {"fedprox.mu": 0.9, "fedprox.adaptive": True}
-    cases = {
-        "mu 0": {"fedprox__mu": 0.0, "local_epochs": 2, "fraction_train": 1.0},
-        "mu 1, everybody": {"fedprox__mu": 1.0, "local_epochs": 4, "fraction_train": 1.0},
-        "few clients": {"fedprox__mu": 0.5, "fraction_train": 0.4, "num_server_rounds": 4},
-        "stragglers kept": {"fedprox__mu": 0.5, "local_epochs": 5, "fraction_train": 1.0, "stragglers": 0.6},
-        "stragglers dropped": {
-            "fedprox__mu": 0.5, "local_epochs": 5, "fraction_train": 1.0, "stragglers": 0.6,
-            "drop_stragglers": True,
-        },
-    }  # fmt: skip
+    cases = {name: keys | {"fedprox__measure_gamma": True} for name, keys in CASES.items()}
 
     mu: float
     adaptive: bool = False

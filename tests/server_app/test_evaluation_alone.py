@@ -92,7 +92,7 @@ REFUSED = {
     "noise": ({"dp.noise": 1.0, "dp.clip": 1.0}, '"dp.noise": it does not go with num-server-rounds = 0'),
     "an attack": ({"attack.kind": "scale"}, '"attack.kind": expected "none"'),
     "a transcript": ({"transcript": "sums"}, '"transcript": expected "none"'),
-    "clients that do not train": ({"heldout-clients": 0.5}, '"heldout-clients": expected 0'),
+    "clients that do not train": ({"fraction-heldout": 0.5}, '"fraction-heldout": expected 0'),
     "a part of the model": ({"width.levels": "1,0.5", "model": "mlp"}, '"width.levels": expected 1'),
 }
 

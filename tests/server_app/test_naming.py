@@ -86,7 +86,7 @@ def test_a_run_without_a_name_takes_the_next_free_one(tmp_path: Path) -> None:
         ({"num-clients": 9, "model": "2nn", "dataset": "mnist", "seed": 7}, "fedavg-mnist-2nn-clients_9-7"),
         ({"algorithm": "fedprox", "fedprox.mu": 1, "fedprox.adaptive": True},
          "fedprox-digits-mu_1-adaptive-1"),
-        ({"algorithm": "fedprox", "fedprox.gamma": False}, "fedprox-digits-no-gamma-1"),
+        ({"algorithm": "fedprox", "fedprox.measure-gamma": True}, "fedprox-digits-measure-gamma-1"),
         ({"dataset": "csv", "data-path": "/a b/My Wards.csv", "num-classes": 2},
          "fedavg-csv-path_My-Wards.csv-classes_2-1"),
         ({"num-server-rounds": 3, "progress": "none", "runs-dir": "x"}, "fedavg-digits-1"),
@@ -172,14 +172,20 @@ def test_overwrite_needs_a_name_and_no_resume(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--nodes", "ward-1"], "expected a number of virtual nodes, or names of nodes with --link KIT"),
-        (["--link", "kit", "--attach", "a", "--nodes", "ward-1"], "expected only when a run is submitted"),
+        (["--nodes", "ward-1"], "--nodes: expected the number of virtual nodes"),
+        (["--nodes", "-1"], "--nodes: expected the number of virtual nodes"),
+        (["--node-names", "ward-1"], "--node-names: expected it with --link KIT"),
+        (["--link", "kit", "--nodes", "3"], "--nodes: expected in a simulation only"),
+        (
+            ["--link", "kit", "--attach", "a", "--node-names", "ward-1"],
+            "--node-names: expected only when a run is submitted",
+        ),
     ],
 )
 def test_nodes_are_named_where_a_run_is_submitted_to_a_link(words: list[str], says: str) -> None:
     done = CliRunner().invoke(cli.app, ["run", *words])
     assert isinstance(done.exception, ConfigError)
-    assert f"--nodes: {says}" in str(done.exception)
+    assert says in str(done.exception)
 
 
 def test_the_command_line_refuses_a_resume_under_a_wrong_name(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_values_of_an_option() -> None:
     }
     assert own == set(axes)
     # A comma or a space in quotes is part of a word.
-    assert read_axes("", ['nodes="a,b" data-path="x y.csv"'])[0] == {
-        "nodes": ["a,b"],
+    assert read_axes("", ['node-names="a,b" data-path="x y.csv"'])[0] == {
+        "node-names": ["a,b"],
         "data-path": ["x y.csv"],
     }
 

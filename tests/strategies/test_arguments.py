@@ -46,8 +46,8 @@ def test_an_argument_is_the_algorithms_own_key() -> None:
     assert strategy.rule.initial_state({"w": np.zeros(1)}, ("w",)).mu == 0.3  # type: ignore[attr-defined]
     assert TrimmedMean(trim=0.2).config.robust.trim == 0.2
     assert FedYogi(beta2=0.5).config.fedopt.beta2 == 0.5
-    given = Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.3, gamma=False))
-    assert FedProx(given, mu=0.5).config.fedprox == FedProxConfig(mu=0.5, gamma=False)
+    given = Config(algorithm="fedprox", fedprox=FedProxConfig(mu=0.3, measure_gamma=True))
+    assert FedProx(given, mu=0.5).config.fedprox == FedProxConfig(mu=0.5, measure_gamma=True)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_node_that_brings_its_own_data_is_a_site(tmp_path: Path) -> None:
 
 def test_no_clients_can_be_held_out_of_a_site() -> None:
     """Their data would be trained on all the same."""
-    keys = {"algorithm": "ensemble", "heldout-clients": 0.2}
+    keys = {"algorithm": "ensemble", "fraction-heldout": 0.2}
     check_names(read_config(keys))
     with pytest.raises(ConfigError, match="it trains on all clients' data"):
         check_names(read_config(keys | SITE))

@@ -221,8 +221,8 @@ def test_without_a_distiller_the_rule_says_what_it_lacks() -> None:
             '"models.levels": expected "" with codec.up = "fp16", as the combination is untested',
         ),
         (
-            {"models__levels": "mlp,logistic", "heldout_clients": 0.2, "local_test_fraction": 0.3},
-            '"models.levels": expected "" with heldout-clients = 0.2',
+            {"models__levels": "mlp,logistic", "fraction_heldout": 0.2, "local_test_fraction": 0.3},
+            '"models.levels": expected "" with fraction-heldout = 0.2',
         ),
         ({"task": "regression"}, '"task": FedDF distils probabilities of classes'),
     ],

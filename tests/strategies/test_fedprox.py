@@ -90,7 +90,12 @@ def test_the_state_begins_with_the_configured_mu() -> None:
 
 def test_adaptive_mu_rises_and_falls_as_in_the_reference(tmp_path: Path) -> None:
     few = {"fraction_train": 0.4, "local_epochs": 4, "lr_decay": 1.0, "learning_rate": 0.3, "batch_size": 10}
-    adaptive = {"fedprox__mu": 0.15, "fedprox__adaptive": True, "num_server_rounds": 18}
+    adaptive = {
+        "fedprox__mu": 0.15,
+        "fedprox__adaptive": True,
+        "fedprox__measure_gamma": True,
+        "num_server_rounds": 18,
+    }
     alone = {"local_test_fraction": 0.0, "fraction_evaluate": 0.0}
     _, trace = against_reference(tmp_path, fedprox.FedProx, **adaptive, **alone, **few)
     assert len({round(mu, 3) for mu in trace.mu}) > 2
@@ -99,6 +104,11 @@ def test_adaptive_mu_rises_and_falls_as_in_the_reference(tmp_path: Path) -> None
 
 def test_adaptive_mu_falls_to_0_as_in_the_reference(tmp_path: Path) -> None:
     full = {"fraction_train": 1.0, "local_epochs": 2, "lr_decay": 1.0, "learning_rate": 0.1, "batch_size": 0}
-    adaptive = {"fedprox__mu": 0.15, "fedprox__adaptive": True, "num_server_rounds": 13}
+    adaptive = {
+        "fedprox__mu": 0.15,
+        "fedprox__adaptive": True,
+        "fedprox__measure_gamma": True,
+        "num_server_rounds": 13,
+    }
     _, trace = against_reference(tmp_path, fedprox.FedProx, **adaptive, **full)
     assert min(trace.mu) == 0.0

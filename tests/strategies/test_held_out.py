@@ -32,7 +32,7 @@ def test_they_are_measured_and_take_no_part(name: str, tmp_path: Path) -> None:
     """A solver that needs the client among the population, or what it kept, would fail as it adapts."""
     path = tmp_path / "owners.npz"
     write_owners(path)
-    keys = config(path, name, num_server_rounds=2, local_test_fraction=0.3) | {"heldout-clients": 0.4}
+    keys = config(path, name, num_server_rounds=2, local_test_fraction=0.3) | {"fraction-heldout": 0.4}
     journal = Held()
     played = play(keys, nodes=2, journal=journal)
     everybody = set(played.names)  # they have joined by now
@@ -53,7 +53,7 @@ def of(folder: Path, phase: str) -> list[dict[str, Any]]:
     return [row for row in rows(folder) if row["phase"] == phase]
 
 
-KEYS: dict[str, Any] = {"heldout_clients": 0.2, "local_test_fraction": 0.3, "fraction_train": 1.0}
+KEYS: dict[str, Any] = {"fraction_heldout": 0.2, "local_test_fraction": 0.3, "fraction_train": 1.0}
 
 
 def test_the_result_has_them_apart_from_the_others(tmp_path: Path) -> None:
@@ -91,16 +91,16 @@ def test_a_longer_run_holds_out_the_same_and_measures_them_once(tmp_path: Path) 
 def test_no_client_left_to_train_is_refused() -> None:
     registry = ClientRegistry(1.0, 1)
     registry.names = ["a"]
-    with pytest.raises(ConfigError, match='"heldout-clients"'):
+    with pytest.raises(ConfigError, match='"fraction-heldout"'):
         registry.hold_out(0.2, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"heldout-clients": 0.2, "local-test-fraction": 0.0}, '"local-test-fraction"'),
-        ({"heldout-clients": 0.2, "algorithm": "centralised"}, "all clients' data"),
-        ({"heldout-clients": 1.0}, "< 1"),
+        ({"fraction-heldout": 0.2, "local-test-fraction": 0.0}, '"local-test-fraction"'),
+        ({"fraction-heldout": 0.2, "algorithm": "centralised"}, "all clients' data"),
+        ({"fraction-heldout": 1.0}, "< 1"),
     ],
 )
 def test_what_could_not_be_measured_is_refused(keys: dict[str, Any], said: str) -> None:
@@ -115,7 +115,7 @@ def test_the_means_of_columns_are_those_of_the_clients_that_train(tmp_path: Path
     write_owners(path)
     keys = config(path, "fedavg", num_server_rounds=1, local_test_fraction=0.3, standardise=True)
     journal = Held()
-    played = play(keys | {"heldout-clients": 0.4}, nodes=2, journal=journal)
+    played = play(keys | {"fraction-heldout": 0.4}, nodes=2, journal=journal)
     registry, columns = played.strategy.registry, played.strategy.engine.find(ColumnsStage)
     assert columns is not None
     moments = columns.moments

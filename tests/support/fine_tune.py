@@ -18,7 +18,7 @@ from tests.support.brought import imported_from
 from tests.support.federation import in_one_process
 
 PAGE = Path(__file__).parents[2] / "docs/howto/fine-tune.md"
-SHORT = {"num-server-rounds": 1, "max-examples": 24, "num-clients": 3, "lora.targets": "c_attn"}
+SHORT = {"num-server-rounds": 1, "max-examples": 24, "num-clients": 3, "lora.target-modules": "c_attn"}
 
 
 def make(folder: Path) -> None:

@@ -301,10 +301,10 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(
     def written(name: str, file: str) -> int:
         return (fed.kit.runs / name / file).stat().st_mtime_ns
 
-    submit("long", nodes="cyd", **{"num-server-rounds": 5000})
-    submit("pair", nodes="ada,bob", **{"num-server-rounds": 100})
+    submit("long", **{"node-names": "cyd"}, **{"num-server-rounds": 5000})
+    submit("pair", **{"node-names": "ada,bob", "num-server-rounds": 100})
     submit("all", **{"min-nodes": 3, "fraction-evaluate": 1.0, "local-test-fraction": 0.2})
-    submit("late", nodes="cyd")
+    submit("late", **{"node-names": "cyd"})
     until(lambda: rounds("long") > 1 and rounds("pair") > 1)
     assert (job("long").state, job("pair").state) == (RUNNING, RUNNING)
     waits = {
@@ -319,7 +319,7 @@ def test_runs_on_different_nodes_go_on_at_once_and_end_as_each_alone(
     until(lambda: job("late").ended)
     assert {(j.state, j.attempts) for j in map(job, ("pair", "all", "late"))} == {(FINISHED, 1)}
     assert written("late", "config.json") > written("all", "result.json")  # which was first for cyd
-    submit("late-alone", nodes="cyd")
+    submit("late-alone", **{"node-names": "cyd"})
     until(lambda: job("late-alone").ended)
     cyd = fed.node("cyd")
     cyd.terminate()

@@ -159,9 +159,9 @@ def test_every_process_draws_one_a() -> None:
 
 
 def test_layers_that_are_not_there_are_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r'"lora.targets".*hidden.*got \'hid\''):
+    with pytest.raises(ConfigError, match=r'"lora.target-modules".*hidden.*got \'hid\''):
         adapted(targets=("hid",))
-    with pytest.raises(ConfigError, match=r'"lora.modules"'):
+    with pytest.raises(ConfigError, match=r'"lora.modules-to-save"'):
         adapted(modules=("classifier",))
 
 

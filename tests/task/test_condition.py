@@ -92,7 +92,7 @@ def test_the_condition_is_read_by_encoder_and_decoder() -> None:
     [
         ({"partition": "bootstrap", "feature-skew": "none"}, "condition.*do not overlap"),
         ({"dataset": "breast-cancer", "feature-skew": "none"}, "model.*reads images"),
-        ({"heldout-clients": 0.5}, "heldout-clients.*no training has"),
+        ({"fraction-heldout": 0.5}, "fraction-heldout.*no training has"),
     ],
 )
 def test_what_has_no_condition_is_refused(keys: dict[str, Any], message: str) -> None:

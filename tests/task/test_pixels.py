@@ -150,7 +150,7 @@ def test_a_run_is_that_of_a_model_that_doubles_the_pixels_itself_to_the_bit(tmp_
     (tmp_path / "pixel_net.py").write_text(NET)
     keys: dict[str, Any] = {
         "dataset": "digits", "num-clients": 4, "num-server-rounds": 2, "fraction-evaluate": 1.0,
-        "state-dir": str(tmp_path / "state"), "heldout-clients": 0.25, "device": "cpu",
+        "state-dir": str(tmp_path / "state"), "fraction-heldout": 0.25, "device": "cpu",
     }  # fmt: skip
     with imported_from(tmp_path):
         key = play(keys | {"model": "pixel_net:as_they_are", "pixels": "centred"})

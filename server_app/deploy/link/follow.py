@@ -63,15 +63,15 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             config, kit.runs, lambda name: jobs.active(name) or not may_take(jobs, name, submitter)
         ).name
         before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
-        nodes = chosen(kit, keys.get("nodes", before.get("nodes", "")))
+        nodes = chosen(kit, keys.get("node-names", before.get("node-names", "")))
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
         if nodes and keys["min-nodes"] > len(nodes):
             raise ConfigError(
-                f'run-config key "min-nodes": expected at most {len(nodes)}, the number of "nodes"; got '
+                f'run-config key "min-nodes": expected at most {len(nodes)}, the number of "node-names"; got '
                 f"{keys['min-nodes']}"
             )
         keys |= {"run-name": name, "num-server-rounds": config.server.num_server_rounds}
-        keys |= {"nodes": ",".join(nodes)} if nodes else {}
+        keys |= {"node-names": ",".join(nodes)} if nodes else {}
         job = jobs.submit(name, keys, submitter)
         audit(kit, f"{submitter} submitted run {name} ({job.number})")
         return job
@@ -98,7 +98,7 @@ def chosen(kit: LinkKit, text: str) -> tuple[str, ...]:
     for name in names:
         if name not in enrolled:
             why = f": {name} is revoked" if name in revoked else ""
-            raise ConfigError(choose_from(f'run-config key "nodes" (--nodes){why}', name, enrolled))
+            raise ConfigError(choose_from(f'run-config key "node-names" (--node-names){why}', name, enrolled))
     return names
 
 

@@ -58,7 +58,7 @@ class Job:
     @property
     def nodes(self) -> frozenset[str]:
         """Names of the nodes that it runs on; none = all."""
-        return frozenset(listed(str(self.keys.get("nodes", ""))))
+        return frozenset(listed(str(self.keys.get("node-names", ""))))
 
     def runs_on(self, node: str) -> bool:
         """Return whether a node is one of those."""

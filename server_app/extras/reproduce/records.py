@@ -85,7 +85,7 @@ def run_id(keys: Mapping[str, Value]) -> str:
 def _terms(pairs: tuple[tuple[str, Value], ...]) -> dict[str, Value]:
     config = read_config(dict(pairs))
     limit = config.server.target_accuracy > 0 and not config.horizon
-    left = CHANGE_NO_RESULT | {"nodes"} | ({"num-server-rounds"} if limit else set())
+    left = CHANGE_NO_RESULT | {"node-names"} | ({"num-server-rounds"} if limit else set())
     return {key: value for key, value in changed(config).items() if key not in left}
 
 
