@@ -6,6 +6,7 @@ The columns are those of the client's own table, by the names that the run decla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +75,8 @@ def answer_rows(
     return each(order.clients, of)
 
 
-def sent(order: wire.TrainOrder, record: str, rows: int, width: int = 1) -> Floats:
-    """Return what came with a question, float64 [rows, width].
+def sent(order: wire.TrainOrder, record: str, rows: int, width: int = 1) -> npt.NDArray[Any]:
+    """Return what came with a question, numbers [rows, width].
 
     Raises:
         WireError: It has another shape, or a number is not finite.

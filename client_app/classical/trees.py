@@ -18,7 +18,7 @@ Where noise protects each row (`task.trees.noised`), the bound is the owner's li
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from task.errors import DataError, RefusedError, WireError
 from task.trees.boosting import Boosting, boosting_of
 from task.trees.cuts import QUANTILES
 from task.trees.noised import ENDS, GRID, sensitivity
-from task.trees.orders import WIDTHS, TreeOrder, read_order
+from task.trees.orders import TreeOrder, read_order, widths
 from task.trees.rows import BoostedRows
 from task.wire import messages as wire
 
@@ -79,7 +79,18 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
 
         return answers(node, entry, order, BoostedRows.losses_size(), losses)
     assert record.name == HISTOGRAMS
-    noise, objective = noise_of(node), boosting.objective
+    return _histograms(node, entry, order, asked, rows_of)
+
+
+def _histograms(
+    node: Node,
+    entry: Algorithm,
+    order: wire.TrainOrder,
+    asked: TreeOrder,
+    rows_of: Callable[[str, NamedColumns], BoostedRows],
+) -> Iterator[Outcome]:
+    """Answer the question for histograms of nodes, with noise where that protects each row."""
+    (record,), boosting, noise = entry.up, boosting_of(node.config), noise_of(node)
     # The number of cells follows from the cuts, which a client may lack that has not begun.
     size, _ = order.rows.get(record.name, (0, 0))
     if size > (most := 1 + ENDS + len(asked.asked) * boosting.most_numbers):
@@ -96,7 +107,7 @@ def sum_histograms(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iter
         assert noise is not None
         if totals is None:
             return np.array([1, *[0] * (size - 1)], np.int64)[:, None]
-        squared = sensitivity(objective, len(asked.columns))
+        squared = sensitivity(boosting.objective, len(asked.columns))
         return np.array([0, *noise.added(client, totals, squared, GRID)], np.int64)[:, None]
 
     return answer_rows(node, entry, order, (size, 1), histograms)
@@ -124,9 +135,10 @@ def order_of(boosting: Boosting, order: wire.TrainOrder) -> TreeOrder:
     Raises:
         WireError: Naming what it should be.
     """
+    wide = widths(boosting)
     try:
         return read_order(
-            boosting, lambda name: sent(order, name, order.rows.get(name, (0, 0))[0], WIDTHS[name])
+            boosting, lambda name: sent(order, name, order.rows.get(name, (0, 0))[0], wide[name])
         )
     except DataError as err:
         raise WireError(f"training message: {err}", KNOWN) from None

@@ -94,11 +94,8 @@ def _received(declared: Declared, order: wire.TrainOrder) -> TreeEnsemble:
     Raises:
         WireError: What came are not trees over the declared columns.
     """
-    base, nodes = sent(order, BASE, 1, declared.objective.classes)[0], order.arrays[TREES][ROWS]
-    if nodes.shape[1] != declared.width:
-        raise WireError(
-            f"training message: expected {declared.width} numbers of a node; got {nodes.shape[1]}", TREES
-        )
+    base = sent(order, BASE, 1, declared.objective.classes)[0]
+    nodes = sent(order, TREES, len(order.arrays[TREES][ROWS]), declared.width)
     try:
         return unpacked(nodes, base, len(declared.variables))
     except DataError as err:

@@ -16,6 +16,7 @@ from task.catalogue.entry import Algorithm
 from task.errors import FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays
+from task.trees.histograms import slots
 from task.trees.sampling import Flags, Keys, drawn, keys_of
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
@@ -118,16 +119,16 @@ class TableWork(GrowingWork):
         (public,) = self.publics(from_rows(opened["moduli"]))
         packing, (packs, _) = Packing(columns.train), self.order.rows["histograms"]
         nodes, ciphers = opened["asked"].tolist(), from_rows(opened["ciphers"])
-        slots = packing.slots(self.key_bits)
-        of = open_tree.slots(opened["place"][columns.tests :], nodes)
+        packed = packing.slots(self.key_bits)
+        of = slots(opened["place"][columns.tests :], nodes)
         groups = columns.groups(np.where(self.used(columns.train), of, -1), len(nodes))
-        if len(ciphers) != columns.train or len(groups) > packs * slots:
+        if len(ciphers) != columns.train or len(groups) > packs * packed:
             raise FieldError(
                 "ciphers",
                 f"those of {columns.train} rows, and room for {len(groups)} sums",
-                f"{len(ciphers)}, and room for {packs * slots}",
+                f"{len(ciphers)}, and room for {packs * packed}",
             )
-        return to_rows(public.grouped(ciphers, groups, slots, packing.bits, packs), self.cipher_bytes)
+        return to_rows(public.grouped(ciphers, groups, packed, packing.bits, packs), self.cipher_bytes)
 
     def _begun(self, client: str, rows: int) -> Arrays:
         """Return a new tree, with the numbers of the party that has the labels."""

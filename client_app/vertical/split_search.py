@@ -20,6 +20,7 @@ from task.numerics.row_sums import row_sums, value
 from task.tasks.evaluate import measure
 from task.trees.boosting import growth_of, improved, waits
 from task.trees.ensemble import TreeEnsemble
+from task.trees.histograms import slots
 from task.trees.objectives import LOGISTIC, SQUARED, Objective
 from task.vertical import open_tree
 from task.vertical.gradients import Packing
@@ -199,8 +200,8 @@ class SearchWork(GrowingWork):
         """
         tree, columns, others = search.tree, search.columns, self.others(client)
         nodes, g, h = tree.tree.asked, search.held["g"], search.held["h"]
-        slots = np.where(self.used(columns.train), open_tree.slots(place[columns.tests :], nodes), -1)
-        parts = {client: columns.histograms(slots, len(nodes), g, h)}
+        of = np.where(self.used(columns.train), slots(place[columns.tests :], nodes), -1)
+        parts = {client: columns.histograms(of, len(nodes), g, h)}
         packing, secret = Packing(columns.train), secret_key(kept["key"])
         given, counts = self._by_other(client, "histograms"), self._counts(client)
         said = [[counts[party], part] for party, part in zip(others, given, strict=True)]
@@ -209,7 +210,7 @@ class SearchWork(GrowingWork):
             cells = tree.cells(party)
             plain = packing.opened(secret.decrypt(from_rows(part)), len(nodes) * cells, self.key_bits)
             parts[party] = packing.sums(plain).reshape(len(nodes), cells, 3)
-        inside = [slots == i for i in range(len(nodes))]
+        inside = [of == i for i in range(len(nodes))]
         return tree.joint(parts, [np.array([g[i].sum(), h[i].sum(), i.sum()]) for i in inside])
 
     def grow(self, client: str) -> tuple[wire.ClientUpdate, Kept]:

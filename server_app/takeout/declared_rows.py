@@ -1,8 +1,8 @@
 """What is said of the rows of a csv file by results that read columns by their names.
 
 The file has the columns that the run declares, in any order and among others; no target is needed. A value
-beyond its declared range is refused, as in the run. Cells may be empty where the algorithm has missing
-values.
+beyond its declared range is refused, as in the run. Cells may be empty, or "NA" and the like, where the
+algorithm has missing values.
 """
 
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from server_app.takeout.model_file import ModelFile
 from server_app.takeout.taken import Columns, Said, Taken
 from task.classical.columns import NamedColumns, Variable
 from task.datasets.csv_rows import rows_of
-from task.datasets.header import typed_columns
+from task.datasets.header import MISSING, typed_columns
 from task.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ def _read(
 ) -> tuple[NamedColumns, list[str]]:
     """Return declared columns of a csv file and the rows' ids, which are their numbers if there are none.
 
-    With `missing` a cell may be empty.
+    With `missing` a cell may be without a value, marked as in the run's own files.
     """
     rows = rows_of(path)
     header = typed_columns(path, next(rows, (1, []))[1])
@@ -99,7 +99,7 @@ def _read(
 
 def _numbers(path: Path, v: Variable, column: Sequence[tuple[int, str]], missing: bool) -> Iterator[float]:
     for line, cell in column:
-        if missing and not cell.strip():
+        if missing and cell.lower() in MISSING:
             yield np.nan
             continue
         try:
@@ -116,11 +116,11 @@ def _numbers(path: Path, v: Variable, column: Sequence[tuple[int, str]], missing
 
 def _places(path: Path, v: Variable, column: Sequence[tuple[int, str]], missing: bool) -> Iterator[int]:
     for line, cell in column:
-        if missing and not cell.strip():
+        if cell in v.levels:
+            yield v.levels.index(cell)
+        elif missing and cell.lower() in MISSING:
             yield -1
-            continue
-        if cell not in v.levels:
+        else:
             raise DataError(
                 f"{path}, line {line}, column {v.name!r}: expected one of {', '.join(v.levels)}; got {cell!r}"
             )
-        yield v.levels.index(cell)

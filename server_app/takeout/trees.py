@@ -15,7 +15,7 @@ levels, NaN where there is no value.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -80,12 +80,15 @@ class GrownTrees(OfRows):
 
     def says(self, read: Reader) -> Columns:
         """Return what trees say of each row: a number, or a class and the probability of each."""
-        declared, names = self.grown.declared, self.grown.declared.outputs
-        found = self.grown.answer(declared.x(read(declared.variables)))
+        found, names = self.grown.answer(self.x(read)), self.grown.declared.outputs
         if len(names) == 1:
             return [("predicted", found[:, 0].tolist())]
         predicted = [names[k] for k in found.argmax(axis=1)]
         return [("predicted", predicted), *((f"p_{n}", found[:, k].tolist()) for k, n in enumerate(names))]
+
+    def x(self, read: Reader) -> Values:
+        """Return what the trees split, of the rows of a file, float32 [rows, columns]."""
+        return self.grown.declared.x(read(self.grown.declared.variables))
 
     def export(self, form: str, out: Path | None, data: Path | None, *, int8: bool) -> list[str]:
         """Write the trees; raises what `export_trees` does."""
@@ -108,6 +111,7 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
     """
     if not taken.trees.trees:
         raise ConfigError("export: expected a run that has grown trees; got none")
+    _check_names(form, taken.declared.names)
     x, variables = _random_rows(taken), taken.declared.variables
     said = taken.card.metadata() | {
         "inputs": json.dumps(taken.declared.names),
@@ -120,6 +124,21 @@ def export_trees(taken: TakenTrees, form: str, path: Path) -> list[str]:
             return [f"{path.resolve()}: not compared with the run's trees, as xgboost is not installed"]
         difference = checked_difference(form, theirs, taken.answer(x))
         return Exported(path, temp.stat().st_size, difference, {}).lines()
+
+
+def _check_names(form: str, names: Sequence[str]) -> None:
+    """Refuse names of inputs by which a reader of the format could not tell them apart.
+
+    Raises:
+        ConfigError: A name is there twice, as of a column and a category's value, or XGBoost takes none such.
+    """
+    wrong = {n for n in names if names.count(n) > 1 or (form == "xgboost" and set(n) & set("[]<"))}
+    if wrong:
+        without = ", without [, ] and <, which XGBoost refuses" if form == "xgboost" else ""
+        raise ConfigError(
+            f"export: expected each input by a name of its own{without}; got {', '.join(sorted(wrong))}. "
+            "Rename the column or the value in the data, and run again"
+        )
 
 
 def _random_rows(taken: TakenTrees) -> Values:

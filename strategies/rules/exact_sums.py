@@ -7,7 +7,7 @@ where one does not, and repeats the round when it is resumed.
 """
 
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from strategies.engine.rule import TRAIN, Phase, Phases, RoundContext, Rule, Too
 from strategies.engine.state import AggregatedReplies
 from task.config.knobs import Config
 from task.errors import NodesError
-from task.numerics.arrays import Arrays, of_text, text_in
+from task.numerics.arrays import Arrays, NamedArrays, of_text, text_in
 from task.numerics.row_sums import DIGITS, from_wire
 
 ROWS = "rows"  # the one array of a record of rows
@@ -63,7 +63,7 @@ class ExactSums(Rule):
         name: str,
         context: RoundContext,
         size: int,
-        sent: Mapping[str, npt.NDArray[np.float64]] | None = None,
+        sent: NamedArrays | None = None,
         to: Sequence[str] = (),
         width: int = DIGITS,
     ) -> Generator[Phase, AggregatedReplies, AggregatedReplies]:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -275,7 +275,7 @@ class TreeQuestions:
     ) -> Generator[Phase, AggregatedReplies, npt.NDArray[np.int64]]:
         """Ask for so many numbers of each of some nodes, given by tree; return what comes."""
         asked = [(k, tree.order().index(number)) for k, tree in enumerate(trees) for number in nodes[k]]
-        growing = _joined([tree.tree(k) for k, tree in enumerate(trees)])
+        growing = reduce(TreeEnsemble.joined, [tree.tree(k) for k, tree in enumerate(trees)])
         replies = yield from self._ask(TRAIN, HISTOGRAMS, growing, len(asked) * size, 1, asked)
         totals = replies.arrays[HISTOGRAMS][ROWS][:, 0]
         arrays = hashed_bytes(self.state.arrays, totals.astype("<i8").tobytes())
@@ -284,7 +284,8 @@ class TreeQuestions:
 
     def _grown(self, trees: Sequence[GrowingTree]) -> Generator[Phase, AggregatedReplies, BoostingState]:
         """Return the state with trees that are grown."""
-        self.trees = _joined([self.trees, *(tree.tree(k) for k, tree in enumerate(trees))])
+        grown = [tree.tree(k) for k, tree in enumerate(trees)]
+        self.trees = reduce(TreeEnsemble.joined, grown, self.trees)
         return replace(self.state, grown=self.trees.to_arrays())
         yield  # a question, where sums have noise
 
@@ -317,7 +318,8 @@ class TreeQuestions:
             order = TreeOrder(
                 self.round, before, self.trees.suffix(known), growing, asked, self.columns, self.cuts, whole
             )
-            replies = yield from self.rule.ask(phase, self.context, numbers, order.rows(), width=width)
+            sent = order.rows(self.rule.boosting.width)
+            replies = yield from self.rule.ask(phase, self.context, numbers, sent, width=width)
             if not replies.arrays[record][ROWS][0].any():
                 self.rule.informed = True
                 return replies
@@ -363,10 +365,3 @@ class NoisedQuestions(TreeQuestions):
         for tree in trees:
             tree.penalties = careful(b.penalties, b.objective, wide, self.layout if self.columns else None)
         return derivatives_in(b.objective, totals[1:-1], sum(map(len, nodes)))
-
-
-def _joined(parts: Sequence[TreeEnsemble]) -> TreeEnsemble:
-    found, *rest = parts
-    for part in rest:
-        found = found.joined(part)
-    return found

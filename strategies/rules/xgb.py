@@ -22,7 +22,6 @@ Each tree of a bagging round is fitted to the same residuals, and all are added:
 
 Each client's trees, one leaf of value 1 and one of 2, join the model:
 
->>> from task.trees.packed import packed
 >>> def leaf(value):
 ...     nodes = np.zeros((1, 10), np.int32)
 ...     nodes[0, 2], nodes[0, 5:7], nodes[0, 7] = -1, -1, np.float32(value).view(np.int32)
@@ -47,7 +46,7 @@ from strategies.engine.rule import EVALUATE, TRAIN, Phase, Phases, Round, RoundC
 from strategies.engine.state import AggregatedReplies, Number, S, ServerState, Updated
 from strategies.rules.exact_sums import ROWS, SHA256, ExactSums, hashed, no_sums, totals_in
 from task.catalogue.entry import evaluation_of
-from task.catalogue.xgb import BASE, BASE_SUMS, NEW, TREES
+from task.catalogue.xgb import BASE_SUMS, NEW
 from task.config.knobs import Config
 from task.errors import DataError
 from task.numerics import seeds
@@ -55,7 +54,7 @@ from task.numerics.arrays import Arrays
 from task.numerics.row_sums import value
 from task.trees.declared import Declared
 from task.trees.ensemble import TreeEnsemble
-from task.trees.packed import packed, unpacked
+from task.trees.packed import model_down, unpacked
 from task.trees.xgb import XGBoosting, xgb_of
 
 Sizes = dict[str, tuple[int, int]]  # rows and width of records, by name
@@ -170,7 +169,7 @@ class XGBBagging(ExactSums, algorithm="xgb-bagging", update=server_update):
 def sent_down(state: ServerState, declared: Declared) -> tuple[dict[str, Arrays], Sizes]:
     """Return the records of the trees that go down, and their sizes."""
     trees = TreeEnsemble.from_arrays(state.arrays, len(declared.variables))
-    found: Arrays = {TREES: packed(trees, declared.width), BASE: trees.base[None]}
+    found = model_down(trees, declared.width)
     return {name: {ROWS: a} for name, a in found.items()}, {n: (len(a), a.shape[1]) for n, a in found.items()}
 
 

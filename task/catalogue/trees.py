@@ -6,19 +6,16 @@ What the rows of each record are stands in `task.trees.orders`, and what follows
 
 from task.catalogue.exact_sums import analysis, numbers, question, sums
 from task.catalogue.papers import paper
-from task.catalogue.xgb import MEASURED_TREES
+from task.catalogue.xgb import MODEL
 
 BASE, COUNTS, HISTOGRAMS, LOSSES = "base-sums", "value-counts", "histograms", "loss-sums"  # names of records
-PIVOTS, KNOWN, CUTS, SIZES, NODES = "pivots", "known", "cuts", "tree-sizes", "tree-nodes"
-CATEGORIES, ASKED, COLUMNS = "tree-categories", "asked-nodes", "drawn-columns"
+PIVOTS, KNOWN, CUTS, ASKED, COLUMNS = "pivots", "known", "cuts", "asked-nodes", "drawn-columns"
 _CHEN = paper("10.1145/2939672.2939785", "Algorithms 1 and 3, with exact quantiles and bins")
 _TITLE = "Gradient-boosted trees"
 _TREES = (
-    numbers(KNOWN, "the round, and a digest of the trees that clients have"),
-    numbers(CUTS, "cuts of columns, and margins before the first tree"),
-    numbers(SIZES, "class and size of each tree"),
-    numbers(NODES, "feature, cut, children and output of each node"),
-    numbers(CATEGORIES, "categories that go right at nodes"),
+    numbers(KNOWN, "the round, how many trees no longer grow, and a digest of the trees that clients have"),
+    numbers(CUTS, "cuts of columns"),
+    *MODEL,
     numbers(ASKED, "nodes whose histograms are asked for"),
     numbers(COLUMNS, "columns that the round's trees may split"),
 )
@@ -55,7 +52,7 @@ ENTRIES = (
         more_questions="gbdt.max-depth",
         tested="asked",
         measuring="tree-test",
-        evaluation=MEASURED_TREES,
+        evaluation=MODEL,
         reads=("gbdt.", *(f"gbdt.{key}" for key in _OF_SITES)),
         example='gbdt.columns="age(0..120), sex(Female|Male)" gbdt.target="ill(no|yes)"',
     ),

@@ -12,9 +12,11 @@ _CHEN = paper("10.1145/2939672.2939785", "Section 2")
 _BAGGING = replace(_CHEN, where="Section 2; joined as by Flower's FedXgbBagging")
 _CYCLIC = replace(_CHEN, where="Section 2; in turns as in Flower's FedXgbCyclic")
 _NODES = Layout("rows", "int32")  # `task.trees.packed`
-_TREES = Record(TREES, _NODES, "nodes of all trees so far")
-_BASE = numbers(BASE, "margins before the first tree")
-MEASURED_TREES = (_TREES, _BASE)  # what goes down with the question for their losses
+# How a model of trees goes down, of whichever algorithm.
+MODEL = (
+    Record(TREES, _NODES, "nodes of trees: all so far, or those that a client may lack"),
+    numbers(BASE, "margins before the first tree"),
+)
 _NEW = Record(NEW, _NODES, "nodes of the trees that the client has grown in the round", "collect")
 
 
@@ -29,10 +31,10 @@ def _entry(name: str, title: str, about: str, differs: str, reads: tuple[str, ..
         _CYCLIC if "cyclic" in name else _BAGGING,
         about=about,
         differs=differs,
-        down=MEASURED_TREES,
+        down=MODEL,
         up=(_NEW,),
         phases={"opening": opening},
-        evaluation=MEASURED_TREES,
+        evaluation=MODEL,
         work="trees",
         measuring="tree-test",
         weight="uniform",

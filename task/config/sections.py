@@ -10,6 +10,7 @@ from task.catalogue.entry import Algorithm
 from task.config.when import (
     AVERAGED,
     CHOSEN_STEPS,
+    FILLED,
     HEAD,
     STEPS,
     TRAINS,
@@ -160,7 +161,7 @@ class DataConfig(Section):
         "refuse",
         "how missing values of csv and npz are filled",
         choices=("refuse", "mean", "zero"),
-        when=_TABLE,
+        when=(_TABLE, FILLED),
     )
     missing_indicator: bool = knob(
         False,

@@ -70,6 +70,8 @@ def _those(holds: Callable[[Algorithm], object]) -> tuple[str, ...]:
 # So do all sites in every question of a statistic.
 AVERAGED = but_algorithms(lambda entry: entry.vertical or entry.statistics)
 TRAINS = but_algorithms(lambda entry: entry.statistics)
+# Statistics, and algorithms that learn from missing values, read the cells of a table as they are.
+FILLED = but_algorithms(lambda entry: entry.statistics or entry.missing_values)
 WAITING = but_algorithms(lambda entry: entry.asynchronous)
 STEPS = but_algorithms(lambda entry: entry.sends_gradient)
 CHOSEN_STEPS = but_algorithms(

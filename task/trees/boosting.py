@@ -102,22 +102,11 @@ def boosting_of(config: Config) -> Boosting:
             "of trees is chosen; got 0"
         )
     return Boosting(
-        variables,
-        target,
-        objective,
-        penalties,
-        shape,
-        keys.max_bins,
-        keys.cuts,
-        keys.grid,
-        keys.subsample,
-        keys.colsample,
-        row_key,
-        keys.held_out,
-        keys.patience,
-        config.seeds.train,
-        noised,
-    )
+        variables, target, objective, penalties, shape,
+        bins=keys.max_bins, cuts=keys.cuts, grid=keys.grid,
+        subsample=keys.subsample, colsample=keys.colsample, row_key=row_key,
+        held_out=keys.held_out, patience=keys.patience, seed=config.seeds.train, noised=noised,
+    )  # fmt: skip
 
 
 def improved(losses: Sequence[float]) -> int:

@@ -1,6 +1,7 @@
-"""Decision trees as named arrays: the format in which an ensemble travels, is kept and is taken out.
+"""Decision trees as named arrays: the form of an ensemble in memory and in files, and the checks of it.
 
-The nodes of all trees stand one after the other, breadth-first within a tree.
+The nodes of all trees stand one after the other, breadth-first within a tree. How they travel:
+`task.trees.packed`.
 
 ===================  =================  ================================================================
 array                dtype, shape       meaning

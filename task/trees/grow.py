@@ -55,9 +55,8 @@ class GrowingTree:
     noised: bool = False  # whether sums have noise: no histogram follows from others then
     nodes: list[GrowingNode] = field(default_factory=lambda: [GrowingNode(np.zeros(3, np.int64), 0)])
     asked: list[int] = field(default_factory=lambda: [0])  # nodes whose histograms are needed
-    _pairs: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # parent and sibling, if derived, by node
+    # By node that is asked for, its parent, and its sibling, whose histogram is derived.
+    _pairs: dict[int, tuple[int, int]] = field(default_factory=dict)
     _open: list[int] = field(default_factory=list)  # leaves that have a split
 
     def take(self, histograms: Mapping[int, Ints]) -> None:

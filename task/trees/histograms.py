@@ -6,7 +6,7 @@ places.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from task.trees.cuts import MISSING, Cuts
+from task.trees.ensemble import TreeEnsemble, Values
 
 Ints = npt.NDArray[np.int64]
 _BLOCK = 2**20  # rows at once: float64 sums of so many integers up to 2^30 are exact
@@ -44,6 +45,26 @@ class CellLayout:
     def chosen(self, columns: Sequence[int]) -> CellLayout:
         """Return the layout of some of the columns."""
         return CellLayout(tuple(self.cuts[j] for j in columns), tuple(self.levels[j] for j in columns))
+
+
+def slots(place: Ints, nodes: Sequence[int]) -> Ints:
+    """Return which of some nodes each row is in, by its place among them; -1 = in none.
+
+    >>> slots(np.array([4, 0, 3, 4]), [3, 4]).tolist()
+    [1, -1, 0, 1]
+    """
+    found = np.full(max(*nodes, place.max(initial=0), 0) + 1, -1, np.int64)
+    found[list(nodes)] = np.arange(len(nodes))
+    return found[place]
+
+
+def asked_slots(
+    growing: TreeEnsemble, asked: Sequence[tuple[int, int]], x: Values
+) -> Iterator[tuple[int, int, Ints]]:
+    """Yield each tree of which nodes are asked for, how many, and the `slots` of rows x [rows, columns]."""
+    for tree in range(growing.trees):
+        if nodes := [node for of, node in asked if of == tree]:
+            yield tree, len(nodes), slots(growing.leaves(x, tree), nodes)
 
 
 def summed(

@@ -41,7 +41,7 @@ from task.config.algorithm_sections import GBDTConfig
 from task.errors import ConfigError, DataError
 from task.trees.ensemble import TreeEnsemble, Values
 from task.trees.grow import DEPTH_WISE
-from task.trees.histograms import CellLayout, summed
+from task.trees.histograms import CellLayout, asked_slots, summed
 from task.trees.objectives import LOGISTIC, SOFTMAX, SQUARED, Objective
 from task.trees.splits import Penalties
 
@@ -134,24 +134,20 @@ def node_totals(
         layout: The cells of these columns.
 
     Raises:
-        DataError: The trees that grow are not one of each class, so that a row would count more often.
+        DataError: The trees that grow are not one of each class, or a node is asked for twice, so that a row
+            would count more often.
     """
     if growing.tree_classes.tolist() != list(range(terms[0].shape[1])):
         raise DataError("expected one growing tree of each class; got others")
+    if len({*asked}) < len(asked):
+        raise DataError("expected each node once; got one several times")
     found = [np.zeros(0, np.int64)]
-    for tree in range(growing.trees):
-        nodes = [node for of, node in asked if of == tree]
-        if len(set(nodes)) < len(nodes):
-            raise DataError("expected each node once; got one several times")
-        if not nodes:
-            continue
-        places = np.full(len(growing.feature), -1, np.int64)
-        places[nodes] = np.arange(len(nodes))
-        slots, weights = places[growing.leaves(x, tree)], [of[:, tree] for of in terms]
+    for tree, nodes, slots in asked_slots(growing, asked, x):
+        weights = [of[:, tree] for of in terms]
         if bins:
-            found.append(summed(bins, slots, len(nodes), weights, layout)[:, :, :2].ravel())
+            found.append(summed(bins, slots, nodes, weights, layout)[:, :, :2].ravel())
         else:
-            whole = np.zeros((len(nodes), 2), np.int64)
+            whole = np.zeros((nodes, 2), np.int64)
             for k, weight in enumerate(weights):
                 np.add.at(whole[:, k], slots[slots >= 0], weight[slots >= 0])
             found.append(whole.ravel())

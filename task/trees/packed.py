@@ -1,4 +1,4 @@
-"""Trees as one table of int32, a row for each node: the form in which clients send them and get them.
+"""Trees as one table of int32, a row for each node: the only form in which nodes travel.
 
 ======  ====================================  =======================================================
 column  meaning                               of the array (`task.trees.ensemble`)
@@ -12,14 +12,19 @@ column  meaning                               of the array (`task.trees.ensemble
 from 10  32 categories each, a bit for one    ``categories``
 ======  ====================================  =======================================================
 
-Counts of rows do not travel. Rows to spare stand at the end: a message has a fixed number of them.
+Counts of rows do not travel, and gains and hessians only up, from clients that grow trees: what goes down
+has zeros there, since margins need neither and a node's hessian tells of the rows in it. Rows to spare stand
+at the end: an upload has a fixed number of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
+from task.catalogue.xgb import BASE, TREES
 from task.errors import DataError
 from task.numerics.arrays import Arrays
 from task.trees.ensemble import DTYPES, TreeEnsemble
@@ -41,6 +46,12 @@ def width_of(levels: int) -> int:
     return _CATEGORIES - -levels // _WORD
 
 
+def model_down(trees: TreeEnsemble, width: int) -> Arrays:
+    """Return the rows of the records with which a model goes down (`task.catalogue.xgb.MODEL`)."""
+    bare = replace(trees, gain=np.zeros_like(trees.gain), hessian=np.zeros_like(trees.hessian))
+    return {TREES: packed(bare, width), BASE: trees.base[None]}
+
+
 def packed(trees: TreeEnsemble, width: int, rows: int = 0) -> Table:
     """Return the nodes of trees as a table int32 [rows, width], or with as many rows as nodes.
 
@@ -59,12 +70,9 @@ def packed(trees: TreeEnsemble, width: int, rows: int = 0) -> Table:
         table[:nodes, at] = arrays[name]
     for name, at in _FLOATS.items():
         table[:nodes, at] = arrays[name].astype(np.float32).view(np.int32)
-    if len(trees.categories):
-        of = np.repeat(np.arange(nodes), np.diff(trees.category_starts))
-        bits = np.zeros((nodes, width - _CATEGORIES, _WORD), np.uint32)
-        bits[of, trees.categories // _WORD, trees.categories % _WORD] = 1
-        words = (bits << np.arange(_WORD, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
-        table[:nodes, _CATEGORIES:] = words.view(np.int32)
+    bits = np.zeros((nodes, (width - _CATEGORIES) * _WORD), np.uint8)
+    bits[np.repeat(np.arange(nodes), np.diff(trees.category_starts)), trees.categories] = 1
+    table[:nodes, _CATEGORIES:] = np.packbits(bits, axis=1, bitorder="little").view("<i4")
     return table
 
 
@@ -86,16 +94,15 @@ def unpacked(table: Table, base: npt.NDArray[np.float64], columns: int) -> TreeE
         raise DataError("trees: expected one class of all nodes of a tree; got several")
     if len(first) % len(base) or (classes != np.arange(len(first)) % len(base)).any():
         raise DataError(f"trees: expected the {len(base)} classes to take turns; got others")
-    words = np.ascontiguousarray(table[:, _CATEGORIES:]).view(np.uint32)
-    bits = (words[..., None] >> np.arange(_WORD, dtype=np.uint32)) & np.uint32(1)
-    bits = bits.reshape(nodes, words.shape[1] * _WORD)
+    words = np.ascontiguousarray(table[:, _CATEGORIES:], "<i4")
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
     arrays: Arrays = {name: table[:, at] for name, at in _PLAIN.items()}
     arrays |= {name: np.ascontiguousarray(table[:, at]).view(np.float32) for name, at in _FLOATS.items()}
     arrays |= {
         "tree-starts": np.append(first, nodes),
         "tree-classes": classes,
         "rows": np.zeros(nodes),
-        "category-starts": np.concatenate([[0], np.cumsum(bits.sum(axis=1))]),
+        "category-starts": np.concatenate([[0], np.cumsum(bits.sum(axis=1, dtype=np.int64))]),
         "categories": np.nonzero(bits)[1],
         "base": base,
     }

@@ -20,7 +20,7 @@ from task.numerics import seeds
 from task.numerics.row_sums import blocks, row_sums
 from task.trees.boosting import Boosting
 from task.trees.cuts import MISSING, Cuts, bins_of
-from task.trees.histograms import CellLayout, summed
+from task.trees.histograms import CellLayout, asked_slots, summed
 from task.trees.noised import node_totals, row_terms
 from task.trees.objectives import SQUARED
 from task.trees.orders import TreeOrder, chained, start_digest
@@ -138,17 +138,11 @@ class BoostedRows:
         bins = [self.bins[j] for j in order.columns]
         share, seed = self.boosting.subsample, self.boosting.seed
         used = ~self.held & drawn(self.keys, share, seed, seeds.TREE_ROWS, order.round)
-        for tree in range(order.growing.trees):
-            nodes = [node for of, node in order.asked if of == tree]
-            if not nodes:
-                continue
-            places = np.full(len(order.growing.feature), -1, np.int64)
-            places[nodes] = np.arange(len(nodes))
-            slots = np.where(used, places[order.growing.leaves(self.x, tree)], -1)
+        for tree, nodes, slots in asked_slots(order.growing, order.asked, self.x):
             k = int(order.growing.tree_classes[tree])
             g, h = (part[:, k] for part in self.derivatives)
             weights = [g] if self.boosting.objective.name == SQUARED else [g, h]
-            found.append(summed(bins, slots, len(nodes), weights, layout).ravel())
+            found.append(summed(bins, np.where(used, slots, -1), nodes, weights, layout).ravel())
         cells = np.concatenate(found)
         _check_size(len(cells), size)
         return cells[:, None]

@@ -86,12 +86,12 @@ def grown(
     xgboost = library()
     objective, classes = asked.objective.name, asked.objective.classes
     booster = xgboost.Booster({"nthread": 1})
-    booster.load_model(bytearray(to_xgboost(trees, objective, asked.names, asked.categorical)))
+    names = [str(j) for j in range(len(asked.variables))]  # XGBoost refuses some names of columns
+    booster.load_model(bytearray(to_xgboost(trees, objective, names, asked.categorical)))
     types = ["c" if c else "float" for c in asked.categorical]
     rows = xgboost.DMatrix(
-        x, y.astype(np.float32), feature_names=list(asked.names), feature_types=types, nthread=1,
-        enable_categorical=True,
-    )  # fmt: skip
+        x, y.astype(np.float32), feature_names=names, feature_types=types, nthread=1, enable_categorical=True
+    )
     settings = {theirs: getattr(asked.keys, ours) for ours, theirs in _OWN.items()}
     settings |= {
         "objective": OBJECTIVES[objective],

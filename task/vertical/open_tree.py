@@ -74,14 +74,6 @@ def moved(place: Ints, nodes: Sequence[int], size: int, sides: Sides) -> Ints:
     return found
 
 
-def slots(place: Ints, nodes: Sequence[int]) -> Ints:
-    """Return which of some nodes each row is in, by its place among them; -1 = in none."""
-    found = np.full(len(place), -1, np.int64)
-    for i, node in enumerate(nodes):
-        found[place == node] = i
-    return found
-
-
 def sides_of(x: npt.NDArray[np.float32], cut: np.float32, default_left: bool) -> Sides:
     """Return the directions of rows by their values of the column that is split; NaN = there is none."""
     left = np.where(np.isnan(x), default_left, x < cut)

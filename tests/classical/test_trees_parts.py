@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from client_app.classical.trees import check_owner, check_pivots, order_of
-from task.catalogue.trees import ASKED, CATEGORIES, COLUMNS, CUTS, HISTOGRAMS, KNOWN, NODES, SIZES
+from task.catalogue.trees import ASKED, COLUMNS, CUTS, HISTOGRAMS, KNOWN
+from task.catalogue.xgb import BASE, TREES
 from task.classical.columns import NamedColumns, Variable
 from task.errors import ConfigError, DataError, RefusedError, WireError
 from task.trees.boosting import boosting_of
@@ -226,29 +227,43 @@ def an_order() -> TreeOrder:
 
 def test_an_order_is_read_as_it_was_written() -> None:
     order = an_order()
-    rows = order.rows()
+    rows = order.rows(BOOSTING.width)
     again = read_order(BOOSTING, rows.__getitem__)
-    assert {n: a.tolist() for n, a in again.rows().items()} == {n: a.tolist() for n, a in rows.items()}
+    written = again.rows(BOOSTING.width)
+    assert {n: a.tolist() for n, a in written.items()} == {n: a.tolist() for n, a in rows.items()}
     assert chained(again.before, again.closed) == chained(order.before, order.closed)
     assert len(again.closed.categories)
+    assert order.closed.gain.any()
+    assert not again.closed.gain.any()  # of gains and hessians clients are not told
+    assert not again.growing.hessian.any()
 
 
 @pytest.mark.parametrize(
     ("record", "at", "value"),
     [
-        (KNOWN, (0, 2), -1.0), (KNOWN, (0, 2), 2.0**32), (CUTS, (0, 0), 7.0), (CUTS, (0, 1), 5.001),
-        (CUTS, (1, 1), 2.0), (CUTS, (2, 0), -3.0), (SIZES, (0, 1), 1.0), (SIZES, (0, 1), -1.0),
-        (SIZES, (0, 2), 1.0), (SIZES, (1, 0), 1.0), (NODES, (0, 0), 2.0), (NODES, (0, 3), 0.0),
-        (NODES, (0, 5), 1e300), (CATEGORIES, (0, 0), 999.0), (CATEGORIES, (0, 1), -1.0), (ASKED, (0, 0), 1.0),
+        (KNOWN, (0, 3), -1.0), (KNOWN, (0, 3), 2.0**32), (KNOWN, (0, 2), -1.0), (KNOWN, (0, 2), 0.5),
+        (KNOWN, (0, 2), 3.0), (CUTS, (0, 0), 7.0), (CUTS, (0, 0), -1.0), (CUTS, (0, 1), 5.001),
+        (CUTS, (1, 1), 2.0), (TREES, (0, 0), 1), (TREES, (0, 1), 1), (TREES, (0, 2), 2), (TREES, (0, 4), 2),
+        (TREES, (0, 5), 0), (TREES, (0, 7), 0x7F800000), (BASE, (0, 0), np.inf), (ASKED, (0, 0), 1.0),
         (ASKED, (0, 1), 0.0), (ASKED, (0, 1), 999.0), (COLUMNS, (0, 0), 1.0), (COLUMNS, (1, 0), 2.0),
         (COLUMNS, (0, 0), 1e17),
     ],
 )  # fmt: skip
 def test_an_order_that_is_none_of_the_runs_is_refused(record: str, at: tuple[int, int], value: float) -> None:
-    rows = an_order().rows()
-    if record == SIZES and at == (0, 2):
-        rows[SIZES][1, 2] = 0.0
+    rows = an_order().rows(BOOSTING.width)
     rows[record][at] = value
+    refused(rows)
+
+
+@pytest.mark.parametrize("record", [KNOWN, BASE])
+def test_an_order_has_one_digest_and_one_base(record: str) -> None:
+    rows = an_order().rows(BOOSTING.width)
+    for times in (0, 2):
+        refused({**rows, record: np.repeat(rows[record], times, axis=0)})
+
+
+def refused(rows: dict[str, np.ndarray]) -> None:
+    """Assert that a client refuses what came with a question."""
     sent: Any = SimpleNamespace(
         arrays={name: {ROWS: a} for name, a in rows.items()}, rows={name: a.shape for name, a in rows.items()}
     )

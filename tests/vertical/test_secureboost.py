@@ -324,6 +324,7 @@ def test_what_another_party_must_not_send_is_refused(
         ({"gbdt__patience": 2}, "nothing in this run reads it"),
         ({"gbdt__row_key": "id(0..9)", "gbdt__subsample": 0.5}, "nothing in this run reads it"),
         ({"vertical__standardise": False}, "nothing in this run reads it"),
+        ({"missing": "mean"}, "nothing in this run reads it"),  # trees taken out would not fill cells
     ],
     ids=str,
 )

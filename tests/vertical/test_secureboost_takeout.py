@@ -91,7 +91,9 @@ def test_parts_that_are_not_there_or_not_the_models_are_refused(tmp_path: Path) 
     record = json.loads(text)
     record["run"]["data-path"] = ""
     (folder / "config.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigError, match=r"got a deployed one.*simulate the run with one csv file"):
+    with pytest.raises(
+        ConfigError, match=r"a deployed one.*client_loss in rounds\.jsonl.*bouquet run with data"
+    ):
         trees_in(folder)
     (folder / "config.json").write_text(text)
 
@@ -163,19 +165,55 @@ def test_joined_trees_of_pictures_read_pixels_by_their_place(
     assert loss_by_rows(folder, p, ids, data.y) == pytest.approx(last(folder)["client_loss"], abs=1e-6)
 
 
-def test_joined_trees_of_categories_have_a_column_for_each_level(tmp_path: Path) -> None:
-    rng, jobs = np.random.default_rng(6), np.array(["clerk", "cook", "nurse"])
-    job, x = rng.integers(0, 3, 120), rng.normal(size=(120, 2)).astype(np.float32)
-    y = ((job == 1) * 2 + x.sum(axis=1) > 0.5).astype(int)
-    ids = [f"p{i}" for i in range(len(y))]
-    frame = pd.DataFrame({"who:id": ids, "job:category(clerk|cook|nurse)": jobs[job]})
-    frame = frame.assign(age=x[:, 0], dose=x[:, 1], label=y)
-    frame.to_csv(tmp_path / "people.csv", index=False)
-    path = str(tmp_path / "people.csv")
-    keys = config(data_path=path, num_clients=2, partition="columns", columns="3,2")
-    folder = in_one_process({**keys, "run-name": "people"}, tmp_path / "runs")
-    taken = trees_in(folder)
-    assert taken.declared.names == ("x0", "x1", "x2", "x3", "x4")
-    assert 1 in taken.trees.feature  # cook
-    p = probabilities(folder, list(taken.declared.names), np.hstack([np.eye(3)[job], x]))
+def people(folder: Path, names: tuple[str, str, str], values: str = "clerk|cook|nurse") -> pd.DataFrame:
+    """Write a table with a category, gaps and two numbers, of these names, and ids and labels; return it."""
+    rng, levels = np.random.default_rng(6), np.array([*values.split("|"), "NA"])
+    job, x = rng.choice(4, 120, p=[0.3, 0.3, 0.3, 0.1]), rng.normal(size=(120, 2)).astype(np.float32)
+    frame = pd.DataFrame(
+        {"who:id": [f"p{i}" for i in range(120)], f"{names[0]}:category({values})": levels[job]}
+    )
+    frame[names[1]], frame[names[2]] = x.T
+    frame["label"] = ((job == 1) * 2 + x[:, 0] - x[:, 1] > 0.3).astype(int)
+    frame.to_csv(folder / "people.csv", index=False, na_rep="NA")
+    return frame
+
+
+def grown_from(folder: Path, **more: Any) -> Path:
+    """Return the folder of a run over two parties that share the columns of `people`."""
+    path = str(folder / "people.csv")
+    keys = config(data_path=path, num_clients=2, partition="columns", **{"columns": "2,3", **more})
+    return in_one_process({**keys, "run-name": "people"}, folder / "runs")
+
+
+@pytest.mark.parametrize("names", [("job", "age", "dose"), ("x4", "x0", "x1")])
+def test_joined_trees_read_the_runs_own_columns_whatever_their_names(
+    names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    """A category is several inputs, so that x0 and x1 are not the first and second of these."""
+    frame = people(tmp_path, names)
+    folder = grown_from(tmp_path)
+    taken, (job, *numbers) = trees_in(folder), names
+    assert taken.declared.names == (f"{job}=clerk", f"{job}=cook", f"{job}=nurse", *numbers)
+    assert {1, 3, 4} <= {*taken.trees.feature.tolist()}
+    new = frame[frame.columns[[3, 4, 2, 1, 0]]]  # in another order
+    new.to_csv(tmp_path / "new.csv", index=False, na_rep="NA")
+    said = taken_in(folder).predict(tmp_path / "new.csv", whole=False, batch=1)
+    p = np.asarray(dict(said.columns)["p_1"])
+    ids, y = frame["who:id"].tolist(), frame["label"].to_numpy()
     assert loss_by_rows(folder, p, ids, y) == pytest.approx(last(folder)["client_loss"], abs=1e-6)
+
+
+def test_inputs_that_a_reader_could_not_tell_apart_are_not_exported(tmp_path: Path) -> None:
+    people(tmp_path, ("job", "job=cook", "dose"))
+    folder = grown_from(tmp_path, num_server_rounds=1)
+    with pytest.raises(ConfigError, match=r"a name of its own; got job=cook\. Rename"):
+        taken_in(folder).export("onnx", tmp_path / "t.onnx", None, int8=False)
+    assert not (tmp_path / "t.onnx").exists()
+
+
+def test_names_that_xgboost_refuses_are_named(tmp_path: Path) -> None:
+    people(tmp_path, ("age", "dose", "mass"), "<30|30-60|>60")
+    folder = grown_from(tmp_path, num_server_rounds=1)
+    with pytest.raises(ConfigError, match=r"which XGBoost refuses; got age=<30\. Rename"):
+        taken_in(folder).export("xgboost", tmp_path / "t.json", None, int8=False)
+    assert not (tmp_path / "t.json").exists()
