@@ -172,7 +172,8 @@ class Training:
     ) -> tuple[LocalTask, Solver, list[dict[str, Arrays]]]:
         """Return clients ready to train in a round: data and received model, solver, what each kept."""
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
-        number, seed = self.number or server_round, config.seeds.train
+        number, sizes = self.number or server_round, [len(r) for r in rows]
+        augments = augmentation(config, number, cohort, sizes, node.dataset)
         kept = self.memory.load(cohort, server_round)
         if entry.pooled == "each":
             kept = [
@@ -181,19 +182,19 @@ class Training:
         parts = [order.received(c)[wire.ARRAYS] for c in cohort] if entry.parted else ()
         received = parts[0] if parts else order.arrays.get(wire.ARRAYS, {})
         whole = node.parts(cohort[0]).whole  # clients that train together have one model
-        sizes, solves = [len(r) for r in rows], solver_of(entry.solver)
+        solves = solver_of(entry.solver)
         task = LocalTask(
             program,
             node.initial(cohort[0]) | received if len(received) < len(whole) else received,
-            self._examples(cohort, rows),
+            self._examples(cohort, rows, unread=augments is not None and augments.finish is not None),
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [seeds.rng_for(seed, seeds.BATCHES, number, client) for client in cohort],
+            [seeds.rng_for(config.seeds.train, seeds.BATCHES, number, client) for client in cohort],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
             public=node.public(),
-            augmentation=augmentation(config.train.augment, seed, number, cohort, sizes, node.dataset),
+            augmentation=augments,
             lends=solves.__module__.startswith(OURS)
             and not (entry.personal or entry.keeps or entry.private or (program.stacks and self.stages)),
         )
@@ -202,15 +203,15 @@ class Training:
         solver = solves(config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
 
-    def _examples(self, cohort: Sequence[str], rows: Sequence[np.ndarray]) -> Examples:
-        """Return what clients train on: their rows, as the stages have changed them."""
-        node, pool = self.node, np.concatenate(rows)
+    def _examples(self, cohort: Sequence[str], rows: Sequence[np.ndarray], *, unread: bool) -> Examples:
+        """Return what clients train on: their rows, as pixels if `unread`, as the stages have changed them."""
+        node, data, pool = self.node, self.node.dataset, np.concatenate(rows)
 
         def read(numbers: np.ndarray) -> torch.Tensor:
-            return node.dataset.inputs(pool[numbers], node.device)
+            return (data.pixels if unread else data.inputs)(pool[numbers], node.device)
 
-        targets = node.task.targets(node.dataset, pool).to(node.device)
-        examples = Examples(read, targets, [len(r) for r in rows])
+        y = node.task.targets(data, pool).to(node.device)
+        examples = Examples(read, y, [len(r) for r in rows], data.as_read if unread else None)
         for stage in self.stages:
             examples = stage.examples(examples, cohort)
         return examples

@@ -18,7 +18,7 @@ from task.portable import KERNELS
 from task.privacy.canaries import CLAIMED, canary_names
 from task.references import code_of, is_reference, references_in
 from task.resolve.contract import contract_of
-from task.resolve.model_checks import check_levels, check_model
+from task.resolve.model_checks import check_augment, check_levels, check_model
 from task.tasks.base import check_fits
 from task.wire.frozen import OWN_FROZEN
 from task.wire.registration import Registration
@@ -56,6 +56,7 @@ def _try_work(node: Node) -> None:
     if entry.statistics:
         return  # no model reads the rows, which may lack values
     shape, classes = node.dataset.input_shape, node.dataset.num_classes
+    check_augment(config, shape, node.dataset.kind)
     # Only this node has examples to try a user's model on; a party's model is made for what it sends.
     if isinstance(node.clients, OneClient) and not entry.vertical:
         check_model(config, shape, classes, task.name, node.dataset)

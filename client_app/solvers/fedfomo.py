@@ -30,12 +30,13 @@ A client that is new, or lost its state, begins with the run's initial model as 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from client_app.solvers.sgd import Finished, OwnModelSolver
-from client_app.training.loop import Examples, LocalTask
+from client_app.training.loop import LocalTask
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, rounded, squared_norm
 from task.tasks.evaluate import measure
@@ -60,7 +61,7 @@ class FedFomoSolver(OwnModelSolver, name="fedfomo"):
         self.mixed = mixture(theta, models, self.weights)
         task.start_from([self.mixed])
         if len(rest):
-            task.examples = Examples(data.x[rest], data.y[rest], [len(rest)])
+            task.examples = replace(data, given=data.held[rest], y=data.y[rest], sizes=[len(rest)])
 
     def _weigh(
         self, task: LocalTask, theta: Arrays, models: Mapping[str, Arrays], x: torch.Tensor, y: torch.Tensor

@@ -58,6 +58,7 @@ from client_app.training.loop import Examples
 from task.catalogue.entry import Algorithm
 from task.config.attack_section import DEVIATING, INFORMED
 from task.config.knobs import Config
+from task.datasets.base import centre
 from task.datasets.trigger import stamped
 from task.errors import FieldError
 from task.numerics.arrays import Arrays
@@ -94,7 +95,8 @@ class Attack(Stage):
             order = rng_for(config.seeds.train, POISON, 0, client).permutation(n)
             drawn.append(order < round(attack.poison * n) if client in bad else np.zeros(n, bool))
         rows = torch.from_numpy(np.concatenate(drawn)).to(y.device)
-        x, y = examples.x.clone(), y.clone()
+        held, y = examples.held.clone(), y.clone()
+        x = centre(held, self.node.dataset.crop)  # what a model reads without augmentation, a view
         if attack.parts == 1:
             x[rows] = stamped(x[rows])
         else:
@@ -103,7 +105,7 @@ class Attack(Stage):
                 mine = rows & (owner == part)
                 x[mine] = stamped(x[mine], attack.parts, part)
         y[rows] = attack.target
-        return Examples(x, y, sizes)
+        return replace(examples, given=held, y=y)
 
     def _part(self, client: str) -> int:
         """Return which part of a trigger that is cut a client has; -1 = none, it is not malicious."""

@@ -57,9 +57,12 @@ class Hooks(Protocol):
 class Examples:
     """The training examples of K clients, one client's after the other's."""
 
-    given: torch.Tensor | Callable[[np.ndarray], torch.Tensor]  # inputs, or what reads those of some
+    # What augmentation begins with, [n_1 + ... + n_K, ...], or a function that reads that of some rows.
+    given: torch.Tensor | Callable[[np.ndarray], torch.Tensor]
     y: torch.Tensor  # targets [n_1 + ... + n_K, ...], int64 or float32
     sizes: Sequence[int]  # n_k, rows of each client
+    # Makes a model's inputs of what is given; None = that is what a model reads.
+    finish: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
@@ -74,14 +77,19 @@ class Examples:
 
     @cached_property
     def x(self) -> torch.Tensor:
-        """Inputs [n_1 + ... + n_K, ...]."""
+        """Inputs [n_1 + ... + n_K, ...] as a model reads them, without augmentation."""
+        return self.finish(self.held) if self.finish else self.held
+
+    @cached_property
+    def held(self) -> torch.Tensor:
+        """All that is given, in memory."""
         return self.given(np.arange(len(self.y))) if callable(self.given) else self.given
 
-    def inputs(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of some rows; the others are not read for that."""
-        if callable(self.given) and "x" not in vars(self):
+    def of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what is given of some rows; the others are not read for that."""
+        if callable(self.given) and "held" not in vars(self):
             return self.given(rows.cpu().numpy())
-        return self.x.index_select(0, rows)
+        return self.held.index_select(0, rows)
 
     def counted(self, k: int) -> int:
         """Return how many targets of client k count."""
@@ -176,11 +184,13 @@ class _Schedule:
     """Which rows each client takes in each step.
 
     A client's batches are padded to B where K > 1 is possible, so that the shapes that it is computed in,
-    and with them its last bits, do not depend on the other clients in the stack.
+    and with them its last bits, do not depend on the other clients in the stack. Those that will be
+    `augmented` have what augmentation begins with as inputs.
     """
 
-    def __init__(self, task: LocalTask, epochs: int) -> None:
+    def __init__(self, task: LocalTask, epochs: int, *, augmented: bool = False) -> None:
         config, sizes, self.data = task.config, task.examples.sizes, task.examples
+        self.finish = None if augmented else self.data.finish
         passes = [epochs] * len(sizes) if epochs else task.epochs
         steps = [steps_of(config, n, e) for n, e in zip(sizes, passes, strict=True)]
         assert steps == sorted(steps, reverse=True), "clients with more steps come first"
@@ -196,7 +206,7 @@ class _Schedule:
                 last = min(first + per_epoch, steps[k])
                 rows[first:last, k] = order.reshape(per_epoch, width)[: last - first]
         if 2 * rows.size > len(self.data.y):  # fewer are read step by step, the others never
-            _ = self.data.x  # reads them at once
+            _ = self.data.held  # reads them at once
         self.passes = [math.ceil(n / width) for n in sizes]  # steps of an epoch
         self.counts = np.where(rows >= 0, self.data.targets[rows], 0).sum(2)  # [S, K]
         self.active = [sum(n > s for n in steps) for s in range(steps[0])]
@@ -218,9 +228,10 @@ class _Schedule:
         padded = self.padded[step]
         flat = (rows.clamp(min=0) if padded else rows).reshape(-1)
         if self.whole and k * b == len(self.data.y):  # everything, in order
-            x, y = self.data.x, self.data.y
+            x, y = self.data.held, self.data.y
         else:
-            x, y = self.data.inputs(flat), self.data.y.index_select(0, flat)
+            x, y = self.data.of(flat), self.data.y.index_select(0, flat)
+        x = self.finish(x) if self.finish else x
         x, y = x.view(k, b, *x.shape[1:]), y.view(k, b, *y.shape[1:])
         if padded:
             fill(y, rows < 0)
@@ -241,7 +252,10 @@ def train(
     Returns:
         ``train-loss`` of each client: mean over all examples, as they were trained on.
     """
-    config, schedule = task.config, _poisson(task, epochs) if task.steps else _Schedule(task, epochs)
+    config, augmentation = task.config, task.augmentation
+    schedule = (
+        _poisson(task, epochs) if task.steps else _Schedule(task, epochs, augmented=augmentation is not None)
+    )
     moving = [i for i, name in enumerate(task.program.names) if name not in frozen]
     held = [task.params[i] for i in moving]
     restriction = task.restriction
@@ -251,7 +265,7 @@ def train(
     memory, losses = task.memory, []
     task.frozen = frozen
     task.program.train(solver.training)
-    k, augmentation = task.clients, task.augmentation
+    k = task.clients
     changed = optimizer or frozen or restriction or config.weight_decay or task.steps
     plain = solver.plain_gradient and not changed  # whether the gradient itself is the step
     if augmentation:
@@ -307,7 +321,8 @@ def _poisson(task: LocalTask, epochs: int) -> PoissonSchedule:
     assert task.clients == 1
     (n,), config, data = task.examples.sizes, task.config, task.examples
     batches = task.steps.batches(n, steps_of(config, n, epochs or task.epochs[0]))
-    return PoissonSchedule(data.x, data.y, batches, 1.0 / task.steps.expected)
+    x = data.held if task.augmentation else data.x
+    return PoissonSchedule(x, data.y, batches, 1.0 / task.steps.expected)
 
 
 def first_batch(task: LocalTask) -> Batch:

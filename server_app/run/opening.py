@@ -82,7 +82,7 @@ def open_run(grid: Grid, config: Config, path: Path) -> OpenedRun:
     # statistics has none, and its rows may lack values.
     runs = (dataset is not None or entry.vertical) and not entry.statistics
     check_model(config, shape, classes, task.name, dataset, runs=runs)
-    check_augment(config, shape)
+    check_augment(config, shape, dataset.kind if dataset else "")
     if columns := engine.find(ColumnsStage):
         columns.learn(grid, known_moments(resumed) if resumed else None)
     moments = columns.moments if columns else None

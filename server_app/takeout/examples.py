@@ -313,8 +313,11 @@ def _examples(
     shape = (1, *x.shape[1:]) if image and x.ndim == 3 else x.shape[1:]
     if encoded:
         shape = card.input_shape
-    if math.prod(shape) != math.prod(card.input_shape) or (image and shape != card.input_shape):
-        raise DataError(f"{path}: expected examples of shape {card.input_shape}; got {shape}")
+    crop = card.config.data.crop if image else 0  # larger images are cropped, as in training
+    fits = shape[0] == card.input_shape[0] and min(shape[1:]) >= crop if crop else shape == card.input_shape
+    if (image and not fits) or (not crop and math.prod(shape) != math.prod(card.input_shape)):
+        least = f", or larger by height and width (crop = {crop})" if crop else ""
+        raise DataError(f"{path}: expected examples of shape {card.input_shape}{least}; got {shape}")
     if labels and len(labels) != len(x):
         raise DataError(f"{path}: expected a label for each of {len(x)} examples; got {len(labels)}")
     channels = card.input_shape[0] if image else 1
@@ -326,7 +329,7 @@ def _examples(
         y=numbers if numbers is not None else _numbers(labels, where, card),
         num_train=0,
         num_classes=card.num_classes,
-        input_shape=card.input_shape,
+        input_shape=shape if crop else card.input_shape,
         kind="image" if image else "features",
         scale=card.scale,
         mean=half or card.mean,

@@ -37,7 +37,8 @@ from server_app.takeout.examples import Input
 from server_app.takeout.model import TakenModel
 from server_app.takeout.predict import Prediction, answer, predict
 from task.datasets import Dataset
-from task.datasets.columns import layout_of
+from task.datasets.base import centre, standardised
+from task.datasets.columns import layout_of, prepared
 from task.errors import BouquetError, ConfigError
 from task.extras import from_extra
 from task.models import WORD_BUCKETS
@@ -65,7 +66,7 @@ class Deployed(nn.Module):
         super().__init__()
         self.task = task
         self.model, self.image, self.scale = model, data.kind == "image", data.scale
-        self.preparation = data.preparation
+        self.preparation, self.crop, self.standardised = data.preparation, data.crop, data.standardised
         self.mean: torch.Tensor
         self.std: torch.Tensor
         self.register_buffer("mean", torch.tensor(data.mean).reshape(1, -1, 1, 1))
@@ -74,7 +75,8 @@ class Deployed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return probabilities [N, C] (text [N, C, T]), or numbers [N, d], of raw examples [N, ...]."""
         if self.image:
-            x = (x / self.scale - self.mean) / self.std
+            x = centre(x / self.scale, self.crop)
+            x = standardised(x, self.scale) if self.standardised else (x - self.mean) / self.std
         elif self.preparation:
             x = self.preparation(x)
         return answer(self.model(x), self.task)
@@ -217,6 +219,7 @@ def _random(card: ModelCard) -> Input:
         name="random", x=x, y=np.zeros(SAMPLE, np.int64), num_train=0, num_classes=card.num_classes,
         input_shape=card.input_shape, kind=card.kind, scale=card.scale, mean=card.mean, std=card.std,
     )  # fmt: skip
+    data = prepared(data, card.config.data)
     return Input(data, np.arange(SAMPLE), [str(i) for i in range(SAMPLE)], False)
 
 
@@ -229,9 +232,9 @@ def _raw(examples: Input) -> np.ndarray:
     if data.kind == "text":
         return x.astype(np.int64)
     if data.skew:
-        pixels = torch.from_numpy(x).float().reshape(len(x), *data.input_shape) / data.scale
+        pixels = torch.from_numpy(x).float().reshape(len(x), *data.whole_shape) / data.scale
         return (data.skew(pixels, examples.rows) * data.scale).numpy()
-    return (x if data.preparation else x.reshape(len(x), *data.input_shape)).astype(np.float32)
+    return (x if data.preparation else x.reshape(len(x), *data.whole_shape)).astype(np.float32)
 
 
 def _answers(answer: Answer, x: np.ndarray) -> np.ndarray:
@@ -281,9 +284,11 @@ def _write_script(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str
     return _of_module(jit.load(str(path)))
 
 
-def _write_onnx(deployed: nn.Module, path: Path, x: np.ndarray, said: dict[str, str]) -> Answer:
+def _write_onnx(deployed: Deployed, path: Path, x: np.ndarray, said: dict[str, str]) -> Answer:
     importable("onnxruntime", "onnx")
     axes = {"x": {0: "examples"}, "probabilities": {0: "examples"}}
+    if deployed.crop:  # images of any size that is large enough
+        axes["x"] |= {2: "height", 3: "width"}
     # The newer exporter would need a further package, onnxscript.
     torch.onnx.export(
         deployed, (torch.from_numpy(x[:2]),), str(path), input_names=["x"], output_names=["probabilities"],

@@ -123,9 +123,15 @@ class DataConfig(Section):
     examples_per_client: int = knob(600, "examples per client with partition=bootstrap", low=1)
     pixels: str = knob(
         "auto",
-        "range of pixels: unit = [0, 1], centred = [-1, 1]; auto = the data set's usual one "
-        "(docs/howto/data.md)",
-        choices=("auto", "unit", "centred"),
+        "range of pixels: unit = [0, 1], centred = [-1, 1], standardised = each image to mean 0 and "
+        "deviation 1; auto = the data set's usual one (docs/howto/data.md)",
+        choices=("auto", "unit", "centred", "standardised"),
+    )
+    crop: int = knob(
+        0,
+        "side of the square of an image that a model reads, in pixels: its middle, or with crops-flips any "
+        "part in training; 0 = the whole image",
+        low=0,
     )
     feature_skew: str = knob(
         "none",
@@ -243,6 +249,22 @@ class TrainConfig(Section):
         "",
         "augmentation of training examples, drawn each epoch: crops-flips or "
         'package.module:function; "" = none',
+        when=(STEPS, AVERAGED),
+    )
+    augment_brightness: float = knob(
+        0.0,
+        "augmentation: largest shift of all pixels of an image, as a share of the range from black to white; "
+        "0 = none",
+        low=0,
+        high=1,
+        when=(STEPS, AVERAGED),
+    )
+    augment_contrast: float = knob(
+        0.0,
+        "augmentation: an image's contrast changes by a factor from 1 - c to 1 + c, this key being c; "
+        "0 = none",
+        low=0,
+        high=1,
         when=(STEPS, AVERAGED),
     )
     optimizer: str = knob(

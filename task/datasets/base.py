@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +29,8 @@ if TYPE_CHECKING:  # importing torch takes seconds, and labels don't need it
 
 Rows = npt.NDArray[np.int64]
 # By the run-config key "pixels": what is subtracted from pixels of 0 to 1, and what divides them then.
-PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5)}
+# "standardised" ones have a mean and a deviation by image.
+PIXELS = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "standardised": (0.0, 1.0)}
 PADDING = -100  # a target that does not count: the value that torch's cross_entropy ignores
 ROWS = "data set"  # name of the rows' hash where parties compare their data
 LOOKED_AT = 512  # examples among which those that tell most are found
@@ -211,6 +213,8 @@ class Dataset(Decoded):
     preparation: Preparation | None = None  # of a table's columns; None = a model reads them as they are
     skew: Skew | None = None  # of the clients' images; None = all are as in the file
     drift: Drift | None = None  # how examples change from round to round; None = they stay as they are
+    crop: int = 0  # side of the square in the middle of an image that a model reads; 0 = the whole image
+    standardised: bool = False  # whether each image is read by its own mean and deviation
     round: int = 0  # whose examples these are; 0 = before any drift
 
     @property
@@ -253,8 +257,6 @@ class Dataset(Decoded):
         return {}
 
     def _inputs(self, picked: torch.Tensor, rows: Rows | slice) -> torch.Tensor:
-        import torch
-
         if self.kind in ("text", "mixed"):
             return picked.long() if self.kind == "text" else picked.double()
         picked = picked.float()
@@ -262,16 +264,44 @@ class Dataset(Decoded):
             picked.div_(self.scale)  # eight times as fast as dividing the integers, with the same bits
         if self.preparation:
             return self.preparation(picked)
-        picked = picked.float().reshape(len(picked), *self.input_shape)
+        picked = picked.float().reshape(len(picked), *self.whole_shape)
         if self.skew:
             picked = self.skew(picked, rows)
         if self.drift and self.round:
             picked = self.drift.inputs(picked, rows, self.round)
-        if self.kind == "image" and (any(self.mean) or any(s != 1 for s in self.std)):
-            shift, divisor = (part.to(picked.device) for part in self._normalisation)
-            for part in torch.split(picked, IN_CACHE if picked.is_cpu else max(len(picked), 1)):
+        return self._read(picked) if self.kind == "image" else picked
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of one example before it is cropped."""
+        return (*self.input_shape[:-2], *self.x.shape[-2:]) if self.crop else self.input_shape
+
+    def pixels(self, rows: Rows | slice, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Return images [B, C, H, W] before they are cropped and normalised: float32 from 0 to 1."""
+        return self._pixels.inputs(rows, device)
+
+    @functools.cached_property
+    def _pixels(self) -> Dataset:
+        unread: dict[str, Any] = {"mean": (0.0,), "std": (1.0,), "crop": 0, "standardised": False}
+        made = replace(self, input_shape=self.whole_shape, **unread)
+        vars(made)["_held"] = self._held  # one copy on a GPU serves both
+        return made
+
+    def as_read(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return images [B, C, H, W] with pixels from 0 to 1 as a model reads them; those that came stay."""
+        return self._read(pixels.clone())
+
+    def _read(self, pixels: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        pixels = centre(pixels, self.crop).contiguous()
+        if self.standardised:
+            return standardised(pixels, self.scale)
+        if any(self.mean) or any(s != 1 for s in self.std):
+            shift, divisor = (part.to(pixels.device) for part in self._normalisation)
+            for part in torch.split(pixels, IN_CACHE if pixels.is_cpu else max(len(pixels), 1)):
                 part.sub_(shift).div_(divisor)
-        return picked
+        return pixels
 
     def targets(self, rows: Rows | slice) -> torch.Tensor:
         """Return class numbers, int64 ``[B, ...]``, of each position if there are several, else float32."""
@@ -293,14 +323,40 @@ class Dataset(Decoded):
         """
         if pixels == "auto":
             return self
-        if self.kind != "image":
-            raise ConfigError(
-                f'run-config key "pixels": expected images; got {self.kind} of shape {self.input_shape} in '
-                f'"{self.name}". Leave the key out.'
-            )
+        self._check_images("pixels")
         shift, divisor = PIXELS[pixels]
         channels = self.input_shape[0]
-        return replace(self, mean=(shift,) * channels, std=(divisor,) * channels)
+        each = pixels == "standardised"
+        return replace(self, mean=(shift,) * channels, std=(divisor,) * channels, standardised=each)
+
+    def with_crop(self, side: int) -> Dataset:
+        """Return the images of which a model reads the middle, a square; 0 = whole images.
+
+        Raises:
+            ConfigError: The examples are no images, are smaller, or have a mask each.
+        """
+        if not side:
+            return self
+        self._check_images("crop")
+        height, width = self.input_shape[-2:]
+        if side > min(height, width):
+            raise ConfigError(
+                f'run-config key "crop": expected at most {min(height, width)}, as the images of '
+                f'"{local(self.name)}" have {width}x{height} pixels; got {side}'
+            )
+        if self.task == "segmentation":
+            raise ConfigError(
+                f'run-config key "crop": expected images without masks; "{local(self.name)}" has a class at '
+                f"each pixel; got {side}. Crop pictures and masks in the files"
+            )
+        return replace(self, input_shape=(self.input_shape[0], side, side), crop=side)
+
+    def _check_images(self, key: str) -> None:
+        if self.kind != "image":
+            raise ConfigError(
+                f'run-config key "{key}": expected images; got {self.kind} of shape {self.input_shape} in '
+                f'"{self.name}". Leave the key out.'
+            )
 
     @functools.cached_property
     def task(self) -> str:
@@ -347,6 +403,30 @@ class Dataset(Decoded):
 
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return mean.reshape(1, -1, 1, 1), std.reshape(1, -1, 1, 1)
+
+
+def centre(images: torch.Tensor, side: int) -> torch.Tensor:
+    """Return the middle of images [..., H, W], a view [..., side, side]; 0 = the images.
+
+    Where the margins cannot be equal, the upper and the left one are smaller by a pixel.
+    """
+    if not side:
+        return images
+    top, left = (images.shape[-2] - side) // 2, (images.shape[-1] - side) // 2
+    return images[..., top : top + side, left : left + side]
+
+
+def standardised(images: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return images [B, C, H, W], each with mean 0 and deviation 1 over all of its numbers.
+
+    As TensorFlow's ``per_image_standardization``: x of n numbers becomes (x - mean) / max(std, 1 / sqrt(n)),
+    with mean and std in steps of the file, of which `scale` make the range from 0 to 1.
+    """
+    wide = images.double()  # so that no bit depends on the order of the sums
+    wide = wide - wide.mean((1, 2, 3), keepdim=True)
+    deviation = wide.square().mean((1, 2, 3), keepdim=True).sqrt()
+    least = 1 / (scale * math.sqrt(images.shape[1] * images.shape[2] * images.shape[3]))
+    return (wide / deviation.clamp(min=least)).float()
 
 
 def compared(dataset: Dataset, config: DataConfig) -> dict[str, str]:

@@ -115,7 +115,12 @@ def prepared(dataset: Dataset, config: DataConfig) -> Dataset:
     Raises:
         ConfigError: It is no table of columns, or has no pixels, that the run's keys could be about.
     """
-    dataset = dataset.with_pixels(config.pixels)
+    dataset = dataset.with_pixels(config.pixels).with_crop(config.crop)
+    if dataset.standardised and config.partition == "columns":
+        raise ConfigError(
+            'run-config key "pixels": expected another value with partition = "columns", as no party has the '
+            'whole images, whose mean and deviation it would need; got "standardised"'
+        )
     if config.missing == "refuse" and not config.standardise:
         return dataset
     if dataset.kind != "features" or dataset.x.ndim != 2:

@@ -113,6 +113,8 @@ def _missing(dataset: Dataset) -> Facts:
 
 def _scaled(dataset: Dataset) -> str:
     """Return in words how a model reads pixels or columns; "" of text."""
+    if dataset.standardised:
+        return "each image's pixels to mean 0 and deviation 1 (pixels)"
     if dataset.kind == "image":
         low, high = (
             sorted({round(float((v - m) / s), 3) for m, s in zip(dataset.mean, dataset.std, strict=True)})

@@ -187,7 +187,7 @@ def _check(dataset: Dataset, config: Config, key: str, kind: str) -> None:
             f'{where}: "{kind}" changes images; expected an image data set, or "none"; got '
             f'"{dataset.name}", which is {dataset.kind}'
         )
-    height, width = dataset.input_shape[-2:]
+    height, width = dataset.whole_shape[-2:]
     if kind in ("rotate", "styles") and height != width:
         raise ConfigError(
             f'{where}: "{kind}" makes quarter turns; expected square images; got {height}x{width} in '

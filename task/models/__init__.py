@@ -174,6 +174,26 @@ def _resnet18(description: str, *, batch_norm: bool = False) -> ModelSpec:
     )
 
 
+def _tutorial(shape: Shape, num_classes: int) -> nn.Module:
+    """Return the model of TensorFlow's CIFAR-10 tutorial (``cifar10.py`` of tensorflow/models, 2015)."""
+    from torch import nn
+
+    from task.models.layers import Conv2d, LocalResponseNorm
+
+    half = [-(-side // 2) for side in shape[1:]]
+    # As TensorFlow pads: odd sides on both ends, even ones at the end, which is what rounding up does.
+    pools = [
+        nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True)
+        for height, width in (shape[1:], half)
+    ]
+    norms = [LocalResponseNorm(9, alpha=0.001, beta=0.75) for _ in range(2)]  # 0.001 / 9 by channel
+    return nn.Sequential(
+        *(Conv2d(shape[0], 64, 5, padding=2), nn.ReLU(), pools[0], norms[0]),
+        *(Conv2d(64, 64, 5, padding=2), nn.ReLU(), norms[1], pools[1], nn.Flatten()),
+        *_dense(64 * math.prod(-(-side // 2) for side in half), (384, 192), num_classes, norm=False),
+    )
+
+
 MODELS: dict[str, ModelSpec] = {
     "2nn": _perceptron(
         "two hidden layers of 200 ReLU (McMahan et al. 2017; 199,210 parameters on MNIST)", 200, 200
@@ -226,6 +246,12 @@ MODELS: dict[str, ModelSpec] = {
     ),
     "resnet18-bn": _resnet18(
         "resnet18 with batch normalisation (for FedBN; 11,173,962 on CIFAR-10)", batch_norm=True
+    ),
+    "tf-cnn": ModelSpec(
+        "CNN of TensorFlow's CIFAR-10 tutorial (McMahan et al. 2017; 1,068,298 on 3x24x24)",
+        "images (channels, height, width) of at least 4x4",
+        _tutorial,
+        lambda shape, _: len(shape) == 3 and min(shape[1:]) >= 4,
     ),
     "vae": ModelSpec(
         'variational autoencoder, 128 ReLU and a code of 8 (task = "reconstruction"; 204,832 on MNIST)',

@@ -39,6 +39,10 @@ _TRAINS = When("num-server-rounds", (0,), but=True)
 _WITHOUT_ROUNDS = {"device", "portable", "private-layers", "stack", "threads"}  # of training, read by any run
 _OF_ROUNDS = {"client-evaluate-every", "fraction-train"}
 _BROUGHT = When("partition", tuple(sorted(PARTITIONS)), but=True)
+_OF_KINDS = {
+    **dict.fromkeys(("pixels", "crop", "augment-brightness", "augment-contrast"), (_IMAGES,)),
+    "partition-arguments": (_BROUGHT,),
+}
 
 
 @cache
@@ -51,7 +55,7 @@ def conditions(key: str) -> tuple[When, ...]:
     whole = knob.section_when or (_owned(f"{section}.") if dot else ())
     trains = (knob.section == "train" and key not in _WITHOUT_ROUNDS) or key in _OF_ROUNDS
     trains = trains or any(when.key == "algorithm" and not when.but for when in (*whole, *_owned(key)))
-    of_kinds = {"pixels": (_IMAGES,), "partition-arguments": (_BROUGHT,)}.get(key, ())
+    of_kinds = _OF_KINDS.get(key, ())
     return (*whole, *_owned(key), *knob.when, *of_kinds, *((_TRAINS,) if trains else ()))
 
 

@@ -7,13 +7,15 @@ The metadata ``bouquet`` of ``model.safetensors`` is a JSON object::
      "classes": [], "columns": [], "normalisation": {"scale": 255.0, "mean": [0.0], "std": [1.0]},
      "run": {"algorithm": ..., every run-config key that was set}}
 
-and ``meaning`` (`task.datasets.description`) where only nodes had data: what they agreed on, with digests in
-place of names; ``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and
-``int8`` where the arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as
-in ``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was; and
-``holds`` where the arrays are no model's, as of vertical algorithms. It is one
-object since the order of several metadata in a file is arbitrary. Names, folders and what else differs
-between machines is not in it: equal runs give equal bytes, in a simulation and on machines.
+Of images that are cropped ``normalisation`` has ``crop`` too, the side of the square in the middle, and of
+those that are read by their own mean and deviation ``"standardised": true``. There are also ``meaning``
+(`task.datasets.description`) where only nodes had data: what they agreed on, with digests in place of names;
+``moments`` (`task.numerics.moments`) where the run has filled or standardised columns, and ``int8`` where the
+arrays are 8-bit codes (`task.numerics.int8`): what was measured in float32 and in int8, as in
+``{"accuracy": [0.98, 0.979], "loss": [0.07, 0.071], "examples": 10000}``; ``{}`` if nothing was; and
+``holds`` where the arrays are no model's, as of vertical algorithms. It is one object since the order of
+several metadata in a file is arbitrary. Names, folders and what else differs between machines is not in it:
+equal runs give equal bytes, in a simulation and on machines.
 """
 
 import json
@@ -98,6 +100,12 @@ class ModelCard:
         """Names of the classes, their numbers where they have none."""
         return self.classes or tuple(str(i) for i in range(self.num_classes))
 
+    def _normalisation(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"scale": self.scale, "mean": list(self.mean), "std": list(self.std)}
+        data = self.config.data
+        said |= {"crop": data.crop} if data.crop else {}
+        return said | ({"standardised": True} if data.pixels == "standardised" else {})
+
     def metadata(self) -> dict[str, str]:
         """Return the metadata of a safetensors file."""
         config = self.config
@@ -113,7 +121,7 @@ class ModelCard:
             "num_classes": self.num_classes,
             "classes": list(self.classes),
             "columns": list(self.columns),
-            "normalisation": {"scale": self.scale, "mean": list(self.mean), "std": list(self.std)},
+            "normalisation": self._normalisation(),
             "run": dict(self.run),
             **self.taken,
         }

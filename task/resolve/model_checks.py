@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from task.config.knobs import Config
+from task.config.when import as_toml
 from task.errors import ConfigError
 from task.references import is_reference
 from task.resolve.contract import contract_of
@@ -65,21 +66,27 @@ def check_model(
         check_linear(config.model, model_of(config, shape, classes), shape)
 
 
-def check_augment(config: Config, shape: tuple[int, ...]) -> None:
-    """Refuse changes of training examples that cannot be made of examples of this shape.
+def check_augment(config: Config, shape: tuple[int, ...], kind: str = "") -> None:
+    """Refuse changes of training examples that cannot be made of examples of this shape and kind.
 
     Raises:
         ConfigError: They are no images, or what is learnt is the examples themselves.
     """
-    augment, task = config.train.augment, config.data.task
-    text = has_form(config) or is_text(config)
-    if augment and (text or task == "reconstruction" or (len(shape) != 3 and not is_reference(augment))):
-        what = "a text, or several inputs," if text else f"examples of shape {list(shape)}"
-        what = "examples that are to be reconstructed" if task == "reconstruction" else what
-        raise ConfigError(
-            f'run-config key "augment": expected images [channels, height, width] for "{augment}"; got '
-            f'{what} in "{config.data.dataset}". Leave the key out'
-        )
+    train, task = config.train, config.data.task
+    text, images = has_form(config) or is_text(config), len(shape) == 3
+    pixels = images and kind in ("", "image")  # whose range is known
+    for key, value, fits in (
+        ("augment", train.augment, images or is_reference(train.augment)),
+        ("augment-brightness", train.augment_brightness, pixels),
+        ("augment-contrast", train.augment_contrast, pixels),
+    ):
+        if value and (text or task == "reconstruction" or not fits):
+            what = "a text, or several inputs," if text else f"{kind or 'examples'} of shape {list(shape)}"
+            what = "examples that are to be reconstructed" if task == "reconstruction" else what
+            raise ConfigError(
+                f'run-config key "{key}": expected images [channels, height, width] for {as_toml(value)}; '
+                f'got {what} in "{config.data.dataset}". Leave the key out'
+            )
 
 
 def check_levels(

@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from client_app.stages.attacks import Attack, flip_labels, malicious, z_max
+from client_app.training.loop import Examples
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.record import PARAMETERS, Record
 from task.config.attack_section import DEVIATING, INFORMED, AttackConfig
 from task.config.knobs import Config
+from task.datasets.base import centre
+from task.datasets.trigger import stamped
 from task.errors import FieldError
 from task.wire import messages as wire
 from tests.reference import robust as reference
@@ -105,6 +108,21 @@ def test_sign_flip_and_scale_by_hand() -> None:
     assert sent("scale")["d"].arrays["arrays"]["w"].tolist() == [50.0, 30.0]
     assert sent("scale", 2.0)["d"].arrays["arrays"]["w"].tolist() == [18.0, 14.0]
     assert sent("scale", 2.0)["d"].arrays["delta"]["w"].tolist() == [2.0, -4.0]
+
+
+def test_a_trigger_lies_in_the_corner_of_what_a_model_reads_of_an_image() -> None:
+    """In the corner of the whole image a crop would cut it off, and the attack would be none."""
+    whole = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    given = Examples(whole.clone(), torch.arange(3), [3], lambda x: centre(x, 6))
+    backdoor = Config(attack=AttackConfig(kind="backdoor", poison=1.0, target=7))
+    node: Any = SimpleNamespace(config=backdoor, dataset=SimpleNamespace(num_classes=10, crop=6))
+    stage = Attack(node, ENTRY, wire.TrainOrder(1, {}, {}, ("a",)))
+    stage._malicious = lambda: frozenset("a")  # type: ignore[method-assign]
+    made = stage.examples(given, ["a"])
+    assert made.y.tolist() == [7, 7, 7]
+    assert torch.equal(made.x, stamped(centre(whole, 6)))
+    assert torch.equal(made.held[:, :, 0], whole[:, :, 0])  # the margin is as it was
+    assert torch.equal(given.held, whole)
 
 
 @pytest.mark.parametrize("kind", KINDS)

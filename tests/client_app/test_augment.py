@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.training.augment import PAD, Augmentation, crops_flips
+from client_app.training.augment import PAD, Augmentation, crops_flips, jittered
 from client_app.training.programs import Batch
 from task.datasets import load_dataset
+from task.datasets.base import standardised
 from task.errors import ConfigError
 from task.numerics.arrays import sha256
 from task.resolve.model_checks import check_augment
@@ -77,8 +78,39 @@ def test_a_crop_is_a_part_of_the_padded_image_and_all_shifts_and_flips_are_drawn
     assert 0 < kept < 0.02  # 1 / 162
 
 
+def _standardised(x: torch.Tensor) -> torch.Tensor:
+    return standardised(x, 255.0)
+
+
+def word(low: int, high: int, bit: int = 0) -> int:
+    """Return 63 bits: one, the 31 above it, and the 31 above these."""
+    return bit | low << 1 | high << 32
+
+
+def test_a_crop_is_taken_from_the_whole_image_at_the_place_that_is_drawn() -> None:
+    x = torch.arange(9.0).view(1, 1, 3, 3).expand(3, 1, 3, 3)
+    words = [word(0, 0), word(1, 0), word(2, 3, bit=1)]  # of two rows and two columns, by the remainder
+    made = crops_flips(x, np.array(words, np.uint64), [-1.0], crop=2)
+    assert made.flatten(1).tolist() == [[0, 1, 3, 4], [3, 4, 6, 7], [2, 1, 5, 4]]
+    assert crops_flips(x, np.array(words, np.uint64), [-1.0], crop=3).flatten(1).tolist() == [
+        [*range(9)], [*range(9)], [2, 1, 0, 5, 4, 3, 8, 7, 6],
+    ]  # fmt: skip
+
+
+def test_brightness_and_contrast_by_hand() -> None:
+    """The 31 lowest bits draw the shift, the 32 above them the factor."""
+    x = torch.tensor([[[0.0, 1.0]], [[0.5, 0.7]]]).expand(3, 2, 1, 2)  # means of the channels 0.5 and 0.6
+    words = np.array([0, 1 << 30 | 1 << 62, (1 << 31) - 1], np.uint64)  # least, middle, most and least
+    made = jittered(x, words, 0.25, 0.5)
+    torch.testing.assert_close(made[0], torch.tensor([[[0.0, 0.5]], [[0.3, 0.4]]]))  # -0.25, times 1/2
+    torch.testing.assert_close(made[1], x[1])
+    torch.testing.assert_close(made[2], torch.tensor([[[0.5, 1.0]], [[0.8, 0.9]]]))  # +0.25, times 1/2
+    torch.testing.assert_close(jittered(x, words, 0.25, 0.0)[0], x[0] - 0.25)
+    torch.testing.assert_close(jittered(x, words, 0.0, 1.0)[0], torch.tensor([[[0.5, 0.5]], [[0.6, 0.6]]]))
+
+
 def _drawn(clients: list[str], sizes: list[int], epoch: int, number: int = 1) -> torch.Tensor:
-    made = Augmentation("crops-flips", 1, number, clients, sizes, [0.0])
+    made = Augmentation("crops-flips", 1, number, clients, sizes, [0.0], 6, 0.2, 0.5, finish=_standardised)
     made.begin()
     x = torch.arange(64.0).view(1, 1, 1, 8, 8).expand(len(clients), 3, 1, 8, 8)
     rows = torch.stack([torch.tensor([0, 1, 2]) + int(made.offsets[k]) for k in range(len(clients))])
@@ -91,21 +123,64 @@ def test_draws_follow_from_client_round_epoch_and_example_alone() -> None:
     assert torch.equal(both[0], _drawn(["a"], [5], 0)[0])
     assert torch.equal(both[1], _drawn(["b"], [7], 0)[0])
     assert not torch.equal(both[0], both[1])
+    assert both.shape == (2, 3, 1, 6, 6)
     assert not torch.equal(both, _drawn(["a", "b"], [5, 7], 1))
     assert not torch.equal(both, _drawn(["a", "b"], [5, 7], 0, number=2))
 
 
-@pytest.mark.parametrize("augment", ["crops-flips", "own_augment:noise"])
-def test_a_run_is_the_same_on_any_nodes_and_stacked_as_alone(augment: str, tmp_path: Path) -> None:
+CROPPED: dict[str, Any] = {"crop": 6, "pixels": "standardised"}
+AUGMENTED: list[dict[str, Any]] = [
+    {"augment": "crops-flips"},
+    {"augment": "own_augment:noise"},
+    {"augment": "crops-flips", **CROPPED, "augment-brightness": 0.2, "augment-contrast": 0.8},
+    {"augment": "own_augment:noise", **CROPPED, "augment-contrast": 0.8},
+]
+
+
+@pytest.mark.parametrize("keys", AUGMENTED)
+def test_a_run_is_the_same_on_any_nodes_and_stacked_as_alone(keys: dict[str, Any], tmp_path: Path) -> None:
     found = [
-        play(_keys(tmp_path, augment=augment, **more), nodes=nodes).arrays(2)
+        play(_keys(tmp_path, **keys, **more), nodes=nodes).arrays(2)
         for nodes, more in ((1, {}), (4, {}), (1, {"stack": 1}))
     ]
     assert sha256(found[0]) == sha256(found[1])
     for name, array in found[0].items():  # another program rounds otherwise
         np.testing.assert_allclose(array, found[2][name], atol=1e-5)
-    plain = play(_keys(tmp_path), nodes=1).arrays(2)
+    read = {key: value for key, value in keys.items() if not key.startswith("augment")}
+    plain = play(_keys(tmp_path, **read), nodes=1).arrays(2)
     assert sha256(plain) != sha256(found[0])
+
+
+@pytest.mark.parametrize(
+    "keys", [{"augment-brightness": 0.2}, {"augment-contrast": 0.5}, {"augment": "crops-flips"}]
+)
+def test_each_key_changes_a_run_and_none_changes_what_is_measured(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    """Round 0 and the losses of FedSGD are those of the middle of each image."""
+    plain, more = (play(_keys(tmp_path, crop=6, **k), nodes=1) for k in ({}, keys))
+    assert plain.rows[0]["loss"] == more.rows[0]["loss"]
+    assert sha256(plain.arrays(2)) != sha256(more.arrays(2))
+
+
+def test_brightness_is_lost_where_each_image_is_standardised(tmp_path: Path) -> None:
+    """What is added to all pixels goes with their mean, as a comment in TensorFlow's tutorial says."""
+    plain, more = (
+        play(_keys(tmp_path, pixels="standardised", **k), nodes=1).arrays(2)
+        for k in ({}, {"augment-brightness": 0.5})
+    )
+    for name, array in plain.items():
+        np.testing.assert_allclose(array, more[name], atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["fedfomo", "moon", "ditto", "knn-per"])
+def test_what_reads_a_clients_examples_beside_its_steps_reads_the_middle(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """A whole image would not fit the model; FedFomo trains on a part of its examples."""
+    keys = _keys(tmp_path, algorithm=algorithm, augment="crops-flips", **CROPPED)
+    done = play(keys | {"max-examples": 400}, nodes=1)
+    assert [row["answered"] for row in done.rows[1:]] == [4, 4]
 
 
 def test_a_function_that_changes_nothing_changes_no_byte(tmp_path: Path) -> None:
@@ -129,6 +204,13 @@ def test_what_cannot_be_augmented_is_refused() -> None:
         with pytest.raises(ConfigError, match=words):
             check_augment(read_config({"augment": "crops-flips", **keys}), shape)
     check_augment(read_config({"augment": "own_augment:noise", "dataset": "npz"}), (6,))
+    for key in ("augment-brightness", "augment-contrast"):
+        config = read_config({key: 0.5, "dataset": "npz"})
+        check_augment(config, (3, 8, 8), "image")
+        with pytest.raises(ConfigError, match=rf'"{key}": expected images .* for 0.5; got features of shape'):
+            check_augment(config, (3, 8, 8), "features")
+        with pytest.raises(ConfigError, match=rf'"{key}": nothing in this run reads it'):
+            read_config({key: 0.5, "dataset": "csv"})
     with pytest.raises(ConfigError, match=r'"augment".*crops-flips.*got .crops.'):
         read_config({"augment": "crops"})
     with pytest.raises(ConfigError, match=r'"augment": nothing in this run reads it'):

@@ -110,7 +110,7 @@ def test_few_rows_are_read_alone_and_many_at_once(n: int, batch: int, wanted: li
     assert found[0] == found[1]
     assert asked == wanted
     assert torch.equal(task.examples.x, x)
-    assert torch.equal(task.examples.inputs(torch.tensor([4, 2])), x[[4, 2]])
+    assert torch.equal(task.examples.of(torch.tensor([4, 2])), x[[4, 2]])
 
 
 def test_one_step_by_hand() -> None:

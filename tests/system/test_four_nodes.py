@@ -75,7 +75,8 @@ CASES: dict[str, dict[str, Any]] = {
     "codes": {"algorithm": "fedadam", "codec.up": "stc", "codec.down": "stc", "codec.keep": 0.05},
     "fedprox": {
         "algorithm": "fedprox", "fedprox.mu": 0.1, "fedprox.adaptive": True, "stragglers": 0.5,
-        "local-epochs": 2,
+        "local-epochs": 2, "augment": "crops-flips", "augment-contrast": 0.5, "crop": 6,
+        "pixels": "standardised",
     },
     "peers": {"algorithm": "d-psgd", "d-psgd.route": "directed-ring", "fraction-train": 0.8},
     "asynchronous": {"algorithm": "fedbuff", "fraction-train": 0.5},

@@ -18,7 +18,7 @@ from task.numerics.arrays import Arrays, state_of
 SHAPES = {"char-lstm": (8,)}
 # Of the others no layer is read unit by unit by the next one alone.
 DROPPABLE = sorted(
-    MODELS.keys() - {"char-lstm", "cvae", "fasttext", "logistic", "resnet18", "resnet18-bn", "vae"}
+    MODELS.keys() - {"char-lstm", "cvae", "fasttext", "logistic", "resnet18", "resnet18-bn", "tf-cnn", "vae"}
 )
 
 

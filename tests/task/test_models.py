@@ -9,7 +9,7 @@ from task.config.knobs import Config
 from task.config.sections import DataConfig
 from task.errors import ConfigError
 from task.models import MODELS, build_model
-from task.models.layers import BatchNorm1d, Twin
+from task.models.layers import BatchNorm1d, LocalResponseNorm, Twin
 from task.resolve.run_model import model_of
 
 MNIST = (1, 28, 28)
@@ -27,6 +27,7 @@ def size(model):
         ("cnn", MNIST, 10, 1_663_370),  # McMahan et al.
         ("lenet", MNIST, 10, 44_426),  # NIID-Bench
         ("pfl-cnn", MNIST, 10, 582_026),  # PFLlib
+        ("tf-cnn", (3, 24, 24), 10, 1_068_298),  # McMahan et al.: about 10^6
         ("char-lstm", (80,), 256, 866_560),  # the paper's 866,578 but for its biases
         ("logistic", (60,), 10, 610),
         ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 640 + 10),
@@ -69,6 +70,7 @@ def test_descriptions_count_right(name):
     shape, classes = {
         "MNIST": (MNIST, 10),
         "CIFAR-10": (CIFAR, 10),
+        "3x24x24": ((3, 24, 24), 10),
         "AG-News": ((200,), 4),
         None: ((80,), 256),
     }[where]
@@ -79,6 +81,35 @@ def test_descriptions_count_right(name):
 def test_registry_is_sorted_and_described():
     assert list(MODELS) == sorted(MODELS)
     assert all(spec.description and spec.inputs for spec in MODELS.values())
+
+
+def test_normalisation_of_responses_is_pytorchs_own():
+    """A wrong width, or sums over pixels instead of channels, would show."""
+    x = torch.randn(3, 12, 4, 5, generator=torch.Generator().manual_seed(1)) * 50
+    ours, theirs = (made(9, alpha=0.001, beta=0.75)(x) for made in (LocalResponseNorm, nn.LocalResponseNorm))
+    assert (theirs < 0.9 * x.abs()).any()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_tutorials_cnn_by_hand():
+    """Pooling 3x3 by 2 over TensorFlow's padding; first pool and normalise, then normalise and pool."""
+    model = build_model("tf-cnn", (1, 6, 6), 10, seed=3)
+    c1, b1, c2, b2, *dense = model.parameters()
+    x = torch.linspace(0, 1, 36).reshape(1, 1, 6, 6)
+
+    def pool(h, *padding):
+        return nnf.max_pool2d(nnf.pad(h, padding, value=-torch.inf), 3, 2)
+
+    def norm(h):
+        return nnf.local_response_norm(h, 9, alpha=0.001, beta=0.75, k=1.0)
+
+    h = norm(pool(nnf.relu(nnf.conv2d(x, c1, b1, padding=2)), 0, 1, 0, 1))  # 6 is even, 3 is odd
+    h = pool(norm(nnf.relu(nnf.conv2d(h, c2, b2, padding=2))), 1, 1, 1, 1)
+    assert h.shape == (1, 64, 2, 2)
+    h = h.flatten(1)
+    for w, b in zip(dense[:-2:2], dense[1:-2:2], strict=True):
+        h = nnf.relu(nnf.linear(h, w, b))
+    torch.testing.assert_close(nnf.linear(h, *dense[-2:]), model(x))
 
 
 def test_cnn_layers_keep_the_papers_order_of_operations():

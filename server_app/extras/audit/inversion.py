@@ -28,6 +28,7 @@ from task.numerics.arrays import NamedArrays
 
 SHARE = 1e-9  # share of the largest change of a bias below which a unit counts as unmoved
 MOST_DB = 150.0  # the value for exact equality
+SHOWN = (0.5, 0.25)  # mean and deviation of standardised images, whose own no model reads, in pictures
 LR, TV, BETA1, BETA2 = 0.1, 1e-2, 0.9, 0.999  # of the optimised attack
 
 Images = torch.Tensor  # [n, C, H, W]
@@ -112,9 +113,8 @@ def optimised(
 def pixels(dataset: Dataset, inputs: torch.Tensor) -> torch.Tensor:
     """Return inputs of a model [n, ...] as images [n, C, H, W] with pixels of 0 to 1, float64."""
     images = inputs.double().reshape(len(inputs), *dataset.input_shape)
-    mean, std = (
-        torch.tensor(v, dtype=torch.float64).reshape(1, -1, 1, 1) for v in (dataset.mean, dataset.std)
-    )
+    scaling = SHOWN if dataset.standardised else (dataset.mean, dataset.std)
+    mean, std = (torch.tensor(v, dtype=torch.float64).reshape(1, -1, 1, 1) for v in scaling)
     return (images * std + mean).clamp(0, 1)
 
 
