@@ -204,7 +204,7 @@ class Training:
         return task, solver, kept
 
     def _examples(self, cohort: Sequence[str], rows: Sequence[np.ndarray], *, unread: bool) -> Examples:
-        """Return what clients train on: their rows, as pixels if `unread`, as the stages have changed them."""
+        """Return what clients train on: their rows, `unread` as pixels, as the stages have changed them."""
         node, data, pool = self.node, self.node.dataset, np.concatenate(rows)
 
         def read(numbers: np.ndarray) -> torch.Tensor:
