@@ -48,6 +48,7 @@ class Node:
     owner: Owner = SIMULATION
     width: float = 0.0  # of its one client's model, as the node config says; 0 = as the run assigns it
     named: str = ""  # its one client's model, as the node config says; "" = as the run assigns it
+    lacks: tuple[str, ...] = ()  # columns that the run declares and its data have not
     # SHA-256 of the model's frozen part, which this process holds; "" = all of the model is in the messages
     frozen: str = ""
 
@@ -234,8 +235,9 @@ def open_node(
     stamp = stamp_of(config.data, path, name) if path else ()  # a file that changed is read again
     found = open_data(config, name, path, stamp)
     return Node(
-        found.config, found.dataset, found.clients, found.pool, share, found.device, owner, width, named
-    )
+        found.config, found.dataset, found.clients, found.pool, share, found.device, owner, width, named,
+        found.lacks,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

@@ -19,6 +19,7 @@ from task.config.knobs import Config
 from task.config.paths import state_root
 from task.datasets import Dataset, Stamp, load_owned
 from task.datasets.base import Owners
+from task.datasets.column_types import RUN, lacking
 from task.datasets.condition import refuse_own
 from task.datasets.partition import Partition
 from task.datasets.public import without_public
@@ -31,6 +32,7 @@ from task.references import is_reference
 from task.resolve.contract import takes_public, with_data
 from task.storage.files import write_once
 from task.tasks import with_task
+from task.text import logger
 
 
 class OneClient(Partition):
@@ -60,6 +62,7 @@ class HostedData:
     clients: Partition
     pool: str  # id of the nodes that stand in for each other
     device: torch.device  # to train on
+    lacks: tuple[str, ...] = ()  # columns that the run declares and the data have not
 
 
 @lru_cache(maxsize=4)
@@ -83,7 +86,11 @@ def open_data(config: Config, name: str, path: str, stamp: Stamp) -> HostedData:
         check_own_data(config)
         owned = load_owned(config.data, path, name, config.seeds.data, grows=config.stream.own_data)
         config = with_task(config, owned.task, owned.form)
-        return HostedData(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", device)
+        if absent := tuple(column.name for column in lacking(owned, RUN, config.data.column_types)):
+            logger.warning(
+                "%s declares columns that these data have not: %s", RUN, ", ".join(map(repr, absent))
+            )
+        return HostedData(config, owned, OneClient(name, owned), f"{_pool(config)}/{name}", device, absent)
     dataset, partition = load_partitioned(config)
     if takes_public(config):
         partition = without_public(partition, dataset, config)

@@ -14,6 +14,8 @@ key               meaning                                                       
 ``min-examples``  fewest distinct training examples that a record of an upload is computed from,  0
                   and fewest test examples that measures which leave the node are of
 ``min-steps``     fewest local steps that it is computed in, unless each step takes all examples  0
+``column-types``  what the owner declares of the columns of its csv file, as its header could    none
+                  (`task.datasets.column_types`)
 ``packages``      packages and modules that a run may name as ``package.module:name``, "net,data",  none
                   and data sets of Hugging Face, "hf:OWNER/NAME"
 ``he-key``        file of the key that nodes encrypt with (run-config key ``he``)                 none
@@ -46,6 +48,9 @@ from task.config.knobs import Config
 from task.config.paths import own_state_root
 from task.config.read import flatten, read_checked
 from task.config.sections import TrainConfig
+from task.datasets.column_types import KEY as COLUMN_TYPES
+from task.datasets.column_types import OWNER as OWNER_TYPES
+from task.datasets.column_types import read_types
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
@@ -147,7 +152,11 @@ def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]
     """
     keys = keys_of_node(run_config, node_config)
     read_config(run_config)
-    return read_checked(keys)
+    config = read_checked(keys)
+    if not (types := _text(node_config, COLUMN_TYPES, "declarations of columns")):
+        return config
+    read_types(OWNER_TYPES, types)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, own_types=types))
 
 
 def keys_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]) -> dict[str, Any]:

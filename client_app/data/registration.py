@@ -46,7 +46,7 @@ def registration_of(node: Node) -> Registration:
     return Registration(
         names, counts, node.pool, node.share, app_version(), shape, data.num_classes,
         code=_code(node), width=node.width, model=node.named, meaning=meaning_of(data),
-        names=described(data) if node.owner.names else None, frozen=_frozen(node),
+        names=described(data) if node.owner.names else None, frozen=_frozen(node), lacks=node.lacks,
     )  # fmt: skip
 
 

@@ -216,6 +216,13 @@ def node(
         Path | None,
         typer.Option(help="File with the frozen part of the runs' model, which then is not sent here."),
     ] = None,
+    column_types: Annotated[
+        str,
+        typer.Option(
+            help="Types of columns of a csv file, as its header could say, 'name:ignore, sex:category(f|m)'. "
+            "No run can declare others for these columns."
+        ),
+    ] = "",
 ) -> None:
     """Run a node of a federation from its kit, until you stop it.
 
@@ -242,6 +249,7 @@ def node(
             width,
             model,
             initial_model,
+            column_types,
         )
         for own, share in zip(owned, shares, strict=True)
     ]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from server_app.takeout.model_file import ModelFile
 from server_app.takeout.taken import Columns, Said, Taken
 from task.classical.columns import NamedColumns, Variable
-from task.datasets.csv_rows import rows_of
-from task.datasets.header import MISSING, typed_columns
+from task.datasets.column_types import opened
+from task.datasets.header import MISSING
 from task.errors import ConfigError, DataError
 
 Floats = npt.NDArray[np.float64]
@@ -58,7 +58,8 @@ class OfRows(Taken):
         path, ids = data, list[str]()
 
         def read(variables: Sequence[Variable]) -> NamedColumns:
-            table, found = _read(path, variables, missing=self.missing)
+            types = self.file.config.data.column_types
+            table, found = _read(path, variables, types, missing=self.missing)
             ids[:] = found
             return table
 
@@ -67,14 +68,14 @@ class OfRows(Taken):
 
 
 def _read(
-    path: Path, variables: Sequence[Variable], *, missing: bool = False
+    path: Path, variables: Sequence[Variable], types: str, *, missing: bool = False
 ) -> tuple[NamedColumns, list[str]]:
     """Return declared columns of a csv file and the rows' ids, which are their numbers if there are none.
 
-    With `missing` a cell may be without a value, marked as in the run's own files.
+    `types` are what the run declares (`task.datasets.column_types`). With `missing` a cell may be without a
+    value, marked as in the run's own files.
     """
-    rows = rows_of(path)
-    header = typed_columns(path, next(rows, (1, []))[1])
+    header, rows = opened(path, types)
     at = {column.name: i for i, column in enumerate(header)}
     for v in variables:
         if v.name not in at:

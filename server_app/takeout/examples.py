@@ -20,12 +20,12 @@ from server_app.takeout.by_digest import classes_by_digest, columns_by_digest
 from server_app.takeout.places import of_places
 from task.datasets import Dataset
 from task.datasets.arrow import is_saved
+from task.datasets.column_types import RUN, opened, read_types
 from task.datasets.columns import prepared, with_moments
 from task.datasets.condition import is_conditional
-from task.datasets.csv_rows import rows_of
 from task.datasets.description import Description
 from task.datasets.encode import LARGEST, CellError, Encoder, number
-from task.datasets.header import TypedColumn, read_column, typed_columns
+from task.datasets.header import SPLIT, TypedColumn, read_column
 from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
 from task.datasets.layout import channels_first
@@ -87,8 +87,8 @@ def read_examples(path: Path, card: ModelCard) -> Input:
 
 
 def _csv(path: Path, card: ModelCard) -> Input:
-    rows = rows_of(path)
-    columns = typed_columns(path, next(rows, (1, []))[1])
+    types = card.config.data.column_types
+    columns, rows = opened(path, types)
     lines = list(rows)
     header = [column.name for column in columns]
     features, targets = _columns(path, columns, card)
@@ -118,17 +118,18 @@ def _csv(path: Path, card: ModelCard) -> Input:
     cells_of_label = column(given[0]) if given and TASKS[card.task].classes else []
     labels = [cell if cell in card.names else label_of(cell) for cell in cells_of_label]
     if TASKS[card.task].classes and not card.classes:
-        of_label = next((c.values for c in columns if c.name in given), ())
+        of_run = [column for column in read_types(RUN, types) if column.type == "target"]
+        of_label = next((c.values for c in (*columns, *of_run) if c.name in given or c in of_run), ())
         card = replace(card, classes=classes_by_digest(str(path), card, features, of_label, labels))
     numbers = None
     if given and _has_numbers(card):
         read = [_floats(column(name), path, [line for line, _ in lines]) for name in given]
         numbers = read[0] if len(read) == 1 else np.stack(read, axis=1)
     where = [f"{path}, line {line}" for line, _ in lines]
-    ids = column("id") if "id" in at and "id" not in [f.name for f in features] else []
-    return _examples(
-        path, card, x, labels, where, ids, column("split") if "split" in at else [], numbers, encoded=True
-    )
+    parts = next((column(c.name) for c in columns if c.role == SPLIT), [])
+    identifies = next((c.name for c in columns if c.type == "id"), "id")
+    ids = column(identifies) if identifies in at and identifies not in [f.name for f in features] else []
+    return _examples(path, card, x, labels, where, ids, parts, numbers, encoded=True)
 
 
 def _columns(

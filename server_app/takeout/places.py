@@ -33,6 +33,7 @@ def of_places(path: Path, card: ModelCard) -> tuple[Dataset, bool] | None:
     request = Request(
         name="npz", data_dir=path.parent, cache_dir=path.parent, data_path=str(path.absolute()),
         task=card.task, num_classes=card.num_classes, inputs=form, owner="predict",
+        column_types=card.config.data.column_types,
     )  # fmt: skip
     if path.suffix.lower() == ".npz" or is_saved(path):
         arrays = saved_arrays(path) if is_saved(path) else read_arrays(path)

@@ -121,6 +121,7 @@ def admit(
         enrolled = any(c.node.name for group in by_client.values() for c in group)
         _admit_shared(shared, done, enrolled)
     _admit_alike(ordered, done, known)
+    done.ambiguous = done.ambiguous or _declared_by_none(ordered, done)
     if why_no_stock_clients:
         _refuse_foreign(ordered, done, why_no_stock_clients)
     return done
@@ -236,6 +237,20 @@ def _admit_shared(claims: Sequence[Claim], done: Admission, enrolled: bool) -> N
             done.admitted.add(node.id)
             continue
         done.refused[node.id] = why
+
+
+def _declared_by_none(claims: Sequence[Claim], done: Admission) -> str:
+    """Return why no run can begin if it declares columns that no node has; "" if it does not."""
+    lack = [
+        c.registration.lacks for c in claims if c.node.id in done.admitted and len(c.registration.clients)
+    ]
+    absent = set(lack[0]).intersection(*lack[1:]) if lack else set[str]()
+    if not absent:
+        return ""
+    return (
+        f'run-config key "column-types": expected columns that a node has; got {some(sorted(absent))}, which '
+        "none has. Correct the names, or leave them out; each node's own log has the names of its columns"
+    )
 
 
 def _admit_alike(claims: Sequence[Claim], done: Admission, known: Agreement) -> None:

@@ -104,8 +104,9 @@ class NamedColumns:
                 raise _missing(variable)
             raise ConfigError(
                 f'run-config key "{variable.key}": expected a range of {variable.name!r}, a number on '
-                f"this node, as in {variable.name}(0..1); got levels. Type the column in the header of the "
-                f"csv file for a category: {variable.name}:category({'|'.join(variable.levels)})"
+                f"this node, as in {variable.name}(0..1); got levels. Type the column, in the run-config "
+                f'key column-types="{variable.name}:category({"|".join(variable.levels)})" or in the header '
+                "of the csv file"
             )
         places, levels = self.places[variable.name]
         to = np.array([variable.levels.index(v) if v in variable.levels else -1 for v in levels])

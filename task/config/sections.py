@@ -84,6 +84,12 @@ class DataConfig(Section):
     data_path: str = knob(
         "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
     )
+    column_types: str = knob(
+        "",
+        'types of csv columns, written as in a header, "sex:category(f|m), visit:ignore"; "" = as the header '
+        "says (docs/howto/data.md)",
+        when=When("dataset", ("csv",)),
+    )
     num_classes: int = knob(
         0,
         "number of classes or labels; 0 = from the data; required if nodes' own data have class numbers only",
@@ -190,6 +196,7 @@ class DataConfig(Section):
     # from the algorithm (`task.config.read`).
     doubles: bool = False
     keep_missing: bool = False  # likewise, whether rows may lack values
+    own_types: str = ""  # no key either: what the owner of a node declares as its `column-types`
 
     @property
     def learns_columns(self) -> bool:

@@ -18,6 +18,7 @@ from task.datasets import cache, images
 from task.datasets.arrow import is_saved
 from task.datasets.base import PADDING, Dataset, DatasetSpec, Decoded, Owners, Request, Source
 from task.datasets.catalogue import DATASETS, spec_of
+from task.datasets.column_types import KEY, UntypedError, as_key, check_declared, write_types
 from task.datasets.columns import prepared
 from task.datasets.description import Meaning, described
 from task.datasets.own import cut
@@ -49,6 +50,7 @@ def load_dataset(config: DataConfig, synthetic: SyntheticConfig, seed: int) -> D
     request = _request(config, synthetic, seed, config.data_path)
     source = spec_of(config.dataset).locate(request)
     dataset = _cached(request, source)
+    check_declared(dataset, request)
     _check_party(dataset, config)
     if dataset.owners and config.pool_test:
         raise ConfigError(
@@ -136,14 +138,15 @@ def load_owned(
         )
     request = replace(_request(config, SyntheticConfig(), seed, data_path, client_name), grows=grows)
     owned = _cached(request, spec.locate(request))
+    check_declared(owned, request, party=config.partition == "columns")
     _check_party(owned, config)
     numbered = owned.y.dtype.kind != "f" and (not owned.classes or config.partition == "columns")
     if config.num_classes < 1 and numbered:
         raise ConfigError(
             'run-config key "num-classes": expected the number of classes that all nodes share, because this '
             "node's data number their classes without naming all of them, or are a party's; got "
-            f"{config.num_classes}. Set the key, or list the classes in the header of each node's csv file, "
-            "as in ill:target(no|yes)"
+            f"{config.num_classes}. Set the key, or list the classes as in ill:target(no|yes), in the "
+            f'run-config key "{KEY}" or in the header of each node\'s csv file'
         )
     if owned.task == natural_task(config) == "classification" and owned.labelled and owned.num_classes < 2:
         raise ConfigError(
@@ -174,7 +177,7 @@ def _check_party(dataset: Dataset, config: DataConfig) -> None:
     if parties and dataset.ids is None and spec_of(config.dataset).own:
         raise DataError(
             f"{local(dataset.source)}: expected a column of ids, by which the parties' rows are matched; got "
-            "none. Type it in the header of a csv file, as in patient:id"
+            f'none. Type it as in patient:id, in the run-config key "{KEY}" or in the header of the csv file'
         )
     if not parties and not dataset.labelled:
         raise DataError(
@@ -199,29 +202,49 @@ def natural_task(config: DataConfig) -> str:
     return "language" if spec_of(config.dataset).targets > 1 else "classification"
 
 
-def check_owned(data_path: Path, client_name: str, folder: Path) -> str:
+def check_owned(data_path: Path, client_name: str, folder: Path, column_types: str = "") -> str:
     """Read a node's own data before there is a run, and return one line that describes them.
 
     The form is found from the absolute path `data_path`, and what is read is kept in `folder`, the cache of
-    the node's runs. Settings that only a run has are not checked: the number of classes, and how missing
-    values are filled.
+    the node's runs. `column_types` is what the owner declares of a csv file's columns. Settings that only a
+    run has are not checked: the number of classes, how missing values are filled, and types of columns of
+    text that the run has to declare.
 
     Raises:
+        ConfigError: The owner's declaration is malformed, or is not of a csv file that has these columns.
         DataError: The data are missing, damaged or not of a form that a node can bring.
     """
     request = Request(
         name=_form(data_path), data_dir=data_path.parent, cache_dir=folder, data_path=str(data_path),
-        owner=client_name, keep_missing=True,
+        owner=client_name, keep_missing=True, own_types=column_types,
     )  # fmt: skip
+    if column_types and request.name != "csv":
+        raise ConfigError(f"--{KEY}: expected with a csv file; got {request.name}")
     source = spec_of(request.name).locate(request)
     try:
-        return f"{request.name}, {_cached(request, source).description}"
+        found = _cached(request, source)
+        said = f"{request.name}, {found.description}"
+    except UntypedError as err:
+        found, said = _with_types(request, err)
     except DataError as err:
         try:  # statistics read rows without a target, which no training does
             found = _cached(replace(request, doubles=True), source)
         except DataError:
             raise err from None
-        return f"{request.name}, {found.description}; for statistics only, as training refuses it: {err}"
+        said = f"{request.name}, {found.description}; for statistics only, as training refuses it: {err}"
+    check_declared(found, request)
+    return said
+
+
+def _with_types(request: Request, err: UntypedError) -> tuple[Dataset, str]:
+    """Return a node's table as a run could declare it, and one line that says so."""
+    request = replace(request, column_types=write_types(err.columns))
+    try:
+        found = _cached(request, spec_of(request.name).locate(request))
+    except DataError:
+        raise err from None
+    said = f"{request.name}, {found.description}, if a run declares its columns of text, as in "
+    return found, said + as_key(err.columns)
 
 
 def _form(path: Path) -> str:
@@ -255,6 +278,8 @@ def _request(
         num_classes=config.num_classes,
         task=config.task,
         inputs=config.inputs,
+        column_types=config.column_types,
+        own_types=config.own_types,
         num_clients=config.num_clients,
         seed=seed,
         synthetic=synthetic,

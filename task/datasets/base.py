@@ -454,6 +454,8 @@ class Request:
     num_classes: int = 0  # 0 = from the data
     task: str = "auto"  # the task; "auto" = that of the targets
     inputs: str = "auto"  # the run-config key: the form of the inputs, or how it is found
+    column_types: str = ""  # types of a csv file's columns that the run declares,
+    own_types: str = ""  # and that the owner of the node declares: `task.datasets.column_types`
     num_clients: int = 0  # population K; 0 = the number of owners
     seed: int = 0
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)

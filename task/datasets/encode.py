@@ -27,8 +27,17 @@ def number(cell: str) -> float:
         return math.nan
 
 
+def is_text(cell: str) -> bool:
+    """Return whether a cell is neither a number nor one with other marks between its digits."""
+    return math.isnan(number(cell)) and not _MARKED.fullmatch(cell.replace("_", ""))
+
+
 class CellError(ValueError):
     """A cell does not fit its column; the text says what was expected and found."""
+
+
+class TextError(CellError):
+    """A cell is text in a column that has no type."""
 
 
 class Encoder:
@@ -73,15 +82,15 @@ class Encoder:
             if not missing and not column.values and "|" not in cell:
                 return places.setdefault(cell, len(places))
             expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
-        typed = local(f'{column.name}:category(a|b)", with all values of all sites, or "{column.name}:ignore')
-        todo = f'Correct it; for a column of text write "{typed}" into the header'
+        todo = "Correct it; a column of text needs a type"
         if places is not None:
-            todo = "Correct it, or add the value to the list in the header, at all sites alike"
+            todo = "Correct it, or add the value to the list of the column's type, at all sites alike"
         if places is None and _MARKED.fullmatch(cell):
             todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
             todo = 'Fill it in, or set the run-config key missing="mean" (or "zero")'
-        raise CellError(f'{expected}; got "{local(cell)}". {todo}.')
+        kind = TextError if not column.type and not missing and is_text(cell) else CellError
+        raise kind(f'{expected}; got "{local(cell)}". {todo}.')
 
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""

@@ -1,5 +1,7 @@
 """The header of a csv file: the names of its columns and, after a colon, their types.
 
+A run or a node's owner may declare the types instead, in the same words (`task.datasets.column_types`).
+
 ==================================  =====================================================================
 header                              cells
 ==================================  =====================================================================
@@ -10,15 +12,17 @@ header                              cells
                                     several are numbers or labels (`task.datasets.targets`)
 ``outcome:target(ill|well)``        the same with the names of the classes 0, 1, ...
 ``w1:token``                        the id of a token, a whole number that stays one; then of all features
-``patient:ignore``                  anything; not read
+``patient:ignore``                  anything; not read; ``:ignore`` is a column without a name
 ``sex:group``                       anything; no model reads it, but a run may compare people by it
 ``patient:id``                      who the row is of, each once: parties with different columns of the same
 people match their rows by it. Such a file may be without a target, or
                                     without a feature; the target is typed or called ``label``
-``client``, ``split``               the owner's name; "train" or "test"
+``client``, ``ward:client``         the owner's name
+``split``, ``fold:split``           "train" or "test"
 ==================================  =====================================================================
 
 A list of values makes all nodes encode a column alike. A colon before any other word is a part of the name.
+A column called ``client`` or ``split`` that has another type is one like others.
 """
 
 import difflib
@@ -26,17 +30,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from task.errors import DataError, local
+from task.errors import BouquetError, DataError, local
 
-TYPES = ("category", "group", "id", "ignore", "number", "target", "token")
-RESERVED = ("client", "split")
+CLIENT, SPLIT = RESERVED = ("client", "split")  # types, and names of columns that have them
+TYPES = ("category", CLIENT, "group", "id", "ignore", "number", SPLIT, "target", "token")
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # cells without a value, in lower case
 OTHER_MARKS = (";", "\t", "|")  # separators that some programs use instead of commas
 LABELS = ("class", "label", "labels", "target", "targets")  # usual names of targets
 _NAMELESS = re.compile(r"Unnamed: \d+")  # pandas' name for a column without a name
 _HEADER = "Put the column names into the first line"
-_TYPED = re.compile(r"(?P<name>.*\S)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
+_TYPED = re.compile(r"(?P<name>.*\S|)\s*:\s*(?P<type>[A-Za-z]+)\s*(?P<list>\((?P<values>.*)\))?")
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,13 @@ class TypedColumn:
     values: tuple[str, ...] = ()  # of a category, or the names of the classes; () = the header does not say
 
     def __str__(self) -> str:
+        return self.spelled if self.type == "category" else self.name
+
+    @property
+    def spelled(self) -> str:
+        """Its declaration, as a cell of a header."""
         listed = f"({'|'.join(self.values)})" if self.values else ""
-        return f"{self.name}:{self.type}{listed}" if self.type == "category" else self.name
+        return f"{self.name}:{self.type}{listed}" if self.type else self.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -58,23 +68,48 @@ class TypedColumn:
         return tuple(f"{self.name}={value}" for value in self.values) if listed else (self.name,)
 
     @property
+    def role(self) -> str:
+        """Its type, or the one that its name stands for; "" = a number, or what is predicted."""
+        return self.type or (self.name if self.name in RESERVED else "")
+
+    @property
     def feature(self) -> bool:
         """Whether a model reads it, unless it is the target."""
-        return self.name not in RESERVED and self.type not in ("group", "id", "ignore", "target")
+        return self.role in ("", "category", "number", "token")
 
 
-def typed_columns(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
-    """Return the columns of a header that may lack a target; raises what `parse_header` does of types."""
-    return tuple(_column(path, i, cell.strip()) for i, cell in enumerate(cells, 1))
+class DeclaredTypes(NamedTuple):
+    """Types of columns that are declared outside a header."""
+
+    where: str  # the run-config key, or the node's option
+    columns: tuple[TypedColumn, ...]
+    private: bool = False  # whether the server must not learn them
 
 
-def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
+def typed_columns(
+    path: Path, cells: Sequence[str], declared: Sequence[DeclaredTypes] = ()
+) -> tuple[TypedColumn, ...]:
+    """Return the columns of a header that may lack a target; raises what `parse_header` does of types.
+
+    Columns that the header does not type have the types that are `declared` elsewhere.
+    """
+    columns = tuple(column_in(_place(path, i), cell) for i, cell in enumerate(cells, 1))
+    for one in declared:
+        types = {column.name: column for column in one.columns}
+        columns = tuple(_agreed(path, c, types[c.name], one) if c.name in types else c for c in columns)
+    return columns
+
+
+def parse_header(
+    path: Path, cells: Sequence[str], declared: Sequence[DeclaredTypes] = ()
+) -> tuple[TypedColumn, ...]:
     """Return the columns of a header.
 
     Raises:
-        DataError: A type or a list of values is wrong, or a name is there twice.
+        DataError: A type or a list of values is wrong, contradicts what is `declared` elsewhere, or a name is
+            there twice.
     """
-    columns = typed_columns(path, cells)
+    columns = typed_columns(path, cells, declared)
     names = [column.name for column in columns]
     marks = OTHER_MARKS if len(names) == 1 else OTHER_MARKS[:2]
     other = next((m for m in marks if sum(name.count(m) for name in names) >= len(names)), "")
@@ -89,7 +124,7 @@ def parse_header(path: Path, cells: Sequence[str]) -> tuple[TypedColumn, ...]:
         raise DataError(
             f"{local(path)}, line 1: expected names of columns; got numbers, {local(list(cells))}. {_HEADER}."
         )
-    _check_ids(path, columns)
+    _check_roles(path, columns)
     targets_of(path, columns)
     return columns
 
@@ -114,26 +149,27 @@ def _check_names(path: Path, columns: Sequence[TypedColumn]) -> None:
                 cause = "Is it the index that pandas writes? Save with to_csv(index=False), or n"
             elif number == len(columns):
                 cause = "Does the line end with a comma? Remove it from all lines, or n"
-            todo = f"{cause or 'N'}ame the column rest:ignore."
-            raise _wrong(path, number, "the name of a column", column.name, todo)
+            todo = f'{cause or "N"}ame the column rest:ignore, or set column-types="{column.name}:ignore".'
+            raise _wrong(_place(path, number), "the name of a column", column.name, todo)
         if not column.type and column.name.lower() in RESERVED and column.name not in RESERVED:
             low = column.name.lower()
-            raise _wrong(
-                path, number, f'"{low}" in small letters, or another name', column.name, "Rename it."
+            expected, todo = f'"{low}" in small letters, or a type', f"Type it {column.name}:{low}."
+            raise _wrong(_place(path, number), expected, column.name, todo)
+
+
+def _check_roles(path: Path, columns: Sequence[TypedColumn]) -> None:
+    """Refuse several columns of ids, owners or parts, and parts that would contradict ids."""
+    of = {role: [c.name for c in columns if c.role == role] for role in ("id", *RESERVED)}
+    for role, names in of.items():
+        if len(names) > 1:
+            raise DataError(
+                f"{local(path)}, line 1: expected one column of type {role}; got {local(names)}. Type the "
+                "others NAME:ignore."
             )
-
-
-def _check_ids(path: Path, columns: Sequence[TypedColumn]) -> None:
-    """Refuse several columns of ids, and a column "split" that would contradict them."""
-    ids = [c.name for c in columns if c.type == "id"]
-    if len(ids) > 1:
+    if of["id"] and of[SPLIT]:
         raise DataError(
-            f"{local(path)}, line 1: expected one column of ids; got {local(ids)}. Ignore the others."
-        )
-    if ids and "split" in (c.name for c in columns):
-        raise DataError(
-            f'{local(path)}, line 1: expected no column "split" with a column of ids, from which it follows '
-            "at all parties which common rows are for the test; got both. Remove one."
+            f"{local(path)}, line 1: expected no column of type split with a column of ids, from which it "
+            "follows at all parties which common rows are for the test; got both. Type one NAME:ignore."
         )
 
 
@@ -193,7 +229,7 @@ def _roles(path: Path, columns: Sequence[TypedColumn]) -> dict[str, tuple[str, f
     """Return what each column that is read is for, with the values that it lists."""
     targets = [column.name for column in targets_of(path, columns)]
     return {
-        c.name: ("target" if c.name in targets else c.type or "number", frozenset(c.values))
+        c.name: ("target" if c.name in targets else c.role or "number", frozenset(c.values))
         for c in columns
         if c.type != "ignore"
     }
@@ -207,27 +243,50 @@ def read_column(text: str) -> TypedColumn:
     return TypedColumn(text)
 
 
-def _column(path: Path, number: int, cell: str) -> TypedColumn:
+def column_in(place: str, cell: str, error: type[BouquetError] = DataError) -> TypedColumn:
+    """Return the column that a cell of a header declares; `place` is where it is, for an `error`.
+
+    Raises:
+        BouquetError: Its type or its list of values is wrong.
+    """
+    cell = cell.strip()
     found = _TYPED.fullmatch(cell)
     word = found["type"].lower() if found else ""
     if found is None or word not in TYPES:
         near = difflib.get_close_matches(word, TYPES, n=1, cutoff=0.75) if word else []
         if near:
-            raise _wrong(path, number, f"a type among {', '.join(TYPES)}", cell, f'Write ":{near[0]}".')
+            raise _wrong(place, f"a type among {', '.join(TYPES)}", cell, f'Write ":{near[0]}".', error)
         return TypedColumn(cell)
-    if found["name"] in RESERVED:
-        raise _wrong(path, number, f'no type after "{found["name"]}"', cell, "Leave it out.")
     if not found["list"]:
         return TypedColumn(found["name"], word)
     values = tuple(value.strip() for value in found["values"].split("|"))
     listed = word in ("category", "target") and len(values) > 1 and "" not in values
     if not listed or len(set(values)) < len(values):
         expected = "two or more values, each once, after category or target, as in job:category(clerk|nurse)"
-        raise _wrong(path, number, expected, cell, "Correct the list.")
+        raise _wrong(place, expected, cell, "Correct the list.", error)
     return TypedColumn(found["name"], word, values)
 
 
-def _wrong(path: Path, number: int, expected: str, cell: str, todo: str) -> DataError:
-    return DataError(
-        f"{local(path)}, line 1, column {number}: expected {expected}; got {local(repr(cell))}. {todo}"
-    )
+def _agreed(path: Path, mine: TypedColumn, theirs: TypedColumn, declared: DeclaredTypes) -> TypedColumn:
+    """Return a column with its type, by the header and what is declared elsewhere; they must agree."""
+    if not mine.type:
+        return theirs
+    listed = mine.values and theirs.values
+    if mine.type != theirs.type or (listed and set(mine.values) != set(theirs.values)):
+        got = local(theirs.spelled) if declared.private else theirs.spelled
+        raise DataError(
+            f"{declared.where}: expected the type that the column has by line 1 of {local(path)}, or by the "
+            f"node's owner; got {got}, where {local(mine.spelled)} is declared already. Leave the column out "
+            "of one, or declare the same in both"
+        )
+    return mine if mine.values else theirs
+
+
+def _place(path: Path, number: int) -> str:
+    return f"{local(path)}, line 1, column {number}"
+
+
+def _wrong(
+    place: str, expected: str, cell: str, todo: str, error: type[BouquetError] = DataError
+) -> BouquetError:
+    return error(f"{place}: expected {expected}; got {local(repr(cell))}. {todo}")

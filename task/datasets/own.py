@@ -58,8 +58,10 @@ def keys_of(request: Request) -> dict[str, Any]:
     grows = {"grows": True} if request.grows else {}
     task = {} if request.task in ("auto", "classification") else {"task": request.task}
     exact = {"doubles": True} if request.doubles else {}
+    types = {"types": [request.own_types, request.column_types]}
     return (
         keys
+        | (types if any(types["types"]) else {})
         | {"fraction": request.local_test_fraction, "missing": request.keep_missing}
         | task
         | grows

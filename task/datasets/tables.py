@@ -12,6 +12,7 @@ classes: nodes have no other way to agree on them.
 
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
+from task.datasets.column_types import declared_in, nearest, texts_in, untyped
 from task.datasets.csv_rows import rows_of
-from task.datasets.encode import CellError, Encoder
+from task.datasets.encode import CellError, Encoder, TextError
 from task.datasets.folders import listed, visible
-from task.datasets.header import MISSING, TypedColumn, check_alike, parse_header, targets_of
+from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
 from task.datasets.targets import Row, label_of, spelling, targets
@@ -43,11 +45,14 @@ def locate_csv(request: Request) -> Source:
 class _Table:
     """The rows of one or several csv files with one header."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, files: Sequence[Path]) -> None:
+        self.request, self.files = request, files
+        self.declared = declared_in(request)
+        self.lacks = {c.name for one in self.declared for c in one.columns}  # none of the files read so far
         self.header: list[str] = []
         self.columns: tuple[TypedColumn, ...] = ()  # of the first file
         self.here: tuple[TypedColumn, ...] = ()  # of the file that is read
+        self.roles: dict[str, TypedColumn] = {}  # columns by role
         self.rows: list[Row] = []
         self._ids: list[str] = []
         self.aside: tuple[str, ...] = ()  # names of columns that no model reads, for groups of people
@@ -63,29 +68,44 @@ class _Table:
             self.empty.append(path.name)
 
     def _take_header(self, path: Path, header: list[str]) -> None:
-        self.here = parse_header(path, header)
+        self.here = parse_header(path, header, self.declared)
+        self.lacks -= {column.name for column in self.here}
         if self.header:
             check_alike(path, self.columns, self.here)
             return
         self.header, self.columns = header, self.here
         self.targets = targets_of(path, self.columns)
+        self.roles = {column.role: column for column in self.columns}
         self.aside = tuple(column.name for column in self.columns if column.type == "group")
         features = [c for c in self.columns if c.feature and c not in self.targets]
         missing, doubles = self.request.keep_missing, self.request.doubles
         self.encoder = Encoder(features, keep_missing=missing, doubles=doubles)
         for i, column in enumerate(self.columns, 1):
             if column.type == "category" and self.request.owner and not column.values:
-                raise DataError(
+                said = (
                     f"{local(path)}, line 1, column {i}: expected the list of values, as in "
                     "job:category(clerk|nurse), so that all nodes encode the column alike; got none"
                 )
+                found = self.texts()
+                listed = column.name in (c.name for c in found)
+                raise untyped(said, found, self.request) if listed else DataError(said)
+
+    def texts(self) -> tuple[TypedColumn, ...]:
+        """Return the columns of text that lack a type, each with one that it could have."""
+        kinds, typed = {c.name: "category" for c in self.encoder.features if not c.type}, set[str]()
+        if self.request.owner:  # nodes have no other way to agree on values and classes
+            typed = {c.name for c in self.encoder.features if c.type == "category" and not c.values}
+            kinds |= dict.fromkeys(typed, "category") | {
+                c.name: "target" for c in self.targets if not c.values
+            }
+        return texts_in(self.files, self.declared, kinds, typed)
 
     def others(self) -> dict[str, str]:
         """Return by name what columns are for that a model neither reads nor predicts."""
-        of = {"client": "owner", "split": "training or test", "ignore": "left out", "id": "ids"}
+        of = {CLIENT: "owner", SPLIT: "training or test", "ignore": "left out", "id": "ids"}
         of["group"] = "groups of people"
         rest = (c for c in self.columns if c not in self.targets and c not in self.encoder.features)
-        return {c.name: of.get(c.type) or of.get(c.name) or "left out" for c in rest}
+        return {c.name: of.get(c.role, "left out") for c in rest}
 
     def ids(self) -> npt.NDArray[np.str_] | None:
         """Return the id of each row; None if the header has no column of them.
@@ -109,7 +129,8 @@ class _Table:
 
     def _row(self, path: Path, line: int, cells: list[str], owner: str | None) -> Row:
         row = {c.name: cell for c, cell in zip(self.here, cells, strict=True)}
-        labels, split = tuple(label_of(row[c.name]) for c in self.targets), row.get("split")
+        labels = tuple(label_of(row[c.name]) for c in self.targets)
+        of_owner, of_part = self.roles.get(CLIENT), self.roles.get(SPLIT)
         for column in self.columns:
             if column.type == "id":
                 if row[column.name].lower() in MISSING:
@@ -122,34 +143,44 @@ class _Table:
         for column, label in zip(self.targets, labels, strict=True):
             if required and label.lower() in MISSING and label not in column.values:
                 got = f'got "{local(label)}"' if label else "the cell is empty"
-                todo = "Fill it in or remove the line; a class of that name is listed in the header"
-                raise self._refused(path, line, column, f"a label; {got}. {todo}, name:target(a|b).")
-        if owner is None and row.get("client") == "":
-            todo = "a name; the cell is empty. Fill it in or remove the line."
-            raise self._refused(path, line, TypedColumn("client"), todo)
-        if split is not None and not part_of(split):
-            words = f'train, test or validation; got "{local(split)}"'
-            raise self._refused(path, line, TypedColumn("split"), words)
+                todo = "Fill it in or remove the line; a class of that name is listed"
+                raise self._refused(path, line, column, f"a label; {got}. {todo}, as in name:target(a|b).")
+        if owner is None and of_owner:
+            owner = row[of_owner.name]
+            if not owner:
+                todo = "a name; the cell is empty. Fill it in or remove the line."
+                raise self._refused(path, line, of_owner, todo)
+        part = ""
+        if of_part and not (part := part_of(row[of_part.name])):
+            words = f'train, test or validation; got "{local(row[of_part.name])}"'
+            raise self._refused(path, line, of_part, words)
         x = [self._value(path, line, column, row[column.name]) for column in self.encoder.features]
-        part = "" if split is None else part_of(split)
-        owner = row.get("client") if owner is None else owner
         return Row(path, line, x, labels, owner, part, tuple(row[name] for name in self.aside))
 
     def _value(self, path: Path, line: int, column: TypedColumn, cell: str) -> float:
         try:
             return self.encoder.code(column, cell)
         except CellError as err:
+            found = self.texts() if isinstance(err, TextError) else ()
+            if column.name in (c.name for c in found):
+                there = [c.name for c in self.here]
+                also = (f" {name!r} is no column.{nearest(name, there)}" for name in sorted(self.lacks))
+                said = f'{self._place(path, line, column)}: expected a number; got "{local(cell)}"'
+                raise untyped(said, found, self.request, "".join(also)) from None
             raise self._refused(path, line, column, str(err.args[0])) from None
 
     def _refused(self, path: Path, line: int, column: TypedColumn, words: str) -> DataError:
+        return DataError(f"{self._place(path, line, column)}: expected {words}")
+
+    def _place(self, path: Path, line: int, column: TypedColumn) -> str:
         number = [c.name for c in self.here].index(column.name) + 1
         name = local(f' "{column.name}"')
-        return DataError(f"{local(path)}, line {line}, column {number}{name}: expected {words}")
+        return f"{local(path)}, line {line}, column {number}{name}"
 
 
 def decode_csv(request: Request, source: Source) -> Decoded:
     """Read all files; they must have the same columns, in any order."""
-    table, where = _Table(request), str(source.files[0])
+    table, where = _Table(request, source.files), str(source.files[0])
     for path in source.files:
         table.read(path, path.stem if source.keys["folder"] else None)
     if not table.rows:
@@ -186,7 +217,7 @@ def decode_csv(request: Request, source: Source) -> Decoded:
         ids=table.ids(),
         aside={name: [row.aside[i] for row in rows] for i, name in enumerate(table.aside)},
         labelled=bool(table.targets),
-        read={"other": table.others()},
+        read={"other": table.others()} | ({"lacks": sorted(table.lacks)} if table.lacks else {}),
         notes=(*notes, *_counting(table), *_alike(table)),
         form=form,
     )

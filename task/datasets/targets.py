@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Request
-from task.datasets.encode import LARGEST, number
+from task.datasets.column_types import KEY, MOST_VALUES, untyped
+from task.datasets.encode import LARGEST, is_text, number
 from task.datasets.header import MISSING, TypedColumn
 from task.errors import DataError, local
 from task.inputs import NUMBERS
@@ -91,7 +92,7 @@ def _numbers(rows: Sequence[Row], columns: Sequence[TypedColumn], request: Reque
         expected = "several columns typed NAME:target" if labels else "NAME:target without a list of classes"
         raise DataError(
             f'{local(rows[0].path)}, line 1: task = "{request.task}" expects {expected}; got '
-            f"{local([c.name for c in columns])}. Correct the header or choose another task."
+            f"{local([c.name for c in columns])}. Correct the types or choose another task."
         )
     if request.num_classes not in (0, len(columns)):
         raise DataError(
@@ -149,12 +150,20 @@ def _classes(rows: Sequence[Row], target: TypedColumn, request: Request) -> tupl
             values.append(_whole(row.labels[0]))
     whole = len(values) == len(rows)
     if request.owner and not whole:
-        row = rows[len(values)]
-        raise DataError(
+        row, found = rows[len(values)], tuple(sorted({row.labels[0] for row in rows}))
+        said = (
             f'{local(row.path)}, line {row.line}, column "{local(column)}": labels of a node\'s own data '
-            f"must be integers {_range(request)}, so that all nodes number the classes alike; got "
-            f'"{local(row.labels[0])}". Replace the names by the numbers that all nodes agreed on, or list '
-            "the classes in the header, name:target(a|b); a number to predict is name:target."
+            f"must be integers {_range(request)}, or classes that are listed, so that all nodes number the "
+            "classes alike"
+        )
+        texts = sum(is_text(row.labels[0]) for row in rows)
+        if 2 * texts > len(rows) and 1 < len(found) <= MOST_VALUES["target"]:
+            raise untyped(
+                f'{said}; got "{local(row.labels[0])}"', (TypedColumn(column, "target", found),), request
+            )
+        raise DataError(
+            f'{said}; got "{local(row.labels[0])}". List the classes, as in the run-config key '
+            f'{KEY}="name:target(a|b)" or the header; a number to predict is name:target.'
         )
     if whole and (request.owner or request.num_classes):
         most = request.num_classes or MOST_CLASSES
@@ -221,7 +230,7 @@ def _listed(rows: Sequence[Row], target: TypedColumn, request: Request) -> Ints:
             raise DataError(
                 f'{local(row.path)}, line {row.line}, column "{local(target.name)}": expected one of '
                 f'{local(", ".join(target.values))}; got "{local(row.labels[0])}". Correct the cell or the '
-                "header."
+                "list of classes."
             )
     return np.array([places[row.labels[0]] for row in rows], dtype=np.int64)
 

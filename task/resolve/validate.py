@@ -9,7 +9,8 @@ from task.catalogue.user_algorithm import algorithm_of
 from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
-from task.datasets import DATASETS, spec_of
+from task.datasets import DATASETS, column_types, spec_of
+from task.datasets.column_types import read_types
 from task.datasets.partition import PARTITIONS
 from task.datasets.partitioners import arguments_in
 from task.errors import ConfigError, choose_from
@@ -76,6 +77,7 @@ def _check_known(config: Config) -> None:
         elif got not in known:
             raise ConfigError(choose_from(f'run-config key "{key}"', got, known))
     arguments_in(config.data.partition_arguments)
+    read_types(column_types.RUN, config.data.column_types)
     if not is_reference(config.train.optimizer) and config.train.optimizer not in OPTIMIZERS:
         got = config.train.optimizer
         raise ConfigError(choose_from('run-config key "optimizer"', got, (*OPTIMIZERS, OWN)))

@@ -21,6 +21,7 @@ from task.wire.messages import LONGEST_LINE, METRICS, NUM_EXAMPLES, one_line, re
 REGISTER = "roll_call"  # action of the query, and record of the answer
 MOST_CLIENTS = 10**7  # of one node
 MOST_PACKAGES = 64  # packages whose code a run names
+MOST_LACKING = 10_000  # columns that a run declares and a node lacks
 LONGEST_NAMES = 2**22  # characters of all names of columns, categories and classes
 MOST_PLACES = 10**6  # numbers that a model reads of an example, or says of it
 
@@ -49,6 +50,7 @@ class Registration:
     meaning: Meaning = field(default_factory=Meaning)  # of its clients' data
     # SHA-256 of frozen parts of models that it has: as drawn by the run's seed, and in its store.
     frozen: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()  # columns that the run declares and none of its data has
     names: Description | None = None  # the names that these are digests of, where the owner lets them out
 
     @property
@@ -72,6 +74,7 @@ def registration_content(answer: Registration) -> RecordDict:
             **({"width": answer.width} if answer.width else {}),
             **({"model": answer.model} if answer.model else {}),
             **({"frozen": list(answer.frozen)} if answer.frozen else {}),
+            **({"lacks": list(answer.lacks)} if answer.lacks else {}),
             "meaning": [f"{part}={digest}" for part, digest in answer.meaning.parts.items()],
             "inputs": list(answer.meaning.inputs),
             "outputs": list(answer.meaning.outputs),
@@ -121,9 +124,9 @@ def read_registration(content: RecordDict) -> Registration:
     parts = {part: digest for part, digest in _pairs(config, "meaning").items() if part in PARTS}
     return Registration(
         clients, counts, pool, (share[0], share[1]), version, tuple(shape), classes,
-        code=_pairs(config, "code"), width=width, model=model, frozen=_digests(config, "frozen"),
+        code=_pairs(config, "code"), width=width, model=model, frozen=_lines(config, "frozen"),
         meaning=Meaning(parts, _places(config, "inputs"), _places(config, "outputs")),
-        names=_names(config.get("names")),
+        names=_names(config.get("names")), lacks=_lines(config, "lacks", MOST_LACKING),
     )  # fmt: skip
 
 
@@ -163,14 +166,14 @@ def _pairs(config: ConfigRecord, name: str) -> dict[str, str]:
     return {one_line(key, ""): one_line(text, "") for key, _, text in pairs}
 
 
-def _digests(config: ConfigRecord, name: str) -> tuple[str, ...]:
-    """Return a few hashes."""
-    return tuple(one_line(text, "") for text in _texts(config, name))
+def _lines(config: ConfigRecord, name: str, most: int = MOST_PACKAGES) -> tuple[str, ...]:
+    """Return lines of text, such as hashes."""
+    return tuple(one_line(text, "") for text in _texts(config, name, most))
 
 
-def _texts(config: ConfigRecord, name: str) -> list[str]:
+def _texts(config: ConfigRecord, name: str, most: int = MOST_PACKAGES) -> list[str]:
     values = config.get(name, [])
-    if not isinstance(values, list) or len(values) > MOST_PACKAGES:
+    if not isinstance(values, list) or len(values) > most:
         raise WireError(f"registration: expected {name!r} as a short list; got {short(values)}", name)
     return [str(value)[:LONGEST_LINE] for value in values]
 

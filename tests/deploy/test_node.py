@@ -108,6 +108,11 @@ def test_good_data_are_read_into_the_cache_of_the_runs(tmp_path: Path) -> None:
     data.write_text("x,label\n1,0\n2,1\n")
     assert check_data(data, "ward-1", cache) == "csv, 2 training and 0 test examples of shape (1,)"
     assert len(list((cache / "datasets").iterdir())) == 1
+    data.write_text("x,name,label\n1,a,0\n2,b,1\n")
+    assert check_data(data, "ward-1", cache).endswith('as in column-types="name:category(a|b)"')
+    assert check_data(data, "ward-1", cache, 0, "name:ignore").endswith("examples of shape (1,)")
+    with pytest.raises(DataError, match=r"--data: node config: key .column-types.: .* got 'named'"):
+        check_data(data, "ward-1", cache, 0, "name:ignore, named:ignore")
 
 
 def test_data_that_do_not_fit_into_the_memory_and_a_reader_that_is_killed(
@@ -145,6 +150,11 @@ def test_a_node_says_who_it_is_only_with_data_of_its_own(tmp_path: Path) -> None
     assert node_config("ward-1", Options(data=tmp_path, width=0.5), lax) == own | {"width": 0.5}
     with pytest.raises(ConfigError, match="--width: expected with --data"):
         check(Options(width=0.5))
+    declared = {"column_types": "name:ignore"}
+    typed = node_config("ward-1", Options(data=tmp_path, **declared), lax)
+    assert typed == own | {"column-types": "name:ignore"}
+    with pytest.raises(ConfigError, match="--column-types: expected with --data"):
+        check(Options(**declared))
     assert node_config("ward-1", Options(data=tmp_path, model="2nn"), lax) == own | {"model": "2nn"}
     with pytest.raises(ConfigError, match="--model: expected with --data"):
         check(Options(model="2nn"))

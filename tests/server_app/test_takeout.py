@@ -156,6 +156,9 @@ def test_columns_of_a_csv_are_found_by_name_in_any_order(cells: Path, tmp_path: 
     new = table(tmp_path / "new.csv", "id,b,note,a", "p7,0.9,x,0.1", "p8,0.1,y,0.9")
     rows = rows_of(as_csv(predict(taken, read_examples(new, card)).columns()))
     assert [(r["id"], r["predicted"]) for r in rows] == [("p7", "yes"), ("p8", "no")]
+    typed = table(tmp_path / "typed.csv", "patient:id,b,id:ignore,a", "p7,0.9,x,0.1", "p8,0.1,y,0.9")
+    rows = rows_of(as_csv(predict(taken, read_examples(typed, card)).columns()))
+    assert [r["id"] for r in rows] == ["p7", "p8"]  # the column of that type, whatever its name
     labelled = table(tmp_path / "l.csv", "a,b,label,split", "0.1,0.9,yes,train", "0.9,0.1,yes,test")
     found = predict(taken, read_examples(labelled, card))
     assert {p: (s["accuracy"], s["examples"]) for p, s in found.scores.items()} == {

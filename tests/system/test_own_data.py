@@ -129,6 +129,29 @@ def test_tables_with_gaps_end_as_the_pooled_run(
     assert losses[-1] < 0.6 * losses[0]
 
 
+@pytest.mark.full
+def test_plain_tables_whose_columns_the_run_declares_end_as_the_pooled_run(
+    fed: Federation, files: dict[str, Path], tmp_path: Path
+) -> None:
+    """The nodes read files that have text and no types, and took part in runs of others before."""
+    for i, path in enumerate(files.values()):
+        rng = np.random.default_rng(i)
+        lines = ["age,sex,seen on,ward,fold,outcome"]
+        for day, (age, man) in enumerate(zip(rng.integers(20, 80, 40), rng.random(40) < 0.5, strict=True)):
+            label = "ill" if age + 10 * man > 55 else "well"
+            part = "test" if day % 5 == 0 else "train"
+            lines.append(f"{age},{'fm'[int(man)]},day {day},{path.stem},{part},{label}")
+        path.write_text("\n".join(lines) + "\n")
+    types = "sex:category(f|m), seen on:ignore, ward:client, fold:split, outcome:target(ill|well)"
+    keys = {
+        "dataset": "csv", "model": "logistic", "standardise": True, "num-server-rounds": 3,
+        "fraction-evaluate": 1.0, "progress": "none", "column-types": types,
+    }  # fmt: skip
+    pooled = {"data-path": str(files["ada"].parent), "partition": "natural", "num-clients": 0}
+    there, _ = hold(over_grpc(fed), tmp_path, "plain", keys, pooled)
+    assert json.loads((there / "config.json").read_text())["run"]["column-types"] == types
+
+
 OTHER_TASKS: dict[str, dict[str, Any]] = {
     "multi-label": {"algorithm": "ditto", "metrics": "f1-macro,auroc"},
     "reconstruction": {"algorithm": "scaffold", "model": "autoencoder", "loss": "mae", "metrics": "mae,rmse"},

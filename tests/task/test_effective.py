@@ -238,8 +238,8 @@ SETTINGS = {
 }  # fmt: skip
 TOUCHED = {
     # Passed on whatever it is, and without effect where the table says so.
-    "augment", "augment-brightness", "augment-contrast", "batch-size", "crop", "local-epochs", "local-steps",
-    "momentum", "weight-decay", "data-path", "num-classes", "shuffle-lines",
+    "augment", "augment-brightness", "augment-contrast", "batch-size", "column-types", "crop", "local-epochs",
+    "local-steps", "momentum", "weight-decay", "data-path", "num-classes", "shuffle-lines",
     "d-psgd.degree", "missing", "missing-indicator", "pixels", "standardise", "stream.own-data",
     "enough-replies", "evaluate-every", "fraction-train", "max-update-norm", "precision", "stragglers",
     "model", "models.features", "models.levels", "vertical.cut", "gbdt.max-leaves", "fedala.write-weights",

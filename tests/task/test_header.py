@@ -84,8 +84,12 @@ def test_a_category_without_a_list_has_the_values_of_the_pooled_file(table, tmp_
     data = load(dataset="csv", data_path=table(text))
     assert column_names(data) == ("job=a", "job=b", "job=c")
     assert sorted(data.x.argmax(axis=1).tolist()) == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(DataError, match=r"line 1, column 1: expected the list of values.*alike; got none"):
-        check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    with pytest.raises(
+        DataError, match=r"line 1, column 1: expected the list of values.*alike; got none.*a\|b"
+    ):
+        load_owned(DataConfig(dataset="csv", num_classes=2), str(tmp_path / "t.csv"), "ward", 1)
+    said = check_owned(tmp_path / "t.csv", "ward", tmp_path / "cache")
+    assert said.endswith('if a run declares its columns of text, as in column-types="job:category(a|b|c)"')
 
 
 def test_a_category_named_like_a_missing_value_is_a_value(table):
@@ -103,7 +107,8 @@ def test_a_path_behind_the_form_leads_to_its_key(path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("job,y\nnurse,0\n", r'for a column of text write "job:category\(a\|b\)".* or "job:ignore" into'),
+        ("job,y\nnurse,0\nclerk,1\n", r'column-types="job:category\(clerk\|nurse\)", or in the header'),
+        ("job,y\n1,0\n2,1\nold,0\n", r'line 4.* got "old". Correct it; a column of text needs a type'),
         ("x,y\n,0\n1,1\n", r'column 1 "x": expected a number; got "".*set the run-config key missing="mean"'),
         ("x,y\nNaN,0\n", r'line 2, column 1 "x": expected a number; got "NaN"'),
         ("x,y\n1e39,0\n", r'expected a number; got "1e39"'),  # it is none that a float32 can be
@@ -112,7 +117,11 @@ def test_a_path_behind_the_form_leads_to_its_key(path):
         ("x:category(a|a),y\na,0\n", r"line 1, column 1: expected two or more values, each once"),
         ("x:number(a|b),y\n1,0\n", r"line 1, column 1: expected two or more values"),
         ("x:categry,y\n1,0\n", r'column 1: expected a type among .* got \'x:categry\'. Write ":category"'),
-        ("x,client:number,y\n1,a,0\n", r'column 2: expected no type after "client"'),
+        ("x,client:number,y\n1,a,0\n2,3,0\n", r'line 2, column 2 "client": expected a number; got "a"'),
+        ("x,ward:client,client,y\n1,a,a,0\n", r"one column of type client; got \['ward', 'client'\]"),
+        ("x,fold:split,split,y\n1,a,a,0\n", r"one column of type split; got \['fold', 'split'\]"),
+        ("x,fold:split,y\n1,a,0\n", r'line 2, column 2 "fold": expected train, test or validation; got'),
+        ("x,ward:client,y\n1,,0\n", r'line 2, column 2 "ward": expected a name; the cell is empty'),
         ("x:target,y:target\n1,0\n", "at least one feature"),
         ("x,a:target,b:target(u|v)\n1,0,u\n", "without a list of classes"),
         ("x,y:target\n1,0.5\n2,inf\n", r'line 3, column "y": expected a number to predict; got "inf"'),

@@ -129,7 +129,7 @@ def test_codes_beyond_64_bits_are_refused_at_a_node(tmp_path: Path) -> None:
         ),
         (
             "age,Client,ill\n0,1,0\n",
-            r'column 2: expected "client" in small letters, or another name; got \'Client',
+            r"column 2: expected \"client\" in small letters, or a type; got 'Client'. Type it Client:client",
         ),
         (
             "Label,age,bmi\n0,1,25.5\n",

@@ -295,8 +295,8 @@ def test_some_parties_alone_can_be_named(tmp_path: Path) -> None:
             "line 9: expected an id that no other row has; got 'Zoë 6' again, .*line 8, too",
         ),
         ("who:id", "who:ignore", "expected a column of ids"),
-        ("who:id,x0", "who:id,x0:id", "expected one column of ids"),
-        ("who:id,x0", "who:id,split", 'expected no column "split" with a column of ids'),
+        ("who:id,x0", "who:id,x0:id", "expected one column of type id"),
+        ("who:id,x0", "who:id,split", "expected no column of type split with a column of ids"),
     ],
 )
 def test_a_file_whose_ids_cannot_be_used_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:

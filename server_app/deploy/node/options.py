@@ -30,6 +30,7 @@ class Options:
             says.
         model: Name of its model, one of a run's models.levels; "" = the run says.
         initial_model: File that has the frozen part of runs' models, which then does not travel; None = none.
+        column_types: What the owner declares of a csv file's columns, as its header could; "" = nothing.
     """
 
     data: Path | None = None
@@ -42,6 +43,7 @@ class Options:
     width: float = 0.0
     model: str = ""
     initial_model: Path | None = None
+    column_types: str = ""
 
 
 def check(options: Options) -> None:
@@ -60,6 +62,8 @@ def check(options: Options) -> None:
             raise ConfigError(
                 f"--data: expected a path that this user (uid {os.getuid()}) can read; got {options.data}"
             )
+    if options.column_types and options.data is None:
+        raise ConfigError("--column-types: expected with --data, a csv file; got it alone")
     if (options.width or options.model) and options.data is None:
         key = "--width" if options.width else "--model"
         raise ConfigError(
@@ -109,6 +113,7 @@ def node_config(
     values: dict[str, str | int | float | bool] = {}
     if options.data is not None:
         values = {"client-name": name, "data-path": str(options.data.resolve())}
+        values |= {"column-types": options.column_types} if options.column_types else {}
         values |= {"width": options.width} if options.width else {}
         values |= {"model": options.model} if options.model else {}
     elif options.partition is not None:

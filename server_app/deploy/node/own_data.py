@@ -17,7 +17,7 @@ from task.errors import BouquetError, ConfigError, DataError
 UNUSABLE, TOO_LARGE = 65, 66  # exit codes
 
 
-def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
+def check_data(data: Path, name: str, cache: Path, max_memory: int = 0, column_types: str = "") -> str:
     """Read a node's own data; return what they are, one line.
 
     Args:
@@ -25,6 +25,7 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
         name: The node's name.
         cache: Cache folder of the node.
         max_memory: Most bytes that reading them may take; 0 = no limit.
+        column_types: What the owner declares of a csv file's columns; "" = nothing.
 
     Raises:
         DataError: They cannot be used: file, line and column, what was expected, what to do.
@@ -33,7 +34,7 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
     """
     place = data.expanduser().resolve()
     command = module_command("server_app.deploy.node.own_data", str(place), name)
-    command += [str(cache), str(max_memory)]
+    command += [str(cache), str(max_memory), column_types]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     said = done.stdout.strip()
     if done.returncode == UNUSABLE:
@@ -50,16 +51,16 @@ def check_data(data: Path, name: str, cache: Path, max_memory: int = 0) -> str:
 
 
 def main() -> None:
-    """Start from the command line: data, name, cache folder and most bytes of memory."""
+    """Start from the command line: data, name, cache folder, most bytes of memory, declared types."""
     from task.datasets import check_owned
 
-    data, name, cache, max_memory = sys.argv[1:]
+    data, name, cache, max_memory, column_types = sys.argv[1:]
     if most := int(max_memory):
         limit = data_bytes() + max(most - MemoryLimit(most).used(), 0)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
-        print(check_owned(Path(data), name, Path(cache)))
-    except DataError as err:
+        print(check_owned(Path(data), name, Path(cache), column_types))
+    except (ConfigError, DataError) as err:
         print(err)
         sys.exit(UNUSABLE)
     except MemoryError:

@@ -53,7 +53,8 @@ def run_node(kit: NodeKit, options: Options) -> None:
         # What another app than the installed one can read is not known here.
         if options.data is not None and kit.policy.apps == "installed":
             say(f"reading {options.data}")
-            say(f"data: {check_data(options.data, kit.name, kit.cache, options.max_memory)}")
+            most, types = options.max_memory, options.column_types
+            say(f"data: {check_data(options.data, kit.name, kit.cache, most, types)}")
         node = _NodeProcess(kit, options, supervisor)
         try:
             node.start()
