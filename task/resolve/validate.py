@@ -10,7 +10,6 @@ from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, column_types, spec_of
-from task.datasets.catalogue import check_no_path
 from task.datasets.column_types import read_types
 from task.datasets.partition import PARTITIONS
 from task.datasets.partitioners import arguments_in
@@ -36,7 +35,7 @@ def check_names(config: Config) -> None:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
     contract = algorithm_of(config.algorithm)
-    check_no_path(config.data.dataset)
+    spec_of(config.data.dataset)  # a path in its place is refused
     _check_known(config)
     config.width.by_level()
     if config.server.selection == "power-of-choice" and (clients := _clients(config)):
