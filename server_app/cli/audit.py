@@ -63,7 +63,7 @@ def epsilon(
     better the models distinguish canaries that took part from the others, the higher the lower bound on
     epsilon. After an interruption the same command continues. Exit code 1: a promise does not hold.
     """
-    from server_app.cli.sweep import work
+    from server_app.cli.queued import work
     from server_app.extras.audit.epsilon import audit, check_audited
     from server_app.sweep.points import plan, read_axes
     from server_app.sweep.queue import holding, open_queue

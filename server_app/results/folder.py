@@ -9,8 +9,8 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/arrival_file.py)
-      transcript/          of a run that anyone can check (server_app/run/transcript.py)
+      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/logs/arrivals.py)
+      transcript/          of a run that anyone can check (server_app/run/logs/transcript.py)
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
