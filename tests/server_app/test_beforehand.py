@@ -193,3 +193,17 @@ def test_the_runs_that_are_there_are_named(tmp_path: Path) -> None:
     put(tmp_path / "demo")
     with pytest.raises(ConfigError, match=r"got .*demos\. .* has demo\. Did you mean \"demo\""):
         find(tmp_path / "demos")
+
+
+def test_a_run_is_resumed_from_python_by_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bouquet import api
+
+    _record(put(tmp_path / "mine"), KEYS)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(api, "simulate", lambda keys, nodes, gpus: seen.update(keys))
+    given = {"resume": True, "run_name": "mine", "runs_dir": str(tmp_path), "num_server_rounds": 20}
+    api.run("", "", "", False, (), 0, 0, given)
+    assert {key: seen[key] for key in KEYS} == KEYS
+    assert seen["num-server-rounds"] == 20
