@@ -38,7 +38,7 @@ federation: setup  ## the same ten clients on a SuperLink and three nodes: real 
 docker-base:  ## a base image from Debian's packages, for machines that reach no registry: bouquet-base:local
 	docker/base.sh bouquet-base:local
 
-docker:  ## the image bouquet:local; BASE=bouquet-base:local without a registry, TORCH_INDEX= for torch with CUDA
+docker:  ## the image bouquet:local; BASE=bouquet-base:local without a registry, TORCH_INDEX=debian for Debian's torch, empty for CUDA
 	docker/build.sh bouquet:local
 
 demo-docker: docker  ## the same ten clients on four containers: compose up, run, compose down

@@ -10,8 +10,10 @@
     result.predict("new.csv")
     result = load("runs/fedprox-mnist-1")
 
-Every command that makes or reads results is a function with the same keys; `bouquet run --help-keys` lists
-these. The strategies are in `bouquet.strategies`.
+`run` and `statistics` start runs, with the keys that `bouquet run --help-keys` lists; `load` reads a run's
+folder as a `RunResult`. Other commands, such as `compare` and `audit`, have no function. The
+strategies are in `bouquet.strategies`, and what algorithms of your own are made from is in `bouquet.extend`.
+Each error that Bouquet raises on purpose is a `BouquetError`.
 """
 
 from collections.abc import Iterable
@@ -22,6 +24,7 @@ from bouquet.packages import claim
 
 if TYPE_CHECKING:
     from server_app.takeout.result import RunResult
+    from task.errors import BouquetError, ConfigError, DataError, StateError
 
 
 def run(
@@ -39,10 +42,14 @@ def run(
     """Run a federation as a simulation, in this process and its workers; return the result.
 
     `keys` are run-config keys with underscores instead of hyphens. The keys of a section are a dictionary:
-    ``learning_rate=0.1, fedprox={"mu": 0.1}``. They override those of a `recipe` or of a run to `repeat` (a
-    result folder). Code that such a file names, ``net:Small``, runs only if its package is in `code` or if
-    `keys` name it, too. You may call this function as often as you like. In a notebook, Ctrl-C (the stop
-    button) ends the run and returns the rounds so far; elsewhere `load` reads them.
+    ``learning_rate=0.1, fedprox={"mu": 0.1}``. A key that is a word of Python has an underscore behind it,
+    ``fedacg={"lambda_": 0.8}``, and a key of several values takes a list, ``metrics=["auroc", "f1-macro"]``.
+
+    They override those of a `recipe`, of a run to `repeat` (a result folder), or of the run that
+    ``resume=True, run_name="mine"`` continues. Code that such a file names, ``net:Small``, runs only if its
+    package is in `code` or if `keys` name it, too. You may call this function as often as you like. In a
+    notebook, Ctrl-C (the stop button) ends the run and returns the rounds so far; elsewhere `load` reads
+    them.
 
     The clients train on this number of virtual `nodes`, 0 = one per CPU, and of `gpus`, 0 = all; neither
     changes the result. With a number of gpus, 0 nodes means one per GPU.
@@ -98,7 +105,7 @@ def statistics(
 
 
 def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult":
-    """Return the result of a run, finished or not, given its result folder or its name below runs/.
+    """Return the result of a run, finished or not: of its folder, or of its name below ./runs.
 
     `code` names the packages of the user's own code that the folder may name, ``"net"`` for ``net:Small``.
 
@@ -111,4 +118,26 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> "RunResult
     return api.load(run, code)
 
 
-__all__ = ["load", "run", "statistics"]
+def __getattr__(name: str) -> Any:
+    """Import the class of results and those of errors when they are first used: results take a second."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "RunResult":
+        claim()
+        from server_app.takeout import result as module
+    else:
+        claim("task")
+        from task import errors as module  # type: ignore[no-redef]
+    return getattr(module, name)
+
+
+__all__ = [
+    "BouquetError",
+    "ConfigError",
+    "DataError",
+    "RunResult",
+    "StateError",
+    "load",
+    "run",
+    "statistics",
+]

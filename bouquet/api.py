@@ -8,10 +8,12 @@ from typing import Any
 
 from bouquet.objects import with_references
 from server_app.engines.simulate import simulate
-from server_app.results.folder import CONFIG
-from server_app.run.naming import folder_of_run, remove_run
+from server_app.results.folder import CONFIG, no_run
+from server_app.run.beforehand import check_beforehand
+from server_app.run.naming import remove_run
 from server_app.run.notebook import in_notebook
 from server_app.run.repeat import keys_of_run
+from server_app.run.same_run import keys_to_resume
 from server_app.takeout.result import RunResult
 from task import trust
 from task.config.read import read_recipe
@@ -38,15 +40,17 @@ def run(
     own = with_references({**({"algorithm": algorithm} if algorithm else {}), **kebab(keys)})
     trust.user_named(references_in(own))
     check_origin({**base, **own}, recipe or str(repeat))
-    merged, unread = fuse(base, own)
+    given = {**base, **own}
+    if overwrite and (given.get("resume") or not given.get("run-name")):
+        raise ConfigError("overwrite=True: expected run_name with it, and no resume")
+    merged, unread = fuse({**keys_to_resume(given), **base}, own)
     for key, why in unread.items():
-        print(f"ignored {key}, which is for {why}", file=sys.stderr)
+        if key in base:
+            print(f"ignored {key}, which is for {why}", file=sys.stderr)
     config = read_config(merged)
+    path = check_beforehand(config, overwrite=overwrite)
     if overwrite:
-        if not merged.get("run-name") or config.output.resume:
-            raise ConfigError("overwrite=True: expected run_name with it, and no resume")
         remove_run(Path(config.output.runs_dir).expanduser(), config.run_name)
-    path = folder_of_run(config)
     try:
         return simulate(merged, nodes, gpus=gpus)
     except KeyboardInterrupt:
@@ -60,7 +64,7 @@ def kebab(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return run-config keys as files spell them: hyphens for underscores, a dot after a section."""
     flat: dict[str, Any] = {}
     for name, value in keys.items():
-        key = name.replace("_", "-")
+        key = name.rstrip("_").replace("_", "-")  # `lambda_`: lambda is a word of Python's
         if isinstance(value, Mapping):
             flat |= {f"{key}.{inner}": v for inner, v in kebab(value).items()}
         else:
@@ -78,7 +82,9 @@ def load(run: str | PathLike[str], code: str | Iterable[str] = ()) -> RunResult:
     allow(code)
     place = next((p for p in (Path(run), Path("runs") / run) if (p / CONFIG).exists()), None)
     if place is None:
-        raise ConfigError(
-            f"load: expected a result folder with {CONFIG}, or a run's name below runs/; got {run}"
+        raise no_run(
+            f"load: expected a result folder with {CONFIG}, or the name of a run below runs/ in this folder, "
+            f"{Path('runs').absolute()}; a run of another runs_dir has its whole path",
+            Path(run),
         )
     return RunResult(place)

@@ -10,28 +10,35 @@ from typing import Any
 from torch import nn
 
 from task import objects
+from task.config.read import knobs
 from task.datasets.user_loader import GivenData
 from task.errors import ConfigError
 from task.object_digest import digest, importable
 from task.references import KEYS, OURS, package_of
 
 _DATA = ("dataset", "public.data")
-_LISTS = ("metrics", "models.levels")  # keys that take several, with commas between them
+_LISTS = {k.key for k in knobs() if k.several}  # keys that take several, with commas between them
 
 
 def with_references(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return run-config keys with names in place of objects, which are registered in `task.objects`.
+    """Return run-config keys as texts and numbers: lists with commas, and names in place of objects.
+
+    The objects are registered in `task.objects`.
 
     Raises:
         ConfigError: An object is none of those that the key takes, or cannot be sent to another process.
         DataError: It is no data set.
     """
-    return {k: v if isinstance(v, str) or k not in KEYS else _named(k, v) for k, v in keys.items()}
+    return {key: _value(key, value) for key, value in keys.items()}
+
+
+def _value(key: str, value: Any) -> Any:
+    if key in _LISTS and isinstance(value, tuple | list):
+        return ",".join(str(_value(key, part)) for part in value)
+    return value if isinstance(value, str) or key not in KEYS else _named(key, value)
 
 
 def _named(key: str, value: Any) -> str:
-    if key in _LISTS and isinstance(value, tuple | list):
-        return ",".join(part if isinstance(part, str) else _named(key, part) for part in value)
     if key in _DATA and not _is_code(value):
         return _registered(key, "data", GivenData.of(f"run({objects.argument_of(key)}=...)", value))
     if key == "model" and isinstance(value, nn.Module):

@@ -1,6 +1,8 @@
-"""The strategies of `strategies`, for any Flower app: ``from bouquet.strategies import FedProx``.
+"""The strategies, for your own Flower app: ``from bouquet.strategies import FedProx``.
 
-They can be imported next to a user's own ``task.py``; see `bouquet.packages`.
+Some work with any Flower ClientApp, such as FedProx and Krum, the rest with Bouquet's: the stub of
+`strategies` says at each which, and ``docs/howto/extend.md`` lists the first. They can be imported next to a
+user's own ``task.py``; see `bouquet.packages`.
 """
 
 from bouquet.packages import claim

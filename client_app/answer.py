@@ -80,7 +80,7 @@ def answer(
     found = (stage.reply(merged) for stage in stages)
     reply = next((content for content in found if content is not None), None)
     if reply is None:
-        whole = merged.reply() if named or contract.encrypted else merged.as_one_client()
+        whole = merged.reply() if named or plan.encoding.opaque else merged.as_one_client()
         reply = wire.reply_content(whole)
     for stage in stages:
         stage.answered(reply)

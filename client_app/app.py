@@ -16,6 +16,7 @@ from client_app.stages import queries
 from client_app.stages.node_stage import Query
 from task import trust
 from task.catalogue.entry import phase_of
+from task.config.knobs import Config
 from task.config.paths import state_root
 from task.errors import (
     BouquetError,
@@ -57,57 +58,52 @@ class PhaseApp(ClientApp):
         return super().__call__(message, context)
 
 
-def make_app(
-    run_config: Mapping[str, Any] | None = None,
-    *,
-    simulation: bool = False,
-    inherit: Callable[[], object] = lambda: None,
-) -> ClientApp:
-    """Return a ClientApp.
+class Answers:
+    """Answers messages for the nodes of a ClientApp, each by its own config and for its own owner.
 
-    Keys of `run_config` take the place of the context's and make it a simulation: for
-    `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
-    are one user's, on one machine; see `client_app.data.owner`. `inherit` takes over what the process that
-    made the run config has and this one may lack.
+    Keys of `fixed` take the place of a context's; see `make_app`, also on `simulation`.
     """
-    fixed = dict(run_config or {})
-    inherit()
-    simulation = simulation or bool(fixed)
 
-    def owner(context: Context) -> Owner:
-        return SIMULATION if simulation or in_simulation() else owner_of(context.node_config, context.run_id)
+    def __init__(self, fixed: Mapping[str, Any], simulation: bool) -> None:
+        self.fixed, self.simulation = fixed, simulation
+        self._latest: dict[str, Config] = {}  # of a simulation, whose messages all have the same keys
 
-    latest: dict[str, Any] = {}  # the config of a simulation, whose messages all have the same keys
+    def owner(self, context: Context) -> Owner:
+        """Return the owner of a node's data."""
+        if self.simulation or in_simulation():
+            return SIMULATION
+        return owner_of(context.node_config, context.run_id)
 
-    def simulated(keys: Mapping[str, Any]) -> Any:
-        if (text := repr(keys)) not in latest:
-            if not fixed:  # Flower's own simulation, whose user has typed the keys
-                trust.user_named(references_in(keys))
-            config = read_config(keys)
-            latest.clear()
-            latest[text] = config
-        return latest[text]
-
-    def node_of(context: Context) -> Node:
-        owned, keys = owner(context), {**context.run_config, **fixed}
-        config = simulated(keys) if owned.simulation else config_of_node(keys, context.node_config)
+    def node(self, context: Context) -> Node:
+        """Return the node of a context, its data opened."""
+        owned, keys = self.owner(context), {**context.run_config, **self.fixed}
+        config = self._simulated(keys) if owned.simulation else config_of_node(keys, context.node_config)
         return open_node(config, context.node_config, owned, context.node_id)
 
-    def explained(message: Message, context: Context, work: OnMessage) -> Message:
+    def _simulated(self, keys: Mapping[str, Any]) -> Config:
+        if (text := repr(keys)) not in self._latest:
+            if not self.fixed:  # Flower's own simulation, whose user has typed the keys
+                trust.user_named(references_in(keys))
+            self._latest = {text: read_config(keys)}
+        return self._latest[text]
+
+    def explained(self, message: Message, context: Context, work: OnMessage) -> Message:
         """Flower mod: send errors only in the form that the node's owner allows."""
         try:
             return work(message, context)
         except Exception as err:  # raised again, without the parts that the owner keeps private
-            owned = owner(context)
+            owned = self.owner(context)
             if owned.simulation:
                 raise
             kind = RefusedError if isinstance(err, RefusedError) else BouquetError
             lacks_memory = isinstance(err, MemoryError) or "allocate memory" in str(err)
             raise kind(owned.explain(err)) from (err if lacks_memory else None)  # which says how much
 
-    def on_phase(name: str) -> OnMessage:
+    def phase(self, name: str) -> OnMessage:
+        """Return the handler of a phase."""
+
         def on_message(message: Message, context: Context) -> Message:
-            node = node_of(context)
+            node = self.node(context)
             contract = phase_of(contract_of(node.config), name)
             verb, _, _ = message.metadata.message_type.partition(".")
             if contract is None or contract.verb != verb:  # an owner's rules on training depend on the verb
@@ -123,22 +119,43 @@ def make_app(
 
         return on_message
 
-    made = PhaseApp(on_phase, [explained, answer_in_kind])
-
-    @made.query(registration.REGISTER)
-    def on_registration(message: Message, context: Context) -> Message:
+    def registration(self, message: Message, context: Context) -> Message:
+        """Answer with the node's clients, or say why it cannot take part."""
         try:
-            content = registration.registration_content(register(node_of(context), context))
+            content = registration.registration_content(register(self.node(context), context))
         except BouquetError as err:
-            content = registration.refusal_content(owner(context).explain(err))
+            content = registration.refusal_content(self.owner(context).explain(err))
         return Message(content, reply_to=message)
 
+    def query(self, query: Query) -> OnMessage:
+        """Return the handler of a feature's query."""
+
+        def on_query(message: Message, context: Context) -> Message:
+            return Message(query(self.node(context), message.content, context), reply_to=message)
+
+        return on_query
+
+
+def make_app(
+    run_config: Mapping[str, Any] | None = None,
+    *,
+    simulation: bool = False,
+    inherit: Callable[[], object] = lambda: None,
+) -> ClientApp:
+    """Return a ClientApp.
+
+    Keys of `run_config` take the place of the context's and make it a simulation: for
+    `server_app.engines.simulate`, which has no run config. `simulation` says that the run and the clients
+    are one user's, on one machine; see `client_app.data.owner`. `inherit` takes over what the process that
+    made the run config has and this one may lack.
+    """
+    fixed = dict(run_config or {})
+    inherit()
+    answers = Answers(fixed, simulation or bool(fixed))
+    made = PhaseApp(answers.phase, [answers.explained, answer_in_kind])
+    made.query(registration.REGISTER)(answers.registration)
     for name, query in queries().items():
-
-        def on_query(message: Message, context: Context, query: Query = query) -> Message:
-            return Message(query(node_of(context), message.content, context), reply_to=message)
-
-        made.query(name)(on_query)
+        made.query(name)(answers.query(query))
     return made
 
 

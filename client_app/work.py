@@ -172,18 +172,8 @@ class Training:
     ) -> tuple[LocalTask, Solver, list[dict[str, Arrays]]]:
         """Return clients ready to train in a round: data and received model, solver, what each kept."""
         node, entry, order, config = self.node, self.entry, self.order, self.node.config
-        pool, sizes = np.concatenate(rows), [len(r) for r in rows]
-
-        augments = augmentation(config, self.number or server_round, cohort, sizes, node.dataset)
-        data, unread = node.dataset, augments is not None and augments.finish is not None
-
-        def read(numbers: np.ndarray) -> torch.Tensor:
-            return (data.pixels if unread else data.inputs)(pool[numbers], node.device)
-
-        y = node.task.targets(data, pool).to(node.device)
-        examples = Examples(read, y, sizes, data.as_read if unread else None)
-        for stage in self.stages:
-            examples = stage.examples(examples, cohort)
+        number, sizes = self.number or server_round, [len(r) for r in rows]
+        augments = augmentation(config, number, cohort, sizes, node.dataset)
         kept = self.memory.load(cohort, server_round)
         if entry.pooled == "each":
             kept = [
@@ -196,14 +186,11 @@ class Training:
         task = LocalTask(
             program,
             node.initial(cohort[0]) | received if len(received) < len(whole) else received,
-            examples,
+            self._examples(cohort, rows, unread=augments is not None and augments.finish is not None),
             epochs,
             order.scalars.get("lr", config.train.learning_rate),
             self.config,
-            [
-                seeds.rng_for(config.seeds.train, seeds.BATCHES, self.number or server_round, c)
-                for c in cohort
-            ],
+            [seeds.rng_for(config.seeds.train, seeds.BATCHES, number, client) for client in cohort],
             [k.get("personal", {}) for k in kept] if entry.private else parts,
             frozenset(node.parts(cohort[0]).private),
             public=node.public(),
@@ -215,6 +202,19 @@ class Training:
         mine = replace(order, clients=tuple(cohort), epochs=tuple(epochs))
         solver = solves(config, order.scalars, order.arrays, kept, own, mine)
         return task, solver, kept
+
+    def _examples(self, cohort: Sequence[str], rows: Sequence[np.ndarray], *, unread: bool) -> Examples:
+        """Return what clients train on: their rows, `unread` as pixels, as the stages have changed them."""
+        node, data, pool = self.node, self.node.dataset, np.concatenate(rows)
+
+        def read(numbers: np.ndarray) -> torch.Tensor:
+            return (data.pixels if unread else data.inputs)(pool[numbers], node.device)
+
+        y = node.task.targets(data, pool).to(node.device)
+        examples = Examples(read, y, [len(r) for r in rows], data.as_read if unread else None)
+        for stage in self.stages:
+            examples = stage.examples(examples, cohort)
+        return examples
 
     def _cohort(self, cohort: Sequence[str]) -> list[Outcome]:
         """Train some clients together and keep what the entry says they keep."""

@@ -25,7 +25,7 @@ set --
 for i in $(seq "$nodes"); do set -- "$@" --node "node-$i"; done
 while [ -d "/kits/nodes/node-$((i += 1))" ]; do set -- "$@" --revoke "node-$i"; done
 # Without its advice on copying kits to machines: the lines below do that.
-bouquet provision --link "$link" "$@" --out "$out" >/tmp/made
+bouquet provision --address "$link" "$@" --out "$out" >/tmp/made
 grep -v '^next:' /tmp/made
 if [ -e /kits/link/kit.toml ]; then
     cp -pR "$out"/link/server.crt "$out"/link/nodes "$out"/link/revoked /kits/link/

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from server_app.results.folder import RunFolder
 from server_app.run.finish import write_results
 from server_app.run.kept import KeptSync, finish
-from server_app.run.naming import check_free, folder_of_run
+from server_app.run.naming import check_free, drop_unbegun, folder_of_run
 from server_app.run.opening import open_run
 from server_app.run.prepare import check_measured, prepare, read_submitted
 from server_app.run.progress import Progress, closing_table, title_of
@@ -21,7 +21,7 @@ from server_app.run.recorder import Recorder
 from server_app.run.run_lock import holding
 from server_app.run.stopped import finish_stopped
 from server_app.run.terminal import Terminal
-from strategies.engine.arrival_log import ArrivalLog
+from strategies.engine.journal import FeatureLog
 from strategies.transport.packed import PackingGrid
 from task import timing
 from task.config.knobs import Config
@@ -58,14 +58,14 @@ def run(
     overlap: bool = True,
     wait_s: float = 0.0,
     stop_is_end: bool = False,
-    order: ArrivalLog | None = None,
+    follows: Sequence[FeatureLog] = (),
 ) -> Path:
     """Run a federation to its end and return its result folder.
 
     `rounds_over` is called after the last message, before the results are written. With
     `overlap` the central evaluation runs while the next round trains. Another run that writes into the result
     folder is waited for up to `wait_s`. With `stop_is_end` Ctrl-C leaves a result of the rounds so far;
-    without it, the caller continues the run. `order` is the order of arrival of a run that is replayed.
+    without it, the caller continues the run. `follows` are logs of an earlier run, which this one repeats.
 
     Raises:
         BouquetError: The run cannot start or continue; what was written so far stays.
@@ -76,7 +76,7 @@ def run(
         if not config.output.resume:
             check_free(path)  # another run may have begun while this one waited
         try:
-            return _run(grid, config, path, rounds_over, overlap, trackers, order)
+            return _run(grid, config, path, rounds_over, overlap, trackers, follows)
         except KeyboardInterrupt:
             if stop_is_end:
                 rounds_over()
@@ -94,8 +94,10 @@ def _tracking(config: Config) -> AbstractContextManager[Trackers | None]:
 
 
 def _leave(path: Path, config: Config) -> None:
-    """Write and print the results of a run stopped by the user."""
+    """Write and print the results of a run stopped by the user, or remove one that has not begun."""
     result = finish_stopped(path, "by the user")
+    if not config.output.resume:
+        drop_unbegun(path)
     if result is not None and config.output.progress != "none":
         closing_table(result, path.resolve())
 
@@ -107,7 +109,7 @@ def _run(
     rounds_over: Callable[[], object],
     overlap: bool,
     trackers: Trackers | None,
-    order: ArrivalLog | None,
+    follows: Sequence[FeatureLog],
 ) -> Path:
     opened = open_run(grid, config, path)
     config, model = opened.config, opened.model
@@ -128,7 +130,7 @@ def _run(
             card=opened.card,
             kept=KeptSync.of(config, run_id),
             tell=trackers.round if trackers else lambda row: None,
-            order=order,
+            follows=follows,
         )
         try:
             result = opened.strategy.start(
@@ -150,7 +152,7 @@ def _run(
     summary = write_results(folder, opened, wire.read_arrays(result.arrays))
     if trackers:
         trackers.finish(summary, path)
-    if order is None:  # the caller of a replay reports its outcome
+    if not follows:  # the caller of a replay reports its outcome
         closing_table(summary, path.resolve())
     if line := finish(config, run_id):
         Terminal().print(line, soft_wrap=True)

@@ -1,6 +1,6 @@
 """Server halves of the algorithms: one file per rule, and a Flower ``Strategy`` for each.
 
-Each can be used in any Flower app::
+Each can be used in a Flower app, some with any ClientApp, the rest with Bouquet's::
 
     from strategies import FedProx
 
@@ -10,9 +10,10 @@ Every module of `strategies.rules` is imported, and a rule of an algorithm becom
 type checkers find their arguments in ``__init__.pyi``, which `make docs` writes.
 """
 
-from strategies.shells import STRATEGIES, strategy_of
+from strategies.shells import STRATEGIES
+from strategies.shells import strategy_of as strategy_of
 from strategies.strategy import Strategy
 
 globals().update({made.__name__: made for made in STRATEGIES.values()})
 
-__all__ = ["STRATEGIES", "Strategy", "strategy_of", *(made.__name__ for made in STRATEGIES.values())]
+__all__ = ["Strategy", *(made.__name__ for made in STRATEGIES.values())]

@@ -5,7 +5,78 @@ from typing import TypedDict, Unpack
 from strategies.shells import STRATEGIES as STRATEGIES
 from strategies.shells import strategy_of as strategy_of
 from strategies.strategy import Strategy as Strategy
-from task.config.knobs import Config
+
+__all__ = [
+    "AFL",
+    "CFL",
+    "FSVRG",
+    "GBDT",
+    "GLM",
+    "IFCA",
+    "PCA",
+    "TERM",
+    "AdaptiveTau",
+    "Apple",
+    "Bulyan",
+    "CenteredClipping",
+    "Centralised",
+    "Coop",
+    "CoxRegression",
+    "DecentralizedPSGD",
+    "DnC",
+    "Ensemble",
+    "FLTrust",
+    "FSVRGSparse",
+    "FedACG",
+    "FedAMP",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAsync",
+    "FedAtt",
+    "FedAvg",
+    "FedAvgM",
+    "FedBuff",
+    "FedCM",
+    "FedDBE",
+    "FedDC",
+    "FedDF",
+    "FedDyn",
+    "FedEM",
+    "FedExP",
+    "FedFomo",
+    "FedMD",
+    "FedNova",
+    "FedProto",
+    "FedProx",
+    "FedSGD",
+    "FedYogi",
+    "GeometricMedian",
+    "HierFAVG",
+    "KMeans",
+    "KaplanMeier",
+    "Krum",
+    "LeastSquares",
+    "LocalOnly",
+    "Meamed",
+    "Median",
+    "Mime",
+    "MimeLite",
+    "MultiKrum",
+    "NbAFL",
+    "PFedMe",
+    "QFedAvg",
+    "QFedSGD",
+    "Scaffold",
+    "SecureBoost",
+    "SignSGD",
+    "SplitNN",
+    "Statistics",
+    "Strategy",
+    "TrimmedMean",
+    "VerticalLogistic",
+    "XGBBagging",
+    "XGBCyclic",
+]
 
 class ServerArguments(TypedDict, total=False):
     """Arguments of every strategy."""
@@ -67,15 +138,13 @@ class ServerArguments(TypedDict, total=False):
     """early stopping: stop after this number of rounds without improvement; 0 = never"""
     plateau_delta: float
     """early stopping: smallest improvement that counts, of the accuracy, else of the loss"""
-    min_available_nodes: int
-    """nodes that must be online before round 1; a link's default: a majority"""
-    min_train_nodes: int
-    """a round with fewer valid replies keeps the model; a link's default: a majority"""
     seed: int
     """seed of all random numbers of the run, except those that protect privacy"""
 
 class AdaptiveTau(Strategy):
     """FedAvg with as many local steps as pay under a budget; see `strategies.rules.adaptive_tau`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         budget: R, budget of the run, in units of resource
@@ -89,7 +158,6 @@ class AdaptiveTau(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         budget: float = 15.0,
         resource: str = "model",
@@ -104,6 +172,8 @@ class AdaptiveTau(Strategy):
 class AFL(Strategy):
     """Agnostic federated learning; see `strategies.rules.afl`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         lambda_lr: gamma, step size of the clients' weights along their losses; 0 = FedAvg
         step: how the weights are kept at sum 1
@@ -111,7 +181,6 @@ class AFL(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         lambda_lr: float = 0.1,
         step: str = "projected",
@@ -121,6 +190,8 @@ class AFL(Strategy):
 class Apple(Strategy):
     """Adaptive personalised cross-silo learning; see `strategies.rules.apple`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         dr_lr: learning rate of the directed relationships p
         mu: mu of the term mu/2 |p - p_0|^2, p_0 = n_j / n; twice the authors' mu
@@ -129,7 +200,6 @@ class Apple(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         dr_lr: float = 0.001,
         mu: float = 0.1,
@@ -139,6 +209,8 @@ class Apple(Strategy):
 
 class Bulyan(Strategy):
     """Bulyan; see `strategies.rules.bulyan`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -152,7 +224,6 @@ class Bulyan(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -165,6 +236,8 @@ class Bulyan(Strategy):
 
 class CenteredClipping(Strategy):
     """Centered clipping; see `strategies.rules.centered_clipping`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -180,7 +253,6 @@ class CenteredClipping(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -194,16 +266,20 @@ class CenteredClipping(Strategy):
     ) -> None: ...
 
 class Centralised(Strategy):
-    """Rounds in which one client trains on all clients' data."""
+    """Rounds in which one client trains on all clients' data.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class CFL(Strategy):
     """Clustered federated learning; see `strategies.rules.cfl`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         epsilon1: epsilon_1, |mean update| of a cluster below which it may be split; 0 = never split
@@ -214,7 +290,6 @@ class CFL(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         epsilon1: float = 0.4,
         epsilon2: float = 1.6,
@@ -226,6 +301,8 @@ class CFL(Strategy):
 class Coop(Strategy):
     """Cooperative machine learning from mobile devices; see `strategies.rules.coop`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         lower: b_l, age difference below which a client keeps training; less than the clients at work
         upper: b_u, age difference above which a model is dropped, at least b_l
@@ -233,7 +310,6 @@ class Coop(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         lower: int = 1,
         upper: int = 100,
@@ -242,6 +318,8 @@ class Coop(Strategy):
 
 class CoxRegression(Strategy):
     """Cox's regression by exact sums; see `strategies.rules.cox`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         time: column of the time with its range, 'week(0..52)'
@@ -256,7 +334,6 @@ class CoxRegression(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         time: str = "",
         step: float = 1.0,
@@ -269,8 +346,10 @@ class CoxRegression(Strategy):
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
-class DPSGD(Strategy):
+class DecentralizedPSGD(Strategy):
     """Decentralised parallel SGD; see `strategies.rules.d_psgd`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         route: the graph; one-peer = each client sends to one other, which changes each round
@@ -280,7 +359,6 @@ class DPSGD(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         route: str = "ring",
         degree: int = 3,
@@ -290,6 +368,8 @@ class DPSGD(Strategy):
 
 class DnC(Strategy):
     """Divide and conquer; see `strategies.rules.dnc`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -306,7 +386,6 @@ class DnC(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -323,13 +402,14 @@ class DnC(Strategy):
 class Ensemble(Strategy):
     """Rounds in which every client trains a member of its own; see `strategies.rules.ensemble`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         of: data of a member: its client's, or those of its whole site, with its own initial model
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         of: str = "clients",
         **server: Unpack[ServerArguments],
@@ -338,6 +418,8 @@ class Ensemble(Strategy):
 class FedACG(Strategy):
     """Accelerated client gradient; see `strategies.rules.fedacg`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         lambda_: lambda, momentum of the model that clients start from; 0 = none
         beta: beta of the proximal term beta/2 |w - y|^2; twice the authors' 0.001
@@ -345,7 +427,6 @@ class FedACG(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         lambda_: float = 0.85,
         beta: float = 0.002,
@@ -354,6 +435,8 @@ class FedACG(Strategy):
 
 class FedAdagrad(Strategy):
     """Adagrad on the server; see `strategies.rules.fedopt`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
@@ -364,7 +447,6 @@ class FedAdagrad(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         server_lr: float = 0.1,
         adagrad_beta1: float = 0.0,
@@ -376,6 +458,8 @@ class FedAdagrad(Strategy):
 class FedAdam(Strategy):
     """Adam on the server; see `strategies.rules.fedopt`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
         beta1: decay of the first moment of fedadam and fedyogi; 0 = none
@@ -386,7 +470,6 @@ class FedAdam(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         server_lr: float = 0.1,
         beta1: float = 0.9,
@@ -399,6 +482,8 @@ class FedAdam(Strategy):
 class FedAMP(Strategy):
     """Attentive message passing; see `strategies.rules.fedamp`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         alpha: alpha_k, step of the message passing
         sigma: sigma of A(x) = 1 - exp(-x / sigma)
@@ -407,7 +492,6 @@ class FedAMP(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         alpha: float = 1.0,
         sigma: float = 100.0,
@@ -417,6 +501,8 @@ class FedAMP(Strategy):
 
 class FedAsync(Strategy):
     """Asynchronous federated optimisation; see `strategies.rules.fedasync`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         alpha: alpha, weight of an arriving model in the new one
@@ -429,7 +515,6 @@ class FedAsync(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         alpha: float = 0.6,
         staleness: str = "polynomial",
@@ -443,6 +528,8 @@ class FedAsync(Strategy):
 class FedAtt(Strategy):
     """Attentive aggregation; see `strategies.rules.fedatt`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         epsilon: step along the attended difference; 1 = to the attended mean
         p: p of the norm of a layer's difference, over all its elements
@@ -452,7 +539,6 @@ class FedAtt(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         epsilon: float = 1.2,
         p: float = 2.0,
@@ -462,16 +548,20 @@ class FedAtt(Strategy):
     ) -> None: ...
 
 class FedAvg(Strategy):
-    """Federated averaging; see `strategies.rules.fedavg`."""
+    """Federated averaging; see `strategies.rules.fedavg`.
+
+    Clients: any Flower ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class FedAvgM(Strategy):
     """Federated averaging with server momentum; see `strategies.rules.fedopt`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         server_lr: eta of the server's step; 1 = FedAvg at momentum 0
@@ -481,7 +571,6 @@ class FedAvgM(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         server_lr: float = 1.0,
         momentum: float = 0.9,
@@ -492,6 +581,8 @@ class FedAvgM(Strategy):
 class FedBuff(Strategy):
     """Federated learning with buffered asynchronous aggregation; see `strategies.rules.fedbuff`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         buffer: K, updates per server step, at most the number of clients at work; 0 = half of it
         server_lr: eta_g of the server's step
@@ -500,7 +591,6 @@ class FedBuff(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         buffer: int = 0,
         server_lr: float = 1.0,
@@ -511,13 +601,14 @@ class FedBuff(Strategy):
 class FedCM(Strategy):
     """Client-level momentum; see `strategies.rules.fedcm`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         alpha: alpha, weight of the client's own gradient; 1 = FedAvg of uniform weights
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         alpha: float = 0.1,
         **server: Unpack[ServerArguments],
@@ -526,6 +617,8 @@ class FedCM(Strategy):
 class FedDBE(Strategy):
     """Domain bias eliminator; see `strategies.rules.feddbe`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         kappa: kappa, weight of the distance between mean features; authors: 50 at learning rate 0.005
         momentum: momentum of the running mean of features: share of the new batch
@@ -533,7 +626,6 @@ class FedDBE(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         kappa: float = 1.0,
         momentum: float = 1.0,
@@ -543,13 +635,14 @@ class FedDBE(Strategy):
 class FedDC(Strategy):
     """Local drift decoupling and correction; see `strategies.rules.feddc`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         alpha: alpha of the term alpha/2 |w - (w^t - h_k)|^2; no value equals FedAvg
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         alpha: float = 0.01,
         **server: Unpack[ServerArguments],
@@ -557,6 +650,8 @@ class FedDC(Strategy):
 
 class FedDF(Strategy):
     """FedAvg whose mean learns from the clients' ensemble; see `strategies.rules.feddf`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         steps: N, distillation steps of the server each round; 0 = FedAvg
@@ -566,7 +661,6 @@ class FedDF(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         steps: int = 100,
         lr: float = 0.001,
@@ -577,13 +671,14 @@ class FedDF(Strategy):
 class FedDyn(Strategy):
     """Dynamic regularisation; see `strategies.rules.feddyn`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         alpha: alpha of the dynamic regulariser; 0 = FedAvg of uniform weights
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         alpha: float = 0.01,
         **server: Unpack[ServerArguments],
@@ -592,13 +687,14 @@ class FedDyn(Strategy):
 class FedEM(Strategy):
     """Federated expectation maximisation; see `strategies.rules.fedem`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         components: M, number of component models that each client mixes; 1 = FedAvg
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         components: int = 3,
         **server: Unpack[ServerArguments],
@@ -607,13 +703,14 @@ class FedEM(Strategy):
 class FedExP(Strategy):
     """Federated averaging with an extrapolated step; see `strategies.rules.fedexp`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         epsilon: epsilon, in units of |Delta|^2; huge = FedAvg with uniform weights
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         epsilon: float = 0.001,
         **server: Unpack[ServerArguments],
@@ -621,6 +718,8 @@ class FedExP(Strategy):
 
 class FedFomo(Strategy):
     """First-order model optimisation; see `strategies.rules.fedfomo`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         download: M, number of other clients' models that a client gets in a round; 0 = all
@@ -631,7 +730,6 @@ class FedFomo(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         download: int = 5,
         epsilon: float = 0.3,
@@ -643,6 +741,8 @@ class FedFomo(Strategy):
 class FedMD(Strategy):
     """Averages logits of public examples; see `strategies.rules.fedmd`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         pretrain_epochs: epochs on the labelled public examples before a client's first training
         digest_epochs: epochs of distillation of the consensus on the public examples; 0 = none
@@ -651,7 +751,6 @@ class FedMD(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         pretrain_epochs: int = 0,
         digest_epochs: int = 1,
@@ -662,13 +761,14 @@ class FedMD(Strategy):
 class FedNova(Strategy):
     """Normalised averaging; see `strategies.rules.fednova`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = none
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         mu: float = 0.0,
         **server: Unpack[ServerArguments],
@@ -676,6 +776,8 @@ class FedNova(Strategy):
 
 class FedProto(Strategy):
     """Averages class prototypes; see `strategies.rules.fedproto`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         lambda_: lambda of the term lambda/f |h(x) - C|^2; 0 = local training only
@@ -688,7 +790,6 @@ class FedProto(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         lambda_: float = 1.0,
         weights: str = "examples",
@@ -700,6 +801,8 @@ class FedProto(Strategy):
 class FedProx(Strategy):
     """Federated averaging with a proximal term; see `strategies.rules.fedprox`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         mu: mu of the proximal term mu/2 |w - w^t|^2; 0 = FedAvg
         adaptive: raise mu by 0.1 when the loss rises, lower it after the loss fell 5 times
@@ -709,7 +812,6 @@ class FedProx(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         mu: float = 0.01,
         adaptive: bool = False,
@@ -718,16 +820,20 @@ class FedProx(Strategy):
     ) -> None: ...
 
 class FedSGD(Strategy):
-    """Federated SGD by gradient upload; see `strategies.rules.fedsgd`."""
+    """Federated SGD by gradient upload; see `strategies.rules.fedsgd`.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class FedYogi(Strategy):
     """Yogi on the server; see `strategies.rules.fedopt`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         server_lr: eta of the server's step; the paper tunes it between 10^-2.5 and 10
@@ -739,7 +845,6 @@ class FedYogi(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         server_lr: float = 0.1,
         beta1: float = 0.9,
@@ -752,38 +857,45 @@ class FedYogi(Strategy):
 class FLTrust(Strategy):
     """FLTrust; see `strategies.rules.fltrust`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         root: name of the trusted client, which has the root data; '' = the first
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         root: str = "",
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class FSVRG(Strategy):
-    """Federated SVRG, dense form; see `strategies.rules.fsvrg`."""
+    """Federated SVRG, dense form; see `strategies.rules.fsvrg`.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class FSVRGSparse(Strategy):
-    """Federated SVRG for sparse features; see `strategies.rules.fsvrg`."""
+    """Federated SVRG for sparse features; see `strategies.rules.fsvrg`.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class GBDT(Strategy):
     """Gradient-boosted trees by exact sums; see `strategies.rules.gbdt`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         columns: what trees split, with ranges or levels, 'age(0..120), sex(Female|Male)'
@@ -813,7 +925,6 @@ class GBDT(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         target: str = "",
@@ -841,6 +952,8 @@ class GBDT(Strategy):
 class GeometricMedian(Strategy):
     """Geometric median; see `strategies.rules.geometric_median`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
             count >= 1
@@ -856,7 +969,6 @@ class GeometricMedian(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         nu: float = 1e-06,
@@ -872,6 +984,8 @@ class GeometricMedian(Strategy):
 
 class GLM(Strategy):
     """A generalised linear model; see `strategies.rules.regression`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
@@ -890,7 +1004,6 @@ class GLM(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         target: str = "",
@@ -908,6 +1021,8 @@ class GLM(Strategy):
 class HierFAVG(Strategy):
     """Client-edge-cloud federated averaging; see `strategies.rules.hierfavg`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         kappa2: kappa_2, edge aggregations per cloud aggregation; 1 = FedAvg
         edges: number of edges; clients are assigned to them by name
@@ -917,7 +1032,6 @@ class HierFAVG(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         kappa2: int = 2,
         edges: int = 2,
@@ -928,13 +1042,14 @@ class HierFAVG(Strategy):
 class IFCA(Strategy):
     """Iterative federated clustering; see `strategies.rules.ifca`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         clusters: p, number of cluster models; 1 = FedAvg
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         clusters: int = 2,
         **server: Unpack[ServerArguments],
@@ -942,6 +1057,8 @@ class IFCA(Strategy):
 
 class KMeans(Strategy):
     """k-means by exact sums; see `strategies.rules.k_means`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
@@ -952,7 +1069,6 @@ class KMeans(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         clusters: int = 3,
@@ -963,6 +1079,8 @@ class KMeans(Strategy):
 
 class KaplanMeier(Strategy):
     """Survival curves by exact counts; see `strategies.rules.kaplan_meier`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         time: column of the time with its range, 'week(0..52)'
@@ -975,7 +1093,6 @@ class KaplanMeier(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         time: str = "",
         step: float = 1.0,
@@ -989,6 +1106,8 @@ class KaplanMeier(Strategy):
 class Krum(Strategy):
     """Krum; see `strategies.rules.krum`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
             count >= 1
@@ -1001,7 +1120,6 @@ class Krum(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -1014,6 +1132,8 @@ class Krum(Strategy):
 
 class LeastSquares(Strategy):
     """Least squares, with a penalty ridge regression; see `strategies.rules.regression`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'; first level =
@@ -1028,7 +1148,6 @@ class LeastSquares(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         target: str = "",
@@ -1040,16 +1159,20 @@ class LeastSquares(Strategy):
     ) -> None: ...
 
 class LocalOnly(Strategy):
-    """Rounds in which every client trains for itself."""
+    """Rounds in which every client trains for itself.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class Meamed(Strategy):
     """Mean around the median; see `strategies.rules.meamed`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -1063,7 +1186,6 @@ class Meamed(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -1077,6 +1199,8 @@ class Meamed(Strategy):
 class Median(Strategy):
     """Coordinate-wise median; see `strategies.rules.median`.
 
+    Clients: any Flower ClientApp.
+
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
             count >= 1
@@ -1089,7 +1213,6 @@ class Median(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         norm_bound: float = 0.0,
@@ -1103,13 +1226,14 @@ class Median(Strategy):
 class Mime(Strategy):
     """Mime, whose rounds have FSVRG's two phases; see `strategies.rules.mime`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         beta: beta of the server's momentum; 0 = FedAvg (mimelite)
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         beta: float = 0.9,
         **server: Unpack[ServerArguments],
@@ -1118,13 +1242,14 @@ class Mime(Strategy):
 class MimeLite(Strategy):
     """Mime without its correction; see `strategies.rules.mime`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         beta: beta of the server's momentum; 0 = FedAvg (mimelite)
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         beta: float = 0.9,
         **server: Unpack[ServerArguments],
@@ -1132,6 +1257,8 @@ class MimeLite(Strategy):
 
 class MultiKrum(Strategy):
     """Multi-Krum; see `strategies.rules.krum`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -1146,7 +1273,6 @@ class MultiKrum(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         m: int = 0,
@@ -1161,6 +1287,8 @@ class MultiKrum(Strategy):
 class NbAFL(Strategy):
     """Noising before model aggregation, as published: no protection; see `strategies.rules.nbafl`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         clip: C, largest norm of a local model, all parameters together
         epsilon: the paper's epsilon, which is not valid
@@ -1171,7 +1299,6 @@ class NbAFL(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         clip: float = 15.0,
         epsilon: float = 100.0,
@@ -1184,6 +1311,8 @@ class NbAFL(Strategy):
 class PCA(Strategy):
     """Principal components by exact sums; see `strategies.rules.pca`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         columns: columns of numbers with their ranges, 'age(0..120), bmi(10..80)'
         components: how many components; 0 = as many as columns
@@ -1192,7 +1321,6 @@ class PCA(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         components: int = 0,
@@ -1203,6 +1331,8 @@ class PCA(Strategy):
 class PFedMe(Strategy):
     """Steps towards the mean of the local models; see `strategies.rules.pfedme`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         lambda_: lambda of the Moreau envelope
         steps: K, steps towards theta on each batch
@@ -1212,7 +1342,6 @@ class PFedMe(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         lambda_: float = 15.0,
         steps: int = 5,
@@ -1224,13 +1353,14 @@ class PFedMe(Strategy):
 class QFedAvg(Strategy):
     """Fair federated averaging; see `strategies.rules.qfedavg`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         q: q of a client's weight F_k^q, from its loss; 0 = plain mean of local models
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         q: float = 1.0,
         **server: Unpack[ServerArguments],
@@ -1239,13 +1369,14 @@ class QFedAvg(Strategy):
 class QFedSGD(Strategy):
     """Fair federated SGD by gradient upload; see `strategies.rules.qfedavg`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         q: q of a client's weight F_k^q, from its loss; 0 = plain mean of local models
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         q: float = 1.0,
         **server: Unpack[ServerArguments],
@@ -1254,6 +1385,8 @@ class QFedSGD(Strategy):
 class Scaffold(Strategy):
     """Stochastic controlled averaging; see `strategies.rules.scaffold`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         option: new control variate: I = full gradient at x, II = from the steps
         server_lr: eta_g of the server's step; 1 = the mean of the local models
@@ -1261,7 +1394,6 @@ class Scaffold(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         option: str = "II",
         server_lr: float = 1.0,
@@ -1270,6 +1402,8 @@ class Scaffold(Strategy):
 
 class SecureBoost(Strategy):
     """Boosted trees over parties; see `strategies.rules.secureboost`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         parties: names of the parties, 'bank,shop'; '' = all clients that are online
@@ -1294,7 +1428,6 @@ class SecureBoost(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         parties: str = "",
         key_bits: int = 2048,
@@ -1317,16 +1450,20 @@ class SecureBoost(Strategy):
     ) -> None: ...
 
 class SignSGD(Strategy):
-    """signSGD with majority vote; see `strategies.rules.signsgd`."""
+    """signSGD with majority vote; see `strategies.rules.signsgd`.
+
+    Clients: Bouquet's ClientApp.
+    """
 
     def __init__(
         self,
-        config: Config | None = None,
         **server: Unpack[ServerArguments],
     ) -> None: ...
 
 class SplitNN(Strategy):
     """Parties with other columns of the same people; see `strategies.rules.splitnn`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         cut: c, outputs of each party's bottom model, which are sent
@@ -1342,7 +1479,6 @@ class SplitNN(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         cut: int = 16,
         hidden: int = 32,
@@ -1359,6 +1495,8 @@ class SplitNN(Strategy):
 class Statistics(Strategy):
     """Descriptive statistics by exact sums; see `strategies.rules.statistics`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
         quantiles: which quantiles of numbers; 0 = least, 1 = largest; '' = none
@@ -1374,7 +1512,6 @@ class Statistics(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         quantiles: str = "0, 0.25, 0.5, 0.75, 1",
@@ -1390,13 +1527,14 @@ class Statistics(Strategy):
 class TERM(Strategy):
     """Tilted empirical risk minimisation; see `strategies.rules.term`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         t: t, tilt: > 0 favours clients with large losses, < 0 suppresses them; 0 = plain mean
     """
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         t: float = 0.1,
         **server: Unpack[ServerArguments],
@@ -1404,6 +1542,8 @@ class TERM(Strategy):
 
 class TrimmedMean(Strategy):
     """Coordinate-wise trimmed mean; see `strategies.rules.median`.
+
+    Clients: any Flower ClientApp.
 
     Args:
         byzantine: f, malicious clients to withstand: a share of the selected ones, rounded down, or a
@@ -1418,7 +1558,6 @@ class TrimmedMean(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         byzantine: float = 0.1,
         trim: float = 0.2,
@@ -1433,6 +1572,8 @@ class TrimmedMean(Strategy):
 class VerticalLogistic(Strategy):
     """Encrypted logistic regression over parties; see `strategies.rules.vertical_logistic`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         standardise: each party standardises its columns by their mean and deviation
         parties: names of the parties, 'bank,shop'; '' = all clients that are online
@@ -1441,7 +1582,6 @@ class VerticalLogistic(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         standardise: bool = True,
         parties: str = "",
@@ -1451,6 +1591,8 @@ class VerticalLogistic(Strategy):
 
 class XGBBagging(Strategy):
     """Trees of all clients in each round; see `strategies.rules.xgb`.
+
+    Clients: Bouquet's ClientApp.
 
     Args:
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
@@ -1469,7 +1611,6 @@ class XGBBagging(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         target: str = "",
@@ -1489,6 +1630,8 @@ class XGBBagging(Strategy):
 class XGBCyclic(Strategy):
     """Trees of one client in each round; see `strategies.rules.xgb`.
 
+    Clients: Bouquet's ClientApp.
+
     Args:
         columns: columns with their ranges or levels, 'age(0..120), sex(Female|Male)'
         target: what is predicted, with its range or levels, 'ill(0..1)', 'stage(1|2|3)'
@@ -1507,7 +1650,6 @@ class XGBCyclic(Strategy):
 
     def __init__(
         self,
-        config: Config | None = None,
         *,
         columns: str = "",
         target: str = "",

@@ -49,9 +49,9 @@ class Strategy(FlowerStrategy):
     """A server rule with the round loop around it.
 
     Args:
-        config: The run, as read from the run config. Without one, all defaults.
-        knobs: The keys of the algorithm and of the server, ``seed``, or Flower's names for them, on top of
-            `config`, e.g. ``FedProx(mu=0.1, fraction_train=0.1, seed=7)``. The signature has them.
+        config: The whole run, where Bouquet's own app makes the strategy. Without one, all defaults.
+        knobs: The keys of the algorithm and of the server, and ``seed``, by name, on top of `config`:
+            ``FedProx(mu=0.1, fraction_train=0.1, seed=7)``. The signature has them.
 
     Raises:
         ConfigError: An unknown knob, one out of range, or one that was set and that nothing in the run reads.
@@ -305,7 +305,7 @@ class Strategy(FlowerStrategy):
     def train_round(self, grid: Grid, config: ConfigRecord, log: RoundLog) -> MetricRecord | None:
         """Train in a round and record it; return the clients' metrics, None if it was skipped."""
         self._register(grid, log.round)
-        log.clock.lap("roll-call")
+        log.clock.lap("roll_call")
         self.configure_train(log.round, self.record(), config, grid)
         assert self._round is not None
         log.clock.lap("train" if self._round.context.arrivals else "select")
@@ -338,7 +338,7 @@ class Strategy(FlowerStrategy):
         log.add(*self.engine.take_done())
         if seen is not None:
             log.evaluated(dict(seen), self.client_counts, self.client_metrics)
-        log.clock.lap("evaluate-clients")
+        log.clock.lap("evaluate_clients")
         return seen
 
     def finished(self) -> bool:

@@ -224,11 +224,18 @@ def kind_in(reason: str) -> str:
     return said[1] if said else ""
 
 
+FEW = 20  # names that are listed next to the one that was probably meant,
+SURE = 0.7  # and all of them if it is less like what was typed
+
+
 def choose_from(what: str, got: object, choices: Iterable[str]) -> str:
-    """Return the sentence that refuses `got` and names the choices and the nearest of them."""
+    """Return the sentence that refuses `got`: the nearest choice first, then all if they are few."""
     names = sorted(choices)
     if not names:
         return f"{what}: expected one of its public names, of which it has none; got {got!r}."
     near = difflib.get_close_matches(str(got), names, n=1, cutoff=0.5)
-    hint = f' Did you mean "{near[0]}"?' if near else ""
-    return f"{what}: expected one of {', '.join(names)}; got {got!r}.{hint}"
+    if not near:
+        return f"{what}: expected one of {', '.join(names)}; got {got!r}."
+    surely = len(names) > FEW and difflib.get_close_matches(str(got), near, cutoff=SURE)
+    known = f"{len(names)} names" if surely else ", ".join(names)
+    return f'{what}: got {got!r}. Did you mean "{near[0]}"? Expected one of {known}.'

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,47 @@ def check_reference(key: str, reference: str) -> None:
         )
 
 
+def check_modules(keys: Mapping[str, Any]) -> None:
+    """Refuse references to modules that are nowhere; nothing is imported.
+
+    Raises:
+        ConfigError: Naming the first one, and where it was looked for.
+    """
+    named = [(key, value.strip()) for key in KEYS for value in str(keys.get(key, "")).split(",")]
+    for key, reference in named:
+        if is_reference(reference) and not (
+            is_hub(reference) or is_model_folder(reference) or objects.is_object(reference)
+        ):
+            module = reference.partition(":")[0]
+            here = _look_here()
+            if missing := _missing(module):
+                raise _absent(key, missing, here)
+
+
+def _missing(module: str) -> str:
+    """Return the first package or module of a path such as ``net.parts`` that is nowhere; "" = none."""
+    names, places = module.split("."), None
+    for number, name in enumerate(names, start=1):
+        path = ".".join(names[:number])
+        if path in sys.modules:
+            places = getattr(sys.modules[path], "__path__", None)
+            continue
+        spec = PathFinder.find_spec(path, places) if number > 1 else importlib.util.find_spec(name)
+        if spec is None:
+            return path
+        places = spec.submodule_search_locations
+        if places is None and number < len(names):
+            return f"{path}.{names[number]}"
+    return ""
+
+
+def _absent(key: str, module: str, here: str) -> ConfigError:
+    return ConfigError(
+        f'run-config key "{key}": expected module "{module}" among the installed packages or in {here}; '
+        "found none"
+    )
+
+
 def load_reference(key: str, reference: str) -> Any:
     """Import the module of a reference and return the object that it names.
 
@@ -193,9 +235,7 @@ def load_reference(key: str, reference: str) -> Any:
     except ModuleNotFoundError as err:
         if err.name is None or not f"{module}.".startswith(f"{err.name}."):
             raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
-        raise ConfigError(
-            f'{where}: expected module "{err.name}" among the installed packages or in {here}; found none'
-        ) from None
+        raise _absent(key, err.name, here) from None
     except Exception as err:  # whatever the user's code raises
         raise ConfigError(f'{where}: module "{module}" cannot be imported: {place(err)}') from err
     for part in name.split("."):

@@ -55,9 +55,8 @@ def deal(labels, num_clients, rng):
 RULES = """
 from dataclasses import replace
 
-from client_app.solvers.sgd import Solver, proximal
-from strategies.engine.rule import Rule
-from task.catalogue.algorithms import ALGORITHMS
+from client_app.solvers.sgd import proximal
+from bouquet.extend import ALGORITHMS, Rule, Solver
 
 FEDAVG = ALGORITHMS["fedavg"]
 

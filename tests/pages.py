@@ -14,6 +14,7 @@ from textwrap import fill
 
 import click
 
+import strategies
 from server_app.cli.catalogue import contracts, groups
 from server_app.extras.reproduce.pages import counts, markdown, rows_of, verdict
 from server_app.extras.reproduce.tables import read_table, tables
@@ -28,6 +29,7 @@ from tests import promise
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- algorithms: begin (make docs) -->", "<!-- algorithms: end -->"
+STOCK_BEGIN, STOCK_END = "<!-- any ClientApp: begin (make docs) -->", "<!-- any ClientApp: end -->"
 MARKS = [*ascii_lowercase, *(a + b for a in ascii_lowercase for b in ascii_lowercase)]
 SENT = ["algorithm", "`algorithm=`", "down", "up", "reduced by", "client keeps"]
 OWN = [*SENT, "never leaves the client", "a new client begins with"]
@@ -297,7 +299,8 @@ from typing import TypedDict, Unpack
 from strategies.shells import STRATEGIES as STRATEGIES
 from strategies.shells import strategy_of as strategy_of
 from strategies.strategy import Strategy as Strategy
-from task.config.knobs import Config
+
+__all__ = {names}
 
 class ServerArguments(TypedDict, total=False):
     """Arguments of every strategy."""
@@ -312,28 +315,41 @@ def stub() -> str:
         indent = len(line) - len(line.lstrip())
         return fill(line.replace('"', "'"), 104, subsequent_indent=" " * (indent + deeper))
 
-    lines = []
+    lines, stock = [], promise.stock_classes()
     for name, knob in server_arguments().items():
         meaning = wrapped(f"    {knob.doc}", 0).lstrip()
         lines += [f"    {name}: {knob.type.__name__}", f'    """{meaning}"""']
     for made in STRATEGIES.values():
         own = own_arguments(made.algorithm)
-        title, end = (made.__doc__ or "").partition("\n")[0], "" if own else '"""'
-        lines += ["", f"class {made.__name__}(Strategy):", f'    """{title}{end}', ""]
+        title = (made.__doc__ or "").partition("\n")[0]
+        clients = "any Flower ClientApp" if made.__name__ in stock else "Bouquet's ClientApp"
+        lines += ["", f"class {made.__name__}(Strategy):", f'    """{title}', "", f"    Clients: {clients}."]
         if own:
-            lines += ["    Args:", *(wrapped(f"        {n}: {k.doc}") for n, k in own.items()), '    """', ""]
-        lines += ["    def __init__(", "        self,", "        config: Config | None = None,"]
+            lines += ["", "    Args:", *(wrapped(f"        {n}: {k.doc}") for n, k in own.items())]
+        lines += ['    """', "", "    def __init__(", "        self,"]
         lines += ["        *,"] if own else []
         for name, knob in own.items():
             default = json.dumps(knob.default) if knob.type is str else repr(knob.default)
             lines.append(f"        {name}: {knob.type.__name__} = {default},")
         lines += ["        **server: Unpack[ServerArguments],", "    ) -> None: ..."]
-    return STUB + "\n".join(lines) + "\n"
+    names = sorted(strategies.__all__, key=lambda name: (not name.isupper(), name))  # as ruff sorts them
+    listed = "".join(f'    "{name}",\n' for name in names)
+    return STUB.replace("{names}", f"[\n{listed}]") + "\n".join(lines) + "\n"
+
+
+def with_stock_classes(text: str) -> str:
+    """Return docs/howto/extend.md with the list of those strategies between its two marks."""
+    head, _, rest = text.partition(STOCK_BEGIN)
+    _, _, tail = rest.partition(STOCK_END)
+    listed = fill(", ".join(f"`{name}`" for name in promise.stock_classes()) + ".", 100)
+    return f"{head}{STOCK_BEGIN}\n\n{listed}\n\n{STOCK_END}{tail}"
 
 
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     readme.write_text(with_table(readme.read_text()))
+    extend = ROOT / "docs/howto/extend.md"
+    extend.write_text(with_stock_classes(extend.read_text()))
     (ROOT / "docs/reference/algorithms.md").write_text(sent())
     (ROOT / "docs/reference/composition.md").write_text(composition())
     (ROOT / "docs/reference/keys.md").write_text(keys())

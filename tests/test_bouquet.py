@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bouquet.api import kebab, load
+from bouquet.objects import with_references
 from server_app.takeout.result import RunResult
+from task.config.read import Knob, knobs
 from task.errors import ConfigError
 from tests.server_app.test_takeout import trained
 from tests.support.script import run_script
@@ -53,6 +56,40 @@ def test_submodules_of_a_users_package_are_found_after_ours(tmp_path: Path) -> N
     assert script(tmp_path, text, **{"task:__init__": USERS, "task:mine": "Y = 2"}) == "7\n"
 
 
+def test_every_public_name_is_there_next_to_a_users_own_modules(tmp_path: Path) -> None:
+    """A lazy name that is misspelt, or that finds the user's task.py in place of ours."""
+    text = """
+import bouquet, bouquet.extend
+for module in (bouquet, bouquet.extend):
+    assert sorted(module.__all__) == module.__all__
+    for name in module.__all__:
+        assert getattr(module, name)
+    assert not hasattr(module, "nothing")
+assert issubclass(bouquet.StateError, bouquet.BouquetError)
+print("all")
+"""
+    assert script(tmp_path, text, task=USERS) == "all\n"
+
+
+def test_a_key_of_several_values_takes_a_list() -> None:
+    given = {
+        "node-names": ["ward-1", "ward-3"],
+        "width.levels": (1, 0.5),
+        "metrics": ["auc"],
+        "run-name": ["a"],
+    }
+    assert with_references(given) == {
+        "node-names": "ward-1,ward-3", "width.levels": "1,0.5", "metrics": "auc", "run-name": ["a"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key", [k for k in knobs() if "," in "".join(re.findall(r'"([^"]*)"', k.doc))], ids=lambda k: k.key
+)
+def test_every_key_whose_meaning_shows_commas_does(key: Knob) -> None:
+    assert key.several or key.key == "k-means.start"  # whose parts are lists
+
+
 def test_a_package_that_nobody_hides_gets_nothing_added(tmp_path: Path) -> None:
     text = "import bouquet.strategies, task\nassert not hasattr(task, 'X')\nprint(len(task.__path__))\n"
     assert script(tmp_path, text) == "1\n"
@@ -63,10 +100,12 @@ def test_keys_are_written_as_python_has_them() -> None:
         "learning_rate": 0.1,
         "fedprox": {"mu": 0.1},
         "adaptive_tau": {"tau_max": 3},
+        "fedacg": {"lambda_": 0.5},
         "runs_dir": Path("r"),
     }
     assert kebab(given) == {
-        "learning-rate": 0.1, "fedprox.mu": 0.1, "adaptive-tau.tau-max": 3, "runs-dir": "r",
+        "learning-rate": 0.1, "fedprox.mu": 0.1, "adaptive-tau.tau-max": 3, "fedacg.lambda": 0.5,
+        "runs-dir": "r",
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import (
 from flwr.serverapp.strategy import FedAdam as FlowerFedAdam
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
+import bouquet.strategies
 from client_app.app import make_app
 from strategies import STRATEGIES, FedAvg, FedProx, Strategy
 from task.catalogue.algorithms import ALGORITHMS
@@ -35,6 +36,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire.messages import pack_arrays, read_arrays
+from tests.promise import stock_classes
 from tests.support import quickstart
 from tests.support.federation import Keep
 from tests.support.grid import LocalGrid
@@ -188,6 +190,16 @@ def test_a_rule_that_was_wrapped_can_be_started_itself() -> None:
     keep = Keep()
     strategy.start(grid, initial, num_rounds=1, journal=keep)
     assert keep.rows[-1]["answered"] == 6
+
+
+@pytest.mark.parametrize("name", stock_classes())
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_strategy_that_is_said_to_work_with_any_client_app_does(name: str) -> None:
+    torch.manual_seed(0)
+    initial = ArrayRecord(quickstart.Net().state_dict())
+    result = getattr(bouquet.strategies, name)().start(quickstart_grid(7), initial, num_rounds=1)
+    before, after = read_arrays(initial), read_arrays(result.arrays)
+    assert any(not np.array_equal(before[n], after[n]) for n in before)
 
 
 FOREIGN = sorted(

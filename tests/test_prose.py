@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
 GENERATED = {"algorithms", "commands", "composition", "keys", "reproduction", "soak"}
 WIDTH, PARAGRAPH, BEFORE = 100, 85, 150  # letters; words; words before the first example
 MEASURED = r"\d ± \d|\d\.\d+ %|\bbusy (?:core|machine)"  # deviations, precise shares, what else ran
-PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.stem not in GENERATED]
+WRITTEN = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docker").glob("*.md")),
+]
+PAGES = [page for page in WRITTEN if page.stem not in GENERATED]
 
 
 def prose(text: str) -> str:
@@ -42,7 +47,7 @@ def faults(page: str, text: str) -> list[str]:
     before = re.split(r"^(?:```|    \S)", text, maxsplit=1, flags=re.M)
     if len(before) == 1 or len(before[0].split()) > BEFORE:
         found.append(f"{page}: expected an example before {BEFORE} words of explanation")
-    if not page.startswith("results/"):
+    if not page.startswith("docs/results/"):
         plain = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.S | re.M)
         found += [
             f"{page}: measured figures belong to docs/results: {line.strip()}"
@@ -52,15 +57,15 @@ def faults(page: str, text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_is_easy_to_read(page: Path) -> None:
-    assert faults(page.relative_to(DOCS).as_posix(), page.read_text(encoding="utf-8")) == []
+    assert faults(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")) == []
 
 
 def test_each_fault_is_found() -> None:
     code = "```bash\nbouquet run\n```\n"
     good = f"# Page\n\nUse it.\n\n{code}\n| {'w ' * 99} |\n\n[a](x.md)\n"
-    assert faults("howto/a.md", good) == []
+    assert faults("docs/howto/a.md", good) == []
     planted = {
         "a line of": good + "\n" + "letters " * 13 + "\n",
         "a paragraph of": good + "\n" + "a word\n" * 43,
@@ -68,6 +73,6 @@ def test_each_fault_is_found() -> None:
         "measured figures": good + "\n| model | 91.4 ± 0.2 |\n",
     }
     for said, text in planted.items():
-        (fault,) = faults("howto/a.md", text)
+        (fault,) = faults("docs/howto/a.md", text)
         assert said in fault
-    assert faults("results/a.md", planted["measured figures"]) == []
+    assert faults("docs/results/a.md", planted["measured figures"]) == []

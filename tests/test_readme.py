@@ -20,7 +20,7 @@ from server_app.extras.reproduce.tables import KINDS, OF_A_CELL, OF_THE_TABLE, r
 from server_app.sweep.points import read_axes
 from strategies.engine.rounds import RoundLog
 from task.config.read import flatten, knobs, recipes
-from tests.pages import command_pages, keys, manual, reproduction, sent, with_table
+from tests.pages import command_pages, keys, manual, reproduction, sent, with_stock_classes, with_table
 from tests.support.brought import imported_from
 from tests.support.federation import play
 from tests.support.script import run_script
@@ -46,6 +46,8 @@ def commands(program: str) -> list[str]:
 
 def test_the_tables_are_made_from_the_catalogue() -> None:
     assert with_table(README) == README, "run `make docs`"
+    extend = PAGES[ROOT / "docs/howto/extend.md"]
+    assert with_stock_classes(extend) == extend, "run `make docs`"
     assert PAGES[ROOT / "docs/reference/algorithms.md"] == sent(), "run `make docs`"
     assert PAGES[ROOT / "docs/results/reproduction.md"] == reproduction(), "run `make docs`"
     assert PAGES[ROOT / "docs/reference/keys.md"] == keys(), "run `make docs`"

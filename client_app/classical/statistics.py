@@ -7,7 +7,7 @@ Where the node's owner sets ``min-examples``, the client says first which cells 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -29,8 +29,9 @@ from task.classical.noised import (
     table_totals,
 )
 from task.classical.pooled import words_of
-from task.classical.survey import SiteColumns, cut_of, cuts_in, survey_of
+from task.classical.survey import Cut, SiteColumns, cut_of, cuts_in, survey_of
 from task.errors import RefusedError, WireError
+from task.privacy.row_noise import RowNoise
 from task.wire import messages as wire
 
 
@@ -40,9 +41,7 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
     Raises:
         WireError: The server asks for cuts of no column's range.
     """
-    survey, owner = survey_of(node.config), node.bounds
-    least, ledger = owner.min_examples, owner.queries
-    (record,) = entry.up
+    survey = survey_of(node.config)
     try:
         cuts = cuts_in(survey, sent(order, ASKED, order.rows.get(ASKED, (0, 4))[0], 4))
     except ValueError as err:
@@ -50,15 +49,31 @@ def count_rows(node: Node, entry: Algorithm, order: wire.TrainOrder) -> Iterator
             f"training message: expected cuts of columns' ranges; got {err.args[0]}", ASKED
         ) from None
     if noise := noise_of(node):
-        squared = cuts_sensitivity(cuts) if cuts else table_sensitivity(survey)
+        return _noised(node, entry, order, cuts, noise)
+    return _counted(node, entry, order, cuts)
 
-        def noised(client: str, table: NamedColumns) -> list[int]:
-            site = SiteColumns.of(survey, table, clipped=True)
-            totals = cut_totals(site, cuts) if cuts else table_totals(site)
-            *found, variance = noise.added(client, totals, squared, GRID)
-            return [*found, site.rows, variance]
 
-        return answers(node, entry, order, (len(cuts) or table_size(survey)) + ENDS, noised)
+def _noised(
+    node: Node, entry: Algorithm, order: wire.TrainOrder, cuts: Sequence[Cut], noise: RowNoise
+) -> Iterator[Outcome]:
+    """Answer with counts and sums that have noise."""
+    survey = survey_of(node.config)
+    squared = cuts_sensitivity(cuts) if cuts else table_sensitivity(survey)
+
+    def noised(client: str, table: NamedColumns) -> list[int]:
+        site = SiteColumns.of(survey, table, clipped=True)
+        totals = cut_totals(site, cuts) if cuts else table_totals(site)
+        *found, variance = noise.added(client, totals, squared, GRID)
+        return [*found, site.rows, variance]
+
+    return answers(node, entry, order, (len(cuts) or table_size(survey)) + ENDS, noised)
+
+
+def _counted(node: Node, entry: Algorithm, order: wire.TrainOrder, cuts: Sequence[Cut]) -> Iterator[Outcome]:
+    """Answer with exact counts and sums, but of no cell with fewer rows than the owner allows."""
+    survey, owner = survey_of(node.config), node.bounds
+    least, ledger = owner.min_examples, owner.queries
+    (record,) = entry.up
     allowed = owner.pooled_counts and survey.pooled_least >= least
     cells, size = (len(cuts), len(cuts)) if cuts else (survey.cells, survey.size)
     closing = record.name == CLOSED_CELLS

@@ -16,8 +16,8 @@ from client_app.data.node import Node, OneClient
 from task.config.paths import state_root
 from task.datasets.description import meaning_of
 from task.errors import ConfigError, DataError
-from task.privacy.releases import Releases
 from task.storage.client_state import safe_name
+from task.storage.durable_lines import DurableLines
 from task.wire import messages as wire
 
 KEPT = "own-data"  # name in Flower's ``Context.state``
@@ -71,7 +71,7 @@ def check_own_data(node: Node, context: Context, order: RecordDict) -> None:
         number, run = wire.entry_of(order, "server-round"), str(wire.entry_of(order, "run") or "")
         line = {"round": int(str(number or 0)), "client": client, "examples": examples}
         line["data"] = node.dataset.fingerprint
-        Releases(state_root(node.config) / FOLDER / f"{safe_name(run)}.jsonl").append(line)
+        DurableLines(state_root(node.config) / FOLDER / f"{safe_name(run)}.jsonl").append(line)
 
 
 def _form(node: Node) -> str:

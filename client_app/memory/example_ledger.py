@@ -8,7 +8,7 @@ since both follow from the order and the node's secret, and costs nothing.
 from pathlib import Path
 
 from task.errors import StateError, local
-from task.privacy.releases import Releases
+from task.storage.durable_lines import DurableLines
 
 SUFFIX = ".ledger.jsonl"
 SECRET = "privacy-secret"  # of the nodes that share a state folder
@@ -18,7 +18,7 @@ class StepLedger:
     """The steps of DP-SGD that one client has taken in one run."""
 
     def __init__(self, path: Path) -> None:
-        self._file = Releases(path)
+        self._file = DurableLines(path)
 
     def steps(self) -> dict[str, int]:
         """Return the steps by order.

@@ -39,7 +39,7 @@ def solver_of(name: str) -> type[Solver]:
     if not (isinstance(found, type) and issubclass(found, Solver)):
         raise ConfigError(
             f'run-config key "algorithm": its solver "{name}": expected a class derived from '
-            f"client_app.solvers.sgd.Solver; got {found!r}"
+            f"bouquet.extend.Solver; got {found!r}"
         )
     return found
 

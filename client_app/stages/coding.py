@@ -209,6 +209,8 @@ class CodingNode(NodeStage):
         """Forward the codes if each client is answered for separately."""
         contract, trainable = self.asked.contract, node.parts().trainable
         own = order.received if contract.parted else None
-        plan.coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)
-        if plan.coder and plan.named:
-            plan.contract = plan.coder.forwarding(len(order.clients))
+        coder = coder_of(node.config, contract, plan.like, order.arrays, trainable, order.round, own)
+        if coder:
+            plan.encoding = coder
+        if coder and plan.named:
+            plan.contract = coder.forwarding(plan.contract, len(order.clients))

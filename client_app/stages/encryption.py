@@ -1,6 +1,5 @@
 """A node's side of homomorphic encryption (`task.encryption`): decrypts models, encrypts sums."""
 
-from collections.abc import Callable
 from functools import partial
 
 from flwr.app import ArrayRecord, RecordDict
@@ -8,12 +7,11 @@ from flwr.app import ArrayRecord, RecordDict
 from client_app.data.node import Node
 from client_app.stages.merge import FoldPlan
 from client_app.stages.node_stage import Asked, NodeStage
-from task.catalogue.entry import Algorithm
 from task.encryption import ckks
-from task.encryption.sums import TOTAL, Ciphertexts, Sealing
+from task.encryption.sums import TOTAL, Sealing
 from task.errors import RefusedError, WireError
-from task.numerics.arrays import NamedArrays
 from task.wire import messages as wire
+from task.wire.sealing import Sealed
 
 
 def opened(node: Node, content: RecordDict) -> RecordDict:
@@ -28,21 +26,17 @@ def opened(node: Node, content: RecordDict) -> RecordDict:
     return RecordDict({**content, wire.ARRAYS: wire.pack_arrays(node.key().open(wire.read_arrays(record)))})
 
 
-def ciphertexts_of(
-    node: Node, entry: Algorithm, order: wire.TrainOrder
-) -> Callable[[NamedArrays], Sealing | Ciphertexts]:
+def sealed_by(node: Node, order: wire.TrainOrder) -> Sealed:
     """Return the encryption of a node's sums.
 
     Raises:
         ConfigError: The node has no key.
         WireError: The order does not say by what the clients' weights are divided.
     """
-    if not entry.encrypted:
-        return Ciphertexts
     total = order.scalars.get(TOTAL, 0.0)
     if not 1 <= total < 2**53 or total % 1:
         raise WireError(f"training message: expected {TOTAL!r}, a whole number; got {total:g}", TOTAL)
-    return partial(Sealing, key=node.key(), total=int(total))
+    return Sealed(partial(Sealing, key=node.key(), total=int(total)))
 
 
 class EncryptionNode(NodeStage):
@@ -66,4 +60,5 @@ class EncryptionNode(NodeStage):
 
     def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
         """Have sums encrypted."""
-        plan.ciphertexts = ciphertexts_of(node, self.asked.contract, order)
+        if self.asked.contract.encrypted:
+            plan.encoding = sealed_by(node, order)

@@ -29,7 +29,7 @@ from task.numerics.arrays import Arrays, flattened, sha256
 from task.privacy.accounting import check_delta, epsilon
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import TakenSteps
-from task.privacy.releases import secret_in
+from task.privacy.secret import secret_in
 from task.references import code_of, references_in
 
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from client_app.data.owner import SIMULATION, Owner
 from task.catalogue.entry import Algorithm
-from task.encryption.sums import Ciphertexts
 from task.errors import FieldError, WireError
 from task.numerics.arrays import Arrays
 from task.wire import checks
 from task.wire import messages as wire
-from task.wire.coding import Coder
-from task.wire.folding import Encrypted, Folding
+from task.wire.encoding import PLAIN, Encoding
+from task.wire.folding import Folding
 from task.wire.norms import NormBound
 
 
@@ -28,8 +27,7 @@ class FoldPlan:
     # On a client's update; 0 = none.
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))
     named: bool = True  # whether the message names its clients, so that each gets an answer
-    coder: Coder | None = None  # reads and writes the records that travel as codes
-    ciphertexts: Encrypted = Ciphertexts  # holds the sums of records that travel encrypted
+    encoding: Encoding = PLAIN  # how the records travel
     part: Callable[[str], Arrays] | None = None  # returns the form of a client's part of the model
     alone: bool = False  # whether there is one client, whose upload goes up as it is
     stays: bool = False  # whether the answer stays on this machine, and no feature has to do with it
@@ -39,9 +37,9 @@ class Merge:
     """The uploads of a node's clients, checked and folded as they come."""
 
     def __init__(self, plan: FoldPlan, owner: Owner = SIMULATION) -> None:
-        self.entry, self.owner, self.coder = plan.contract, owner, plan.coder
+        self.entry, self.owner, self.encoding = plan.contract, owner, plan.encoding
         self.folding = Folding(
-            plan.contract, plan.like, plan.bound, carries=True, ciphertexts=plan.ciphertexts, part=plan.part
+            plan.contract, plan.like, plan.bound, carries=True, encoding=plan.encoding, part=plan.part
         )
         self.alone, self.stays = plan.alone, plan.stays
         self.clients: list[str] = []
@@ -60,9 +58,9 @@ class Merge:
         else:
             fold()
         for r in self.entry.up:
-            if r.name in self.forwarded and self.coder:
+            if r.name in self.forwarded:
                 weight = np.array(self.folding.weight(upload.scalars), np.int64)
-                self.forwarded[r.name][client] = {**self.coder.on_wire(r, upload), "": weight}
+                self.forwarded[r.name][client] = {**self.encoding.on_wire(r, upload), "": weight}
         self.clients.append(client)
         self.scalars.append(upload.scalars)
 
@@ -80,8 +78,8 @@ class Merge:
         self.failed.append(wire.RejectedReply(client, server_round, field, expected, one_line))
 
     def reply(self) -> wire.NodeReply:
-        """Return the node's answer: plain if it is one client's and in clear, else merged."""
-        if self.alone and self.clients and not self.entry.encrypted:
+        """Return the node's answer: plain if it is one client's and the server may read it, else merged."""
+        if self.alone and self.clients and not self.encoding.opaque:
             return wire.NodeReply(self.clients, {}, upload=self._on_wire(self.first))
         self._fold_first()
         common = set.intersection(*(set(s) for s in self.scalars)) if self.scalars else set()
@@ -97,10 +95,8 @@ class Merge:
         return self.folding.partials(), self.scalars, weights
 
     def _on_wire(self, upload: wire.ClientUpdate) -> wire.ClientUpdate:
-        if self.coder is None:
-            return upload
-        coded = {r.name: self.coder.on_wire(r, upload) for r in self.entry.up if r.coded}
-        return replace(upload, arrays={**upload.arrays, **coded})
+        sent = {r.name: self.encoding.on_wire(r, upload) for r in self.entry.up}
+        return replace(upload, arrays={**upload.arrays, **sent})
 
     def as_one_client(self) -> wire.NodeReply:
         """Return the reduction as one plain upload.

@@ -25,8 +25,8 @@ from task.numerics.arrays import flattened, sha256
 from task.privacy.accounting import check_delta
 from task.privacy.noise import derived
 from task.privacy.noise_ledger import MAX_EPSILON, TakenSteps
-from task.privacy.releases import secret_in
 from task.privacy.row_noise import RowNoise
+from task.privacy.secret import secret_in
 from task.secagg import node as steps
 from task.wire import messages as wire
 from task.wire import secure

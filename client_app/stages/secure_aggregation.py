@@ -18,6 +18,7 @@ from task.secagg.identity import AUTHORITY, REQUIRED, UNVERIFIED, check_proofs, 
 from task.secagg.protocol import PublicKeys, Roster, Session
 from task.wire import messages as wire
 from task.wire import secure
+from task.wire.encoding import PLAIN
 
 
 def _proved(context: Context, session: Session, keys: PublicKeys) -> PublicKeys:
@@ -121,7 +122,7 @@ class SecureAggregationNode(NodeStage):
 
     def plan(self, node: Node, plan: FoldPlan, order: wire.TrainOrder) -> None:
         """Have all records summed, none of them as codes."""
-        plan.contract, plan.coder = secure.as_summed(self.asked.contract), None
+        plan.contract, plan.encoding = secure.as_summed(self.asked.contract), PLAIN
 
     def reply(self, merged: Merge) -> RecordDict:
         """Return the masked sum.

@@ -17,9 +17,9 @@ from task.config.read import as_run_config
 from task.config.run_name import terms
 from task.errors import WireError
 from task.numerics.arrays import sha256
-from task.privacy.releases import Releases
 from task.secagg.identity import Endorsement, identity_in
 from task.storage.client_state import receipts_of
+from task.storage.durable_lines import DurableLines
 from task.wire import commitments
 from task.wire import messages as wire
 from task.wire.commitments import Statement
@@ -56,7 +56,7 @@ def commit(asked: Asked, context: Context, answer: RecordDict) -> None:
     folder = receipts_of(state_root(node.config), statement.run)
     signed = {"key": made.key.hex(), "signature": made.signature.hex()}
     receipt = {**asdict(statement), **signed, "answered": _answered(answer, len(statement.clients))}
-    Releases(folder / f"{made.key.hex()[:16]}.jsonl").append(receipt)
+    DurableLines(folder / f"{made.key.hex()[:16]}.jsonl").append(receipt)
     commitments.attach(answer, made)
 
 

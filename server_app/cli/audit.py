@@ -16,7 +16,6 @@ from rich.table import Table
 from server_app.cli import exits
 from server_app.cli.common import (
     Code,
-    Overwrite,
     RunsDir,
     Set,
     allow,
@@ -64,7 +63,7 @@ def epsilon(
     better the models distinguish canaries that took part from the others, the higher the lower bound on
     epsilon. After an interruption the same command continues. Exit code 1: a promise does not hold.
     """
-    from server_app.cli.sweep import work
+    from server_app.cli.queued import work
     from server_app.extras.audit.epsilon import audit, check_audited
     from server_app.sweep.points import plan, read_axes
     from server_app.sweep.queue import holding, open_queue
@@ -205,7 +204,9 @@ def inversion(
     ] = 2000,
     name: Name = "audit-inversion",
     runs_dir: RunsDir = "runs",
-    overwrite: Overwrite = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="First delete the runs of the audit of this --name.")
+    ] = False,
     code: Code = None,
 ) -> None:
     """Reconstruct a client's training images from its upload in one round, under each defence.

@@ -1,7 +1,10 @@
-"""``bouquet app``: make a folder of a user's own code an app for ``flwr run``."""
+"""``bouquet app``: make a folder, with a user's own code or without, an app for ``flwr run``."""
 
 import json
 import re
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +33,7 @@ packages = ["."]
 
 [tool.flwr.app]
 publisher = "{name}"
-fab-include = ["**/*.py"]
+fab-include = {include}
 
 [tool.flwr.app.components]
 serverapp = "server_app.app:app"
@@ -44,30 +47,40 @@ clientapp = "client_app.app:app"
     "[bold]flwr run . --stream[/bold]",
 )
 def write_app(
-    folder: Annotated[Path, typer.Argument(help="Folder with your own modules, such as net.py.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder, with your own modules or without; made if missing.")
+    ],
     recipe: Recipe = "",
     config: Set = None,
     code: Code = None,
 ) -> None:
-    """Make a folder of your own code an app for `flwr run`: write its pyproject.toml."""
+    """Make a folder an app for `flwr run`, with your own code in it or without: write its pyproject.toml."""
     from task.config.read import as_run_config
     from task.references import is_hub, package_of, references_in
 
     folder = folder.expanduser().resolve()
     target = folder / "pyproject.toml"
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected a folder with your own modules; got none")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: expected a folder; got a file")
     if target.exists() and MARK not in target.read_text("utf-8"):
         raise ConfigError(f"{target}: expected none, or one that `bouquet app` wrote; got another project's")
     keys = as_run_config(check({"runs-dir": str(folder / "runs"), **read_keys(recipe, config, code=code)}))
     packages = sorted({package_of(reference) for reference in references_in(keys) if not is_hub(reference)})
     missing = [p for p in packages if not ((folder / f"{p}.py").is_file() or (folder / p).is_dir())]
     name = re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-") or "app"
-    target.write_text(_HEAD.format(mark=MARK, name=name) + _tables(keys), encoding="utf-8")
+    # Flower refuses a pattern that matches no file.
+    modules = any(folder.glob("*.py")) or any(folder.glob("[!.]*/**/*.py"))
+    include = json.dumps(["pyproject.toml", "**/*.py"] if modules else ["pyproject.toml"])
+    folder.mkdir(parents=True, exist_ok=True)
+    head = _HEAD.format(mark=MARK, name=name, include=include)
+    target.write_text(head + _tables(keys), encoding="utf-8")
     typer.echo(f"wrote {target}; results will lie in {keys['runs-dir']}")
     for package in missing:
         typer.echo(f'not in this folder, so install it where the app runs: "{package}"', err=True)
-    typer.echo(f"run it: FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {folder} --stream")
+    # `flwr` starts other programs of Flower by name; a tool's environment is not on the PATH.
+    programs = "" if shutil.which("flwr") else f"PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH "
+    run = f"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run {shlex.quote(str(folder))} --stream"
+    typer.echo(f"run it: {programs}{run}")
 
 
 def _tables(keys: dict[str, bool | int | float | str]) -> str:

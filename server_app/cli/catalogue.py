@@ -12,6 +12,7 @@ from rich.table import Table
 from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.entry import GROUPS, Algorithm
 from task.catalogue.record import Record, Scalar
+from task.config.names import elsewhere
 from task.config.read import Knob, knobs, section_title
 from task.errors import ConfigError, choose_from
 from task.resolve.effective import reads_only
@@ -92,7 +93,7 @@ def card(name: str) -> Group:
         ConfigError: There is no such algorithm.
     """
     if name not in ALGORITHMS:
-        raise ConfigError(choose_from("algorithms NAME", name, ALGORITHMS))
+        raise ConfigError(elsewhere("algorithm", name) or choose_from("algorithms NAME", name, ALGORITHMS))
     a = ALGORITHMS[name]
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=a.title, title_justify="left")
     facts.add_column(style="bold", no_wrap=True)

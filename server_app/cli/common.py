@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
+from typer.core import TyperCommand
 
 from task.errors import ConfigError
 from task.text import plain
@@ -52,7 +53,10 @@ From = Annotated[
 ]
 RunName = Annotated[str, typer.Option("--run-name", help="Name of the run: its folder below --runs-dir.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue this run from its last checkpoint, which must exist.")
+    bool,
+    typer.Option(
+        "--resume", help="Continue the run of this --run-name from its last checkpoint; it keeps its keys."
+    ),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="First delete the run of this --run-name, finished or not.")
@@ -114,6 +118,28 @@ Code = Annotated[
 ]
 
 
+def formerly(**options: str) -> type[TyperCommand]:
+    """Return the class of a command that takes options by an earlier name, too, with a warning.
+
+    Earlier names are given without hyphens: ``formerly(link="--address")``. The help does not show them.
+    """
+
+    def now(argument: str) -> str:
+        name, equals, value = argument.partition("=")
+        new = options.get(name.removeprefix("--"), "") if name.startswith("--") else ""
+        if not new:
+            return argument
+        typer.echo(f"{name} is now {new}; the old name goes with version 2.0", err=True)
+        return f"{new}{equals}{value}"
+
+    class Command(TyperCommand):
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            end = args.index("--") if "--" in args else len(args)
+            return super().parse_args(ctx, [*map(now, args[:end]), *args[end:]])
+
+    return Command
+
+
 def allow(code: list[str] | None) -> None:
     """Allow the files that this command reads to name code of these packages of the user."""
     from task import trust
@@ -130,11 +156,13 @@ def read_keys(
     overwrite: bool = False,
     repeat: Path | None = None,
     code: list[str] | None = None,
+    here: bool = True,
 ) -> dict[str, object]:
     """Return the run-config keys: those of a recipe or repeated run, then ``-c``, then the options.
 
-    Code that ``-c`` names is trusted: the user typed it. Code that a recipe, a TOML file or a repeated run
-    names is not: its package must be among those of `code`.
+    A run that is resumed by its name has those that it was started with, unless they are given again; if
+    its folder is not `here`, its link adds them. Code that ``-c`` names is trusted: the user typed it. Code
+    that a recipe, a TOML file or an existing run names is not: its package must be among those of `code`.
     """
     with importing():
         from task import trust
@@ -150,20 +178,23 @@ def read_keys(
         base = _repeated(repeat, recipe, resume)
     own = parse_options(pairs)
     check_origin({**base, **own}, recipe or repeat or "-c FILE.toml")
-    keys, unread = fuse(base, own)
-    if unread:
-        listed = "; ".join(f"{key}, which is for {why}" for key, why in unread.items())
+    options: dict[str, Value] = {"run-name": run_name} if run_name else {}
+    options |= {"runs-dir": runs_dir} if runs_dir else {}
+    options |= {"resume": True} if resume else {}
+    given: dict[str, Value] = {**base, **own, **options}
+    started: dict[str, Value] = {}
+    if overwrite and (given.get("resume") or not given.get("run-name")):
+        got = "--resume" if given.get("resume") else "none"
+        raise ConfigError(f"--overwrite: expected --run-name and no --resume with it; got {got}")
+    if here and given.get("resume"):
+        from server_app.run.same_run import keys_to_resume
+
+        started = keys_to_resume(given)
+    keys, unread = fuse({**started, **base}, own)
+    keys |= options
+    if listed := "; ".join(f"{key}, which is for {why}" for key, why in unread.items() if key in base):
         place = f"{recipe and 'recipe '}{recipe or repeat}"
         typer.echo(plain(f"{place}: ignored keys that this run does not read: {listed}"), err=True)
-    if run_name:
-        keys["run-name"] = run_name
-    if runs_dir:
-        keys["runs-dir"] = runs_dir
-    if resume:
-        keys["resume"] = True
-    if overwrite and (keys.get("resume") or not keys.get("run-name")):
-        got = "--resume" if keys.get("resume") else "none"
-        raise ConfigError(f"--overwrite: expected --run-name and no --resume with it; got {got}")
     return keys
 
 

@@ -1,11 +1,13 @@
 """Tables and plots of `bouquet data`: the data sets, their sources, and which client owns what."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 
 from server_app.run.data_card import data_card
+from server_app.run.remarks import warnings
 from task.config.knobs import Config
 from task.datasets import DATASETS
 from task.datasets.facts import in_words
@@ -41,13 +43,34 @@ def describe(config: Config, plot: Path) -> list[Table | str]:
     for key, value in (
         ("examples", f"{dataset.num_train:,} in the training pool, {test}"),
         ("example", f"{dataset.kind} of shape {list(dataset.input_shape)}"),
-        *in_words(found, MOST_NAMES),
-        *((f"skew: {k}", f"{v:.3g}") for k, v in found["skew"].items()),
+        *in_words({**found, "notes": ()}, MOST_NAMES),
+        *skew_in_words(found["skew"], dataset.num_classes if dataset.task == "classification" else 0),
     ):
         table.add_row(key, value)
     counts = label_counts(dataset, partition)
     plot_label_counts(counts, list(partition.names), plot, f"{dataset.name}, {config.data.partition}")
-    return [table, f"label counts per client: {plot.resolve()}"]
+    warned = [f"warning: {warning}" for warning in warnings(config, dataset)]
+    return [table, *warned, f"label counts per client: {plot.resolve()}"]
+
+
+def skew_in_words(skew: Mapping[str, float], classes: int) -> list[tuple[str, str]]:
+    """Return the figures of `Partition.skew` that the line of clients lacks, each with what it means.
+
+    `classes` is 0 where examples have none.
+    """
+    labels = [
+        ("class count", f"{skew['classes_mean']:.3g} of {classes:,} at a client on average"),
+        (
+            "class mix",
+            f"{skew['label_tv_mean']:.3g}: mean total-variation distance of a client's classes from those of "
+            "all clients (0 = the same mix, 1 = no class in common)",
+        ),
+    ]
+    return [
+        ("sizes", f"Gini coefficient {skew['size_gini']:.3g} (0 = all clients have equally many examples)"),
+        *(labels if classes else []),
+        ("owned", f"{skew['coverage']:.1%} of the training pool, clients' own tests included"),
+    ]
 
 
 def plot_label_counts(counts: np.ndarray, names: list[str], path: Path, title: str) -> None:

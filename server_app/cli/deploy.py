@@ -10,7 +10,7 @@ import click
 import typer
 
 from server_app.cli import exits
-from server_app.cli.common import console, sigterm_is_ctrl_c
+from server_app.cli.common import console, formerly, sigterm_is_ctrl_c
 from server_app.deploy.host.modules import module_command
 from task.errors import ConfigError
 
@@ -60,13 +60,14 @@ def status(
 
 
 @app.command(
-    epilog="Examples: [bold]bouquet provision --link host:9092 --node ward-1 --node ward-2 --out kits[/bold]"
-    "  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]"
+    cls=formerly(link="--address"),
+    epilog="Examples: [bold]bouquet provision --address host:9092 --node ward-1 --node ward-2 "
+    "--out kits[/bold]  ·  [bold]bouquet provision --out kits --revoke ward-2[/bold]",
 )
 def provision(
     out: Annotated[str, typer.Option("--out", help="Folder of all kits; keep it private.")],
-    link: Annotated[
-        str, typer.Option("--link", help="HOST:PORT where nodes reach the SuperLink; none = unchanged.")
+    address: Annotated[
+        str, typer.Option("--address", help="HOST:PORT where nodes reach the SuperLink; none = unchanged.")
     ] = "",
     node: Annotated[list[str] | None, typer.Option("--node", help="Name of a node; may be repeated.")] = None,
     submitter: Annotated[
@@ -95,7 +96,7 @@ def provision(
 ) -> None:
     """Make the start kits of a real deployment: certificates, keys, one folder per machine or submitter.
 
-    Run it again to add nodes or submitters: no key is ever overwritten. A new --link is written into the
+    Run it again to add nodes or submitters: no key is ever overwritten. A new --address is written into the
     kits; a new host gets a new certificate. A revoked name gets a new key if it is given as --node or
     --submitter.
     """
@@ -104,7 +105,7 @@ def provision(
 
     result = bring(
         out,
-        link,
+        address,
         node or (),
         revoke or (),
         days,
@@ -230,6 +231,9 @@ def node(
     and ends without the others, but they share memory: PyTorch is loaded once. They run as one user, who can
     read all of these kits, so use it only for nodes of one owner.
     """
+    # gRPC reads it when it is imported. At INFO it writes a line every 2 s while TLS fails, after ours
+    # that says why.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.deploy.kits.kit import read_node_kit
     from server_app.deploy.kits.parsing import read_size

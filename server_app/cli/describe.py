@@ -86,7 +86,8 @@ def statistics(
     pairs |= {} if bins is None else {"statistics.bins": str(bins)}
     pairs |= {"statistics.correlation": "true"} if correlation else {}
     shown = not own.get("secagg") if by_site is None else by_site
-    pairs |= {"statistics.by-site": "true" if shown else "false"}
+    if by_site is not None or not (resume and run_name):
+        pairs |= {"statistics.by-site": "true" if shown else "false"}
     pairs |= {"statistics.site-quantiles": "true"} if site_quantiles else {}
     found = [" ".join(f"{key}={text}" for key, text in pairs.items() if key not in own)]
     run(

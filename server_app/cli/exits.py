@@ -20,12 +20,16 @@ MEANINGS = {
     DETACHED: "`run --link`: Ctrl-C stopped following the job, which goes on",
     DATA: "data: missing, damaged or unfit for the run",
     UNREACHABLE: "the link is not running, or does not answer",
-    FAILED: "the run failed: its error says why, and so do status and monitor",
+    FAILED: "the run failed, or there is a bug: the error says why; of a run, so do status and monitor",
     FILES: "a file or folder cannot be read or written, such as on a full disk",
     CONFIG: "configuration: a run-config key, the value of an option, a recipe, a kit, a certificate",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
 LASTING = (USAGE, DATA, CONFIG)  # a restart would not help: services do not restart after these
+
+
+class StoppedError(Exception):
+    """The user stopped a command with Ctrl-C; the text says what is left and how to go on."""
 
 
 def code_of(err: Exception) -> int:

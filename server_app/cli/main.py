@@ -85,11 +85,14 @@ def main() -> None:
         code = exits.USAGE
     except click.Abort:
         code = exits.INTERRUPTED
+    except exits.StoppedError as err:
+        typer.secho(plain(str(err)), err=True)
+        sys.exit(exits.INTERRUPTED)
     except Exception:  # a bug
         traceback.print_exc()
         code = exits.FAILED
     if code == exits.INTERRUPTED:
-        typer.secho("stopped by the user; `--resume` continues from the last checkpoint", err=True)
+        typer.secho("stopped by the user", err=True)
     sys.exit(code)
 
 

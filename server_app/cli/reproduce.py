@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
-import math
-import re
 import shlex
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +12,15 @@ import typer
 
 from server_app.cli import exits
 from server_app.cli.common import Code, RunsDir, allow, console, importing, sigterm_is_ctrl_c
-from task.errors import BouquetError, ConfigError, DataError, choose_from
+from task.errors import ConfigError, DataError, choose_from
 from task.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from server_app.extras.reproduce.plan import Wanted
-    from server_app.extras.reproduce.records import RunRecord
     from server_app.extras.reproduce.tables import Cell, PublishedTable
-    from server_app.extras.reproduce.work import Remaining, TableQueue
 
 ON_CPU, ON_GPU = "cpu", "gpu"  # of --plan
-UNITS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 app = typer.Typer()
 
@@ -83,18 +75,21 @@ def reproduce(
     appended to results.jsonl next to the table; tables are written as Markdown and HTML into the folder of
     the runs. Cells that have all their results do not run: --again measures them once more.
     """
+    from server_app.extras.reproduce.choice import chosen_cells, seconds_of
+
     allow(code)
-    chosen = _chosen(table, cells or [], seeds)
+    chosen = chosen_cells(table, cells or [], seeds)
     if plan not in (ON_CPU, ON_GPU):
         raise ConfigError(choose_from("--plan", plan, (ON_CPU, ON_GPU)))
     if plan == ON_GPU:
         chosen = _on_gpu(chosen)
-    limit = _seconds(budget)
+    limit = seconds_of(budget)
     if listing:
         _list(chosen)
         return
     with importing():
         from server_app.engines.simulate import available_cpus
+        from server_app.extras.reproduce import announce
         from server_app.extras.reproduce.again import compared, measured
         from server_app.extras.reproduce.records import RESULTS, results_of
         from server_app.extras.reproduce.work import TableQueue
@@ -107,7 +102,7 @@ def reproduce(
         except ConfigError as err:
             raise ConfigError(f"{table_.path}, cell {cell.name}: {err}") from None
     folder = Path(runs_dir).expanduser().absolute()
-    shown = _Announcements()
+    shown = announce.Announcements()
     if again:
         recorded = measured(chosen)
         if left_out := len(chosen) - len(recorded):
@@ -121,8 +116,8 @@ def reproduce(
         results=(lambda _: folder / RESULTS) if again else results_of,
         began=shown.began, looked=shown.looked, ended=shown.ended,
     )  # fmt: skip
-    lacking = _say_missing(queue) if limit else ""
-    _say_wanted(queue, table, folder if again else None)
+    lacking = announce.say_missing(queue) if limit else ""
+    announce.say_wanted(queue, table, folder if again else None)
     try:
         with sigterm_is_ctrl_c():
             left = queue.work(limit)
@@ -138,71 +133,12 @@ def reproduce(
     if left is None:
         typer.echo(f"stopped; continue with: {shlex.join(['bouquet', *sys.argv[1:]])}", err=True)
         sys.exit(exits.INTERRUPTED)
-    _say_left(left)
+    announce.say_left(left)
     if lacking:
         raise DataError(
             f"reproduce: cells of {lacking} were not run, as their data are missing; the first lines say "
             "what to do. The same command then runs them"
         )
-
-
-def _say_wanted(queue: TableQueue, table: str, again: Path | None) -> None:
-    """Say what is about to run, or that nothing is."""
-    from server_app.extras.reproduce.pages import several, took
-
-    found = queue.standings()
-    open_ = [at for _, at in found if not at.done]
-    cells = several(len(open_), "cell")
-    if open_:
-        left = took(math.fsum(at.hours_left for at in open_))
-        which = "" if table else ' of all tables; "bouquet reproduce TABLE --cells NAME" runs some,'
-        typer.echo(f"{cells} to measure,{which} {left} estimated; you can stop and continue", err=True)
-    elif found:
-        more = f"delete {again}" if again else "use --again"
-        words = f"all results of {several(len(found), 'cell')} are there, nothing runs"
-        typer.echo(plain(f"{words}: to measure and compare once more, {more}"), err=True)
-
-
-def _say_missing(queue: TableQueue) -> str:
-    """Say once for each data set why it cannot be found; return their names.
-
-    Raises:
-        DataError: No cell is left to run.
-    """
-    before = len(queue.cells)
-    why = queue.missing_data()
-    lines = "".join(f"\n  {plain(text)}" for text in why.values())
-    if why and all(at.done for _, at in queue.standings()):
-        raise DataError(f"reproduce: the data of all cells that are left are missing{lines}")
-    if why:
-        left_out = before - len(queue.cells)
-        typer.echo(f"{left_out} of {before} cells lack their data and are left out{lines}", err=True)
-    return ", ".join(why)
-
-
-def _chosen(table: str, globs: Sequence[str], seeds: str) -> list[tuple[PublishedTable, Cell]]:
-    """Return the cells that are asked for, with their tables."""
-    from server_app.extras.reproduce.tables import crossed, read_table, tables
-
-    found = sorted((read_table(name) for name in ([table] if table else tables())), key=lambda t: t.group)
-    numbers = tuple(int(word) for word in seeds.split(",")) if re.fullmatch(r"\d+(,\d+)*", seeds) else ()
-    if seeds and (not numbers or len(set(numbers)) < len(numbers)):
-        raise ConfigError(f"--seeds: expected different whole numbers, e.g. 1,2,3; got {seeds}")
-    names = [name for t in found for name in t.cells]
-    for glob in globs:
-        if not fnmatch.filter(names, glob):
-            raise ConfigError(choose_from("--cells", glob, dict.fromkeys(names)))
-    return [
-        (
-            t,
-            replace(cell, seeds=crossed(numbers, [*dict.fromkeys(s.data for s in cell.seeds)]))
-            if numbers
-            else cell,
-        )
-        for t in found
-        for name, cell in t.cells.items()
-        if not globs or any(fnmatch.fnmatch(name, glob) for glob in globs)
-    ]
 
 
 def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[PublishedTable, Cell]]:
@@ -220,18 +156,6 @@ def _on_gpu(chosen: Sequence[tuple[PublishedTable, Cell]]) -> list[tuple[Publish
         typer.echo("--plan gpu: torch sees no GPU here; the runs use the CPU, as do the estimates", err=True)
         return found
     return [(t, replace(c, round_seconds=c.gpu_round_seconds or 0.0, on_gpu=True)) for t, c in found]
-
-
-def _seconds(budget: str) -> float:
-    """Return a budget in seconds; without a budget, infinity."""
-    if not budget:
-        return math.inf
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)", budget) if budget != "0" else None
-    if budget != "0" and match is None:
-        raise ConfigError(
-            f"--budget: expected a number and s, min, h or d, such as 90min or 2h; got {budget}"
-        )
-    return float(match[1]) * UNITS[match[2]] if match else 0.0
 
 
 def _list(chosen: Sequence[tuple[PublishedTable, Cell]]) -> None:
@@ -252,60 +176,3 @@ def _write(chosen: Sequence[tuple[PublishedTable, Cell]], folder: Path) -> None:
         write_text(folder / f"{table.name}.md", markdown(table, rows))
         write_text(folder / f"{table.name}.html", as_html(table, rows))
         typer.echo(plain(f"{folder / table.name}.md and .html"))
-
-
-def _say_left(left: Remaining) -> None:
-    from server_app.extras.reproduce.pages import several, took
-
-    open_ = [at for at in left.standings if not at.done]
-    if open_:
-        total = math.fsum(at.hours_left for at in open_)
-        why = "over the budget" if left.over_budget else "of other processes" if left.busy else "failed"
-        cells = several(len(open_), "cell")
-        typer.echo(f"left: {cells}, {took(total)} estimated ({why})", err=True)
-        for at in sorted(open_, key=lambda at: at.hours_left):
-            typer.echo(plain(f"  {at.cell.name}: {took(at.hours_left)}"), err=True)
-    if left.failed:
-        name, why = next(iter(left.failed.items()))
-        runs = several(len(left.failed), "run")
-        raise BouquetError(
-            f"reproduce: {runs} failed, the first: {name}: {why}. The same command tries again"
-        )
-
-
-class _Announcements:
-    """Progress on the terminal: a line when a run starts, one when it ends, and the round in between."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = ""
-
-    def began(self, table: str, run: Wanted, resumed: bool) -> None:
-        from server_app.extras.reproduce.pages import took
-
-        how = "goes on" if resumed else "starts"
-        self._line(f"{_words(table, run)}: {how}, at most {run.rounds} rounds, {took(run.hours)} estimated")
-
-    def looked(self, running: Sequence[tuple[Wanted, int]]) -> None:
-        words = "  " + ", ".join(f"round {round_} of at most {run.rounds}" for run, round_ in running)
-        words = words[: shutil.get_terminal_size().columns - 1]  # only the last line can be cleared
-        if self._live and words != self._shown:
-            self._shown = words
-            typer.echo(f"\r\x1b[K{words}", nl=False, err=True)
-
-    def ended(self, table: str, run: Wanted, record: RunRecord | str) -> None:
-        from server_app.extras.reproduce.pages import said, took
-
-        words = _words(table, run)
-        if isinstance(record, str):
-            self._line(f"{words}: failed: {record}")
-        else:
-            self._line(f"{words}: {said(run.cell, record)}, {took(record.hours)}")
-
-    def _line(self, words: str) -> None:
-        self._shown = ""
-        typer.echo(("\r\x1b[K" if self._live else "") + plain(words), err=True)
-
-
-def _words(table: str, run: Wanted) -> str:
-    return f"{table}/{run.cell.name}, learning rate {run.rate:g}, seed {run.seed}"

@@ -35,6 +35,7 @@ from task.flower.names import untested
 
 if TYPE_CHECKING:
     from server_app.deploy.kits.kit import SubmitterKit
+    from task.config.knobs import Config
 
 app = typer.Typer()
 
@@ -83,7 +84,7 @@ def run(
 
         console().print(listing())
         return
-    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat, code)
+    keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, repeat, code, link is None)
     keys |= {} if keep_state is None else {"keep-state": keep_state}
     if link is not None:
         if gpus:
@@ -111,16 +112,39 @@ def run(
     checked = check(keys)
     if checked.train.portable:
         portable.start_again()
+    path = _checked_beforehand(checked, overwrite)
     if checked.output.progress != "none":
         typer.echo("starting the simulation ...", err=True)
         if warning := untested():
             typer.echo(warning, err=True)
-    with sigterm_is_ctrl_c():
+    with _stopping(path), sigterm_is_ctrl_c():
         with importing():
             from server_app.engines.simulate import simulate
         if overwrite:
             remove(checked)
         simulate(keys, nodes, gpus=gpus, fresh=True)
+
+
+def _checked_beforehand(checked: Config, overwrite: bool) -> Path:
+    """Return the folder of a run, after checks that need no torch."""
+    with importing():
+        from server_app.run.beforehand import check_beforehand
+
+    return check_beforehand(checked, overwrite=overwrite)
+
+
+@contextmanager
+def _stopping(path: Path) -> Iterator[None]:
+    """Let Ctrl-C end the block with words about what is left of the run in the folder `path`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from server_app.results.folder import RunFolder
+
+        again = f"`--resume --run-name {path.name}` continues from the last checkpoint"
+        if RunFolder(path).begun():
+            raise exits.StoppedError(f"stopped by the user; {again}") from None
+        raise exits.StoppedError("stopped before round 1; there is nothing to resume") from None
 
 
 def _run_at_link(
@@ -141,7 +165,7 @@ def _run_at_link(
         typer.echo(f"asked the link to stop {stop}{left}")
         return
     job = follow.attach(kit, attach) if attach else follow.submit(kit, keys, overwrite=overwrite)
-    if not attach and (note := numbered(check(keys), job.name)):
+    if not attach and not keys.get("resume") and (note := numbered(check(keys), job.name)):
         typer.echo(note, err=True)
     if detach:
         typer.echo(f"job {job.name} is {job.state}; watch it: {_again(folder, job.name)}")
@@ -163,7 +187,7 @@ def _run_at_remote_link(
         remote.stop(kit, remote.find(kit, stop, "--stop"))
         typer.echo(f"asked the link to stop {stop}")
         return
-    if not attach:
+    if not attach and not keys.get("resume"):  # the link adds the keys of the run
         check(keys)
     job = remote.find(kit, attach, "--attach") if attach else remote.submit(kit, flatten(keys))
     if detach:
@@ -214,6 +238,7 @@ def federation(
     """Start a link and nodes with TLS and node keys as processes on this machine, and run on them."""
     keys = read_keys(recipe, config, run_name, runs_dir, resume, overwrite, code=code)
     checked = check(keys)
+    path = _checked_beforehand(checked, overwrite)
     from server_app.deploy.host.resource_limits import read_rate
     from server_app.engines.federation import federation as start
     from task.config.read import as_run_config
@@ -233,5 +258,5 @@ def federation(
     shares = {
         f"node-{i + 1}": ["--partition", f"{i}/{nodes}", *(limit if i >= first else [])] for i in range(nodes)
     }
-    with sigterm_is_ctrl_c(), start(shares, runs, packages, he=checked.server.he) as fed:
+    with _stopping(path), sigterm_is_ctrl_c(), start(shares, runs, packages, he=checked.server.he) as fed:
         fed.run(keys)

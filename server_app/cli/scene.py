@@ -54,4 +54,4 @@ def scene(
         done = subprocess.run(line, check=False)
         if done.returncode:
             raise typer.Exit(done.returncode)
-    compare([folder / f"{label}-{run}" for run in runs], plot=str(folder / f"{label}.png"), names=True)
+    compare([folder / f"{label}-{run}" for run in runs], plot=str(folder / f"{label}.png"), by_name=True)

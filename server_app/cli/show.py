@@ -15,6 +15,7 @@ from server_app.cli.common import (
     Whose,
     check,
     console,
+    formerly,
     names_of_algorithms,
     read_keys,
 )
@@ -91,7 +92,9 @@ def data(
         console().print(*datacard.listing())
         return
     checked = check(read_keys(recipe, config, code=code))
-    console().print(*datacard.describe(checked, Path(plot)))
+    terminal = console()
+    for part in datacard.describe(checked, Path(plot)):
+        terminal.print(part, soft_wrap=isinstance(part, str))
 
 
 @app.command(epilog="Example: [bold]bouquet report runs/demo[/bold]")
@@ -102,25 +105,27 @@ def report(
 
     RUN is a result folder, or the name of a run below runs/.
     """
-    from server_app.results.folder import place_of
+    from server_app.results.folder import no_run, place_of
     from server_app.results.report import write_report
 
     folder = place_of(run)
     if not (folder / "config.json").exists():
-        raise ConfigError(f"report: expected a result folder with config.json; got {run}")
+        raise no_run("report: expected a result folder with config.json", run)
     for path in write_report(folder):
         typer.echo(path)
 
 
 @app.command(
+    cls=formerly(names="--by-name"),
     epilog="Examples: [bold]bouquet compare runs/fedprox-* runs/fedavg-* --plot both.png[/bold]  ·  "
-    "[bold]bouquet compare runs/none runs/stc --x bytes --plot bytes.png[/bold]"
+    "[bold]bouquet compare runs/none runs/stc --x bytes --plot bytes.png[/bold]",
 )
 def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Result folders, or folders of sweeps; runs that differ only in the seed form one row."
+            help="Result folders, names of runs below runs/, or folders of sweeps; runs that differ only in "
+            "the seed form one row."
         ),
     ],
     on: Whose = None,
@@ -140,10 +145,10 @@ def compare(
             "seconds, or those of simulated devices.",
         ),
     ] = "rounds",
-    names: Annotated[
+    by_name: Annotated[
         bool,
         typer.Option(
-            "--names",
+            "--by-name",
             help="Label rows by the runs' names; names that differ only in a final "
             "-number count as seeds of one row.",
         ),
@@ -162,7 +167,7 @@ def compare(
 
     if x != "rounds" and not plot:
         raise ConfigError(f"compare --x {x}: expected --plot FILE with it; got none")
-    curves = groups(runs, names=names, last_round=last_round)
+    curves = groups(runs, names=by_name, last_round=last_round)
     on, remarks = side_by_side.choose(curves, on)
     header, lines, more = side_by_side.table(curves, on, target)
     remarks += more

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server_app.cli import exits
-from server_app.cli.common import Code, RunsDir, Target, Whose, allow, console, importing, sigterm_is_ctrl_c
-from task import portable
+from server_app.cli.common import Code, RunsDir, Target, Whose, allow, console, formerly, sigterm_is_ctrl_c
+from server_app.cli.queued import work
 from task.errors import BouquetError, ConfigError
 from task.text import plain
 
@@ -26,9 +26,10 @@ app = typer.Typer()
 
 
 @app.command(
+    cls=formerly(list="--runs-file"),
     epilog="Examples: [bold]bouquet sweep -c 'learning-rate=0.05,0.1,0.2 seed=1..5 "
     'algorithm="fedavg","scaffold"\' --name grid[/bold]  ·  [bold]bouquet sweep --name grid[/bold]  ·  '
-    "[bold]bouquet compare runs/grid --plot grid.png[/bold]"
+    "[bold]bouquet compare runs/grid --plot grid.png[/bold]",
 )
 def sweep(
     recipe: Annotated[
@@ -41,7 +42,8 @@ def sweep(
     name: Annotated[str, typer.Option(help="Name of the sweep: its folder below --runs-dir.")] = "sweep",
     runs_dir: RunsDir = "runs",
     listed: Annotated[
-        str, typer.Option("--list", help="A TOML file with a table \\[runs.NAME] for each run, or a scene.")
+        str,
+        typer.Option("--runs-file", help="A TOML file with a table \\[runs.NAME] for each run, or a scene."),
     ] = "",
     draw: Annotated[
         int,
@@ -117,44 +119,6 @@ def _list(planned: Plan | None, folder: Path) -> None:
         typer.echo(plain(f"  {point.name}"))
     if rest := len(planned.points) - MOST_LISTED:
         typer.echo(f"  ... and {rest} more") if rest > 0 else None
-
-
-def work(queue: SweepQueue, jobs: int, warm_up: int | None = None) -> None:
-    """Run the waiting runs; if there are none, skip the imports, which take seconds."""
-    from server_app.sweep.queue import WAITING
-
-    waiting = queue.count(WAITING)
-    if not waiting:
-        return
-    asked = {bool(entry.keys.get("portable")) for entry in queue.entries if entry.state == WAITING}
-    if asked == {True, False}:
-        raise ConfigError(
-            'run-config key "portable": the runs of a sweep share a process, whose kernels are fixed for all '
-            "or none; expected one value; got both. Make two sweeps"
-        )
-    if True in asked:
-        portable.start_again()
-    with importing():
-        from server_app.engines.simulate import available_cpus
-        from server_app.run.prepare import check_measured
-        from server_app.sweep.progress import Shown
-        from server_app.sweep.scheduler import Scheduler, prepare_data
-    from server_app.results.groups import SWEEP
-    from task.references import check_origin
-    from task.resolve.read import read_config
-
-    for entry in queue.entries:
-        check_origin(entry.keys, queue.folder / SWEEP)
-        check_measured(read_config(entry.keys))
-    cpus = available_cpus()
-    jobs = min(jobs or cpus, waiting)
-    nodes = max(1, cpus // jobs)
-    typer.echo(f"sweep: {waiting} runs, {jobs} at once with {nodes} worker{'s' * (nodes > 1)} each", err=True)
-    prepare_data(queue)
-    with Shown(queue) as shown:
-        scheduler = Scheduler(queue, jobs, nodes, warm_up=warm_up, ended=shown.ended, looked=shown.looked)
-        scheduler.work()
-    shown.done(waiting)
 
 
 def _results(queue: SweepQueue, on: str | None, target: float, markdown: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from server_app.cli.common import Code, allow, console, importing
+from server_app.cli.common import Code, allow, console, formerly, importing
 from task.errors import ConfigError
 from task.references import CODE as MODULES
 from task.text import plain
@@ -44,9 +44,10 @@ NodeKit = Annotated[
 
 
 @app.command(
+    cls=formerly(batch="--batch-size"),
     epilog="Examples: [bold]bouquet predict runs/demo[/bold]  ·  "
     "[bold]bouquet predict runs/ditto --client client-3 --data patients.csv --out predicted.csv[/bold]  ·  "
-    "[bold]bouquet predict --kit kits/ward-1 --data new.csv[/bold]"
+    "[bold]bouquet predict --kit kits/ward-1 --data new.csv[/bold]",
 )
 def predict(
     run: Kept = None,
@@ -56,7 +57,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write the csv; none = standard output.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 250,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples that the model reads at a time.")] = 250,
     global_test: Annotated[
         bool, typer.Option("--global-test", help="Use the global test set instead of the client's own.")
     ] = False,
@@ -75,7 +76,7 @@ def predict(
         raise ConfigError("--global-test: expected neither --data nor --kit; got one of them")
     from server_app.takeout.taken import as_csv
 
-    found = _taken(run, kit, client).predict(data, whole=global_test, batch=batch)
+    found = _taken(run, kit, client).predict(data, whole=global_test, batch=batch_size)
     _give(as_csv(found.columns), out, found.what)
     for line in found.lines:
         typer.echo(plain(line), err=True)
@@ -90,7 +91,7 @@ def samples(
     client: Client = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the new images.")] = 0,
     classifier_seed: Annotated[
-        int, typer.Option(min=0, help="Epochs of the classifier whose features are compared.")
+        int, typer.Option(min=0, help="Seed of the classifier whose features are compared.")
     ] = 1,
     out: Annotated[
         Path | None,
@@ -105,10 +106,12 @@ def samples(
     scores are also written to samples.json in the run's folder.
     """
     allow(code)
+    from server_app.takeout.model_file import find
+
+    find(run)  # before torch is imported
     with importing():
         from server_app.results.folder import CONFIG, SAMPLE_SCORES, to_json
         from server_app.takeout.model import take
-        from server_app.takeout.model_file import find
         from server_app.takeout.samples import judge, npz, table
         from task.storage.files import write_bytes
 
@@ -131,6 +134,10 @@ def _taken(run: Path | None, kit: Path | None, client: str) -> "Taken":
     Raises:
         ConfigError: There is none, or neither a run nor a kit is named.
     """
+    from server_app.takeout.model_file import find
+
+    if run is not None and kit is None:
+        find(run)  # before torch is imported
     with importing():
         from server_app.takeout.network import stored_at
         from server_app.takeout.taken import taken_in

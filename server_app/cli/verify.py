@@ -40,9 +40,11 @@ def verify(
     from rich.table import Table
 
     allow(code)
-    from server_app.results.folder import RunFolder, machine_of, machine_words, place_of
+    from server_app.results.folder import RunFolder, machine_of, machine_words, no_run, place_of
 
     folder = place_of(run)
+    if not folder.exists():
+        raise no_run("expected a result folder or a run's name below runs/", run)
     config = RunFolder(folder).config()
     if machine_of(config)["portable"]:
         try:

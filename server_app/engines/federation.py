@@ -27,6 +27,7 @@ from server_app.deploy.link import follow
 from server_app.deploy.link.jobs import Job
 from server_app.deploy.link.status import RED, read_status
 from server_app.run.encryption import decrypt
+from server_app.run.naming import drop_unbegun
 from server_app.run.progress import closing_table
 from task import timing
 from task.encryption.ckks import KEY_FILE
@@ -126,11 +127,16 @@ class Federation:
                 process.wait()
 
     def leave(self) -> None:
-        """Write and print the results of a run stopped by the user, once every process has stopped."""
+        """Write and print the results of a run stopped by the user, once every process has stopped.
+
+        One that has not begun is removed.
+        """
         from server_app.run.stopped import finish_stopped  # imports torch, which costs three seconds
 
         folder = self.kit.runs / self.job.name if self.job else None
         result = finish_stopped(folder, "by the user") if folder else None
+        if folder and self.job and not self.job.keys.get("resume"):
+            drop_unbegun(folder)
         if folder and result and self.job and self.job.keys.get("progress") != "none":
             closing_table(result, folder.resolve())
 

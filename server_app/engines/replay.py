@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from server_app.engines.simulate import simulate
-from server_app.results.folder import CONFIG, RunFolder
+from server_app.results.folder import CONFIG, RunFolder, no_run
 from server_app.results.lines import Row
-from server_app.run.arrival_file import finished_order_of
 from server_app.run.data_card import server_data
+from server_app.run.logs.arrivals import finished_order_of
 from server_app.run.repeat import keys_of_run
 from task.catalogue.algorithms import ALGORITHMS
 from task.errors import ConfigError, StateError
@@ -46,7 +46,7 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     """
     folder = RunFolder(run)
     if not (run / CONFIG).exists():
-        raise ConfigError(f"expected a result folder with {CONFIG}; got {run}")
+        raise no_run(f"expected a result folder with {CONFIG}", run)
     record = folder.config()
     _check_order(run, record["run"])
     rows = folder.rounds(unfinished=True)
@@ -71,7 +71,7 @@ def replay(run: Path, nodes: int = 0, say: Callable[[str], object] = lambda line
     say(f"repeating {last} rounds of {run} in the simulation ...")
     with tempfile.TemporaryDirectory(prefix="bouquet-replay-") as place:
         here = {"runs-dir": place, "state-dir": f"{place}/state", "run-name": "replay", "progress": "none"}
-        done = RunFolder(simulate({**keys, **here}, nodes, fresh=True, order=order).path)
+        done = RunFolder(simulate({**keys, **here}, nodes, fresh=True, follows=[order]).path)
         models = {int(row["round"]): str(row["model_sha256"]) for row in done.rounds()}
     differs = next((r for r in (row["round"] for row in rows) if models.get(r) != _model(rows, r)), None)
     at = last if differs is None else int(differs)

@@ -7,7 +7,7 @@ This module imports all that a run needs, torch included.
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -18,11 +18,11 @@ from flwr.serverapp import Grid
 from client_app.app import make_app
 from server_app.app import prepare, run
 from server_app.engines.workers import Workers, may_fork
-from server_app.run.arrival_file import check_deployed
 from server_app.takeout.result import RunResult
-from strategies.engine.arrival_log import ArrivalLog
+from strategies.engine.journal import FeatureLog
 from task import trust
 from task.errors import ConfigError
+from task.features import check_simulated, fewest_nodes
 from task.flower.simulation import VirtualNodes
 from task.numerics import pages
 from task.numerics.devices import gpus_here
@@ -50,7 +50,7 @@ def simulate(
     gpus: int = 0,
     fresh: bool = False,
     watched: Callable[[Grid], Grid] = lambda grid: grid,
-    order: ArrivalLog | None = None,
+    follows: Sequence[FeatureLog] = (),
 ) -> RunResult:
     """Run the ServerApp and virtual nodes; return the run's result when it is over.
 
@@ -58,23 +58,22 @@ def simulate(
     same through a local SuperLink, a bundle and Ray. It may be called often in one process.
 
     With `nodes` = 0 there is a virtual node per CPU, so that every core trains, and at least the number
-    that secure aggregation needs. They take turns at the first `gpus` of this machine, 0 = all; with a
+    that the run's features need. They take turns at the first `gpus` of this machine, 0 = all; with a
     number, there is by default a node per GPU. `fresh` says that this process has computed nothing in torch
     yet; otherwise workers of several threads are not forked from it. `watched` returns the grid that the
-    ServerApp uses, around the nodes' own. `order` is that in which updates arrived in a run on a link that
-    is done again.
+    ServerApp uses, around the nodes' own. `follows` are the logs of a run on a link, which this one
+    repeats.
 
     Raises:
-        ConfigError: The nodes are too few for secure aggregation or the GPUs, or there are fewer GPUs.
+        ConfigError: The nodes are too few for a feature of the run or the GPUs, or there are fewer GPUs.
         BouquetError: As `server_app.app.run`.
     """
     checked = read_config(run_config)
-    if order is None:
-        check_deployed(checked)
-    cpus, server = available_cpus(), checked.server
-    least = max(server.secagg_min_nodes, server.secagg_threshold) if server.secagg else 1
+    if not follows:
+        check_simulated(checked)
+    cpus, (least, why) = available_cpus(), fewest_nodes(checked)
     if 0 < nodes < least:
-        raise ConfigError(f"--nodes: expected at least {least}, which secagg = true needs; got {nodes}")
+        raise ConfigError(f"--nodes: expected at least {least}, which {why} needs; got {nodes}")
     if gpus > (there := len(gpus_here()) if gpus else 0):
         raise ConfigError(f"--gpus: expected at most {there}, those that this process may use; got {gpus}")
     if gpus and (checked.train.device == "cpu" or checked.train.portable):
@@ -104,5 +103,5 @@ def simulate(
         ends.callback(stop)
         # The workers use all cores, so a concurrent evaluation would save nothing.
         return RunResult(
-            run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, order=order)
+            run(watched(grid), checked, rounds_over=stop, overlap=False, stop_is_end=True, follows=follows)
         )

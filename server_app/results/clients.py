@@ -81,7 +81,7 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
 
     Returns:
         ``population``, the most clients that were online in a round; ``clients``, how many took part at all;
-        ``most``, how often the busiest did; ``jain``, the index over the population; ``histogram``, number of
+        ``max``, how often the busiest did; ``jain``, the index over the population; ``histogram``, number of
         clients by how often they took part, 0 included, ascending.
     """
     population = max([row.get("population") or 0 for row in rounds] + [len(times)])
@@ -89,7 +89,7 @@ def participation(rounds: Sequence[Row], times: Mapping[str, int]) -> Row:
     return {
         "population": population,
         "clients": len(times),
-        "most": max(counts, default=0),
+        "max": max(counts, default=0),
         "jain": spread(counts)["jain"],
         "histogram": {str(n): k for n, k in sorted(Counter(counts).items())},
     }
@@ -109,6 +109,6 @@ def bytes_by_client(seen: ClientHistory) -> Row | None:
     if not any(ways.values()):
         return None
     return {
-        way: {"mean": sum(sizes.values()) / len(sizes), "most": max(sizes.values())}
+        way: {"mean": sum(sizes.values()) / len(sizes), "max": max(sizes.values())}
         for way, sizes in ways.items()
     }

@@ -113,19 +113,26 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         name: [summarise(run.rounds, run.clients, run.config, [target], on) for run in runs]
         for name, runs in curves.items()
     }
-    goal, percent = str(float(target)), f"{100 * target:g} %"
     every = [result for results in found.values() for result in results]
-    policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
-    waits_not = {result["algorithm"] for result in every} & ASYNCHRONOUS
-    moved = [result["bytes_to_target"][goal] for result in every]
-    reached = [m for m in moved if m]
-    size, unit = scale_bytes(max(reached, default=1.0))
-    decimals = max(
-        1, math.ceil(1 - math.log10(min(reached, default=size) / size))
-    )  # two digits of the smallest
-    nats = any(result["accuracy"] is not None for result in every)
+    percent, nats = f"{100 * target:g} %", any(result["accuracy"] is not None for result in every)
+    columns = [*_measured(every, on, nats), *_to_target(every, str(float(target)), percent)]
+    columns = [column for column in columns if any(column.value(result) is not None for result in every)]
+    lines = [
+        [name, str(len(results)), _rounds(results), *(_cell(column, results) for column in columns)]
+        for name, results in found.items()
+    ]
+    remarks = [f"{'Accuracy and loss' if nats else 'Loss'}: {WHERE[on]}."]
+    if len(every) > len(found):
+        remarks.append("± is the sample standard deviation over seeds.")
+    if nats and not any(result["bytes_to_target"][str(float(target))] is not None for result in every):
+        remarks.append(f"No run reached {percent}; --target sets another accuracy.")
+    return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves)
+
+
+def _measured(every: Sequence[Row], on: str, nats: bool) -> list[Column]:
+    """Return the columns of what was measured of the models."""
     names = dict.fromkeys(name for r in every for name in scalars_of(r[_measures(on)]))
-    columns = [
+    return [
         Column("final accuracy (%)", lambda r: r["accuracy"], 100, 2),
         Column("best accuracy (%)", lambda r: r["best_accuracy"], 100, 2),
         Column("final loss (nats)" if nats else "final loss", lambda r: r["loss"]),
@@ -139,12 +146,19 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
         Column("unweighted mean over clients (%)", lambda r: r["clients"]["mean"], 100, 2),
         Column("mean of the worst 10 % of clients (%)", lambda r: r["clients"]["worst_decile"], 100, 2),
         Column("Jain index", lambda r: r["clients"]["jain"]),
-        Column(
-            "after local training, weighted (%)",
-            lambda r: r["clients_after"]["weighted_mean"],
-            100,
-            2,
-        ),
+        Column("after local training, weighted (%)", lambda r: r["clients_after"]["weighted_mean"], 100, 2),
+    ]
+
+
+def _to_target(every: Sequence[Row], goal: str, percent: str) -> list[Column]:
+    """Return the columns of what the runs have cost up to an accuracy, and of the simulated time."""
+    policies = {result["selection"] for result in every} - {None, "uniform"}  # who trains is what differs
+    waits_not = {result["algorithm"] for result in every} & ASYNCHRONOUS
+    reached = [m for result in every if (m := result["bytes_to_target"][goal])]
+    size, unit = scale_bytes(max(reached, default=1.0))
+    least = min(reached, default=size) / size
+    decimals = max(1, math.ceil(1 - math.log10(least)))  # two digits of the smallest
+    return [
         Column(f"rounds to {percent}", lambda r: r["rounds_to_target"][goal], 1, 1),
         Column(f"{unit} to {percent}", lambda r: r["bytes_to_target"][goal], 1 / size, decimals),
         Column(f"{unit} down to {percent}", lambda r: r["bytes_down_to_target"][goal], 1 / size, decimals),
@@ -160,17 +174,6 @@ def table(curves: Groups, on: str, target: float) -> tuple[list[str], list[list[
             "simulated seconds", lambda r: r["simulated_seconds"] if policies or waits_not else None, 1, 0
         ),
     ]
-    columns = [column for column in columns if any(column.value(result) is not None for result in every)]
-    lines = [
-        [name, str(len(results)), _rounds(results), *(_cell(column, results) for column in columns)]
-        for name, results in found.items()
-    ]
-    remarks = [f"{'Accuracy and loss' if nats else 'Loss'}: {WHERE[on]}."]
-    if len(every) > len(found):
-        remarks.append("± is the sample standard deviation over seeds.")
-    if nats and not any(m is not None for m in moved):
-        remarks.append(f"No run reached {percent}; --target sets another accuracy.")
-    return ["run", "seeds", "rounds", *(c.header for c in columns)], lines, remarks + _unlike(curves)
 
 
 def _measures(on: str) -> str:

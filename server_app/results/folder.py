@@ -9,8 +9,8 @@
       nodes.json           the nodes of the last round, what each has, and who is left out and why
       .lock                held by the process that writes here (server_app/run/run_lock.py)
       checkpoint/          (server_app/run/checkpoint.py)
-      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/arrival_file.py)
-      transcript/          of a run that anyone can check (server_app/run/transcript.py)
+      arrivals.jsonl       of an asynchronous run that goes by real arrivals (server_app/run/logs/arrivals.py)
+      transcript/          of a run that anyone can check (server_app/run/logs/transcript.py)
       model.safetensors    the final model, or that at a stop (task/resolve/model_card.py); or
       model.encrypted.safetensors, which nodes can open (`bouquet decrypt`)
       result.json          what `summarise` makes of it all, and "stopped" of a run that was; it is the end
@@ -27,6 +27,7 @@ infinity become null.
 
 import csv
 import datetime
+import difflib
 import importlib.metadata
 import io
 import json
@@ -49,6 +50,7 @@ from server_app.results.lines import Row, parse, split
 from task.config.renamed import present
 from task.encryption.ckks import sealed
 from task.errors import ConfigError, StateError
+from task.population import some
 from task.portable import KERNELS, machine_class
 from task.storage.files import naming, private, write_bytes, write_safetensors, write_text
 
@@ -69,7 +71,24 @@ _CODE = Path(__file__).resolve().parents[2]
 
 def place_of(run: Path) -> Path:
     """Return where a run is that a command names by its path, or by its name below runs/."""
-    return run if run.exists() else Path("runs") / run
+    below = Path("runs") / run
+    return run if run.exists() or (len(run.parts) > 1 and not below.exists()) else below
+
+
+def neighbours(path: Path) -> str:
+    """Return in words which runs lie where none is called `path`, and the one that was probably meant."""
+    try:
+        names = sorted(p.name for p in path.parent.iterdir() if (p / CONFIG).exists())
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, 1)
+    meant = f' Did you mean "{near[0]}"?' if near else ""
+    return f"{path.parent} has {some(names) or 'no runs'}.{meant}"
+
+
+def no_run(expected: str, run: Path) -> ConfigError:
+    """Return the error about a run that a command names and that is not there."""
+    return ConfigError(f"{expected}; got {run}. {neighbours(place_of(run))}")
 
 
 def is_one_folder(name: str) -> bool:

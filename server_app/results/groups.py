@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.results.clients import ClientHistory, gather
-from server_app.results.folder import RunFolder, machine_words
+from server_app.results.folder import RunFolder, machine_words, no_run, place_of
 from server_app.results.lines import Row, read_object
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
@@ -62,7 +62,7 @@ def runs_at(paths: Iterable[Path]) -> list[Path]:
         ConfigError: A sweep's folder holds no run with rounds.
     """
     found = list[Path]()
-    for path in paths:
+    for path in map(place_of, paths):
         problems = list[str]()
         queue = read_object(path / SWEEP, problems)
         if problems:
@@ -135,7 +135,7 @@ def _read(path: Path, last_round: int | None) -> Run:
         rounds = [row for row in rounds if row["round"] <= last_round]
         clients = [row for row in clients if row["round"] <= last_round]
     if not rounds:
-        raise ConfigError(f"compare: expected a result folder with rounds; got {path}")
+        raise no_run("compare: expected a result folder with rounds", path)
     return Run(path, rounds, gather(clients), config.get("run") or {}, machine_words(config))
 
 

@@ -154,10 +154,14 @@ def _promise(found: Mapping[str, Any]) -> str:
     return f"epsilon {found['epsilon']:.4g} at delta {found['delta']:g} for each {unit}, there or not"
 
 
+def _max(found: Mapping[str, Any]) -> int:
+    return int(found["max"] if "max" in found else found["most"])  # which is its name before version 1.0
+
+
 def _share(took: Mapping[str, Any]) -> str:
     if not took.get("clients"):
         return ""
-    most = took["most"]
+    most = _max(took)
     times = "1 round" if most == 1 else f"up to {most} rounds"
     return f"{took['clients']} of {took['population']} clients, {times} each"
 
@@ -166,7 +170,7 @@ def _a_client(result: Mapping[str, Any], way: str) -> str:
     found = (result.get("bytes_by_client") or {}).get(way)
     if not found:
         return ""
-    return f"; {human_bytes(found['mean'])} a client, at most {human_bytes(found['most'])}"
+    return f"; {human_bytes(found['mean'])} a client, at most {human_bytes(_max(found))}"
 
 
 def _pooled(result: Mapping[str, Any]) -> str:

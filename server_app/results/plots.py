@@ -300,8 +300,13 @@ def _curves(
     return Plot(name, title, unit, note, series, readouts=_readouts(rows, columns, say), **more)
 
 
+def _phases(seconds: Row) -> Row:
+    """Return a round's seconds by phase in words; before version 1.0 names had hyphens."""
+    return {name.replace("_", " ").replace("-", " "): value for name, value in seconds.items()}
+
+
 def _seconds(rows: Sequence[Row]) -> Plot:
-    rows = [{**row["seconds"], "round": row["round"]} for row in rows]
+    rows = [{**_phases(row["seconds"]), "round": row["round"]} for row in rows]
     known = dict.fromkeys(phase for row in rows for phase in row if phase not in ("round", "total"))
     columns: list[Column] = [(phase, k, phase) for k, phase in enumerate(list(known)[:MOST_PHASES])]
     if not columns:

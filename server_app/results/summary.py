@@ -84,7 +84,7 @@ def summarise(
     "accuracy" and "loss" are those of the last evaluation, "best_accuracy" and "..._to_target" are read
     from all; "measured_on" says whose evaluations these are. Without an accuracy the best round is that of
     the lowest loss. "clients" and "clients_after" say how the clients differ, before and after local
-    training; "bytes_by_client" has mean and most of the clients that took part, where a node's messages
+    training; "bytes_by_client" has mean and max of the clients that took part, where a node's messages
     count in equal parts for its clients. "by_client" has the figures of each where a run only evaluates. The
     x of "..._to_target" is interpolated as in
     `task.numerics.metrics.crossing`; seconds and bytes are summed over the rounds, so the time between a stop
@@ -105,9 +105,7 @@ def summarise(
     goals = sorted({float(t) for t in targets} | ({float(own)} if own > 0 else set()))
     at = [row["round"] for row in rounds]
     accuracy = [number(row.get(keys[0])) for row in rounds]
-    seconds = np.cumsum([seconds_of(row) for row in rounds]).tolist()
-    up, down = (np.cumsum([row.get(f"bytes_{way}", 0) for row in rounds]) for way in ("up", "down"))
-    simulated = np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist()
+    spent = _spent(rounds)
     # the first round that reached the best
     best = max(((a, -r) for a, r in zip(accuracy, at, strict=True) if a is not None), default=None)
     losses = [(number(row.get(keys[1])), row["round"]) for row in rounds]
@@ -130,17 +128,15 @@ def summarise(
         "client_loss": number(local.get("client_loss")),
         "measures": measures_of(rounds),
         "client_measures": measures_of(rounds, "client_"),
-        "rounds_to_target": {str(t): crossing(at, accuracy, t) for t in goals},
-        "seconds_to_target": {str(t): crossing(seconds, accuracy, t) for t in goals},
-        "bytes_to_target": {str(t): crossing((up + down).tolist(), accuracy, t) for t in goals},
-        "bytes_up_to_target": {str(t): crossing(up.tolist(), accuracy, t) for t in goals},
-        "bytes_down_to_target": {str(t): crossing(down.tolist(), accuracy, t) for t in goals},
-        "simulated_seconds_to_target": {str(t): crossing(simulated, accuracy, t) for t in goals},
+        **{
+            f"{what}_to_target": {str(t): crossing(x, accuracy, t) for t in goals}
+            for what, x in spent.items()
+        },
         "bytes_up": sum(row.get("bytes_up", 0) for row in rounds),
         "bytes_down": sum(row.get("bytes_down", 0) for row in rounds),
         "bytes_by_client": bytes_by_client(seen),
-        "seconds": seconds[-1] if seconds else 0.0,
-        "simulated_seconds": simulated[-1] if simulated else 0.0,
+        "seconds": spent["seconds"][-1] if rounds else 0.0,
+        "simulated_seconds": spent["simulated_seconds"][-1] if rounds else 0.0,
         **_energy(rounds),
         "clients": _over_clients(seen.before),
         "clients_after": _over_clients(seen.after),
@@ -155,6 +151,19 @@ def summarise(
         **({"by_client": dict(sorted(seen.alone.items()))} if seen.alone else {}),
         **last_of(rounds),
         **({"contribution": dict(sorted(seen.contribution.items()))} if seen.contribution else {}),
+    }
+
+
+def _spent(rounds: Sequence[Row]) -> dict[str, list[float]]:
+    """Return what the run had taken after each round, from its beginning."""
+    up, down = (np.cumsum([row.get(f"bytes_{way}", 0) for row in rounds]) for way in ("up", "down"))
+    return {
+        "rounds": [row["round"] for row in rounds],
+        "seconds": np.cumsum([seconds_of(row) for row in rounds]).tolist(),
+        "bytes": (up + down).tolist(),
+        "bytes_up": up.tolist(),
+        "bytes_down": down.tolist(),
+        "simulated_seconds": np.cumsum([row.get("simulated_seconds") or 0.0 for row in rounds]).tolist(),
     }
 
 

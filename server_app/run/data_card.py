@@ -25,11 +25,17 @@ def server_data(config: Config) -> Dataset | None:
     return load_partitioned(config)[0]
 
 
+def clients_measure(config: Config) -> bool:
+    """Return whether clients are asked to evaluate a model on their own test data."""
+    return config.server.fraction_evaluate > 0 or config.server.fraction_heldout > 0
+
+
 def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any]:
     """Return what ``config.json`` says of the data: what, where from, how many, how skewed."""
     partition = load_partition(dataset, config.data, config.seeds.data)
     if takes_public(config):
         partition = without_public(partition, dataset, config)
+    held = 0 if contract_of(config).vertical else partition.held_out(dataset.num_train)
     return {
         "description": dataset.description,
         "source": dataset.source,
@@ -39,6 +45,7 @@ def data_card(config: Config, dataset: Dataset, labelled: bool) -> dict[str, Any
         "test_examples": len(dataset.y) - dataset.num_train,
         "clients": partition.num_clients,
         "client_examples": spread(partition.num_train()),
+        **({"held_out": {"examples": held, "read": clients_measure(config)}} if held else {}),
         "skew": {k: float(v) for k, v in partition.skew.items()},
         **facts_of(dataset),
         **(_labels(dataset, partition) if labelled else {}),

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from server_app.results.folder import ENCRYPTED, MODEL, place_of
+from server_app.results.folder import ENCRYPTED, MODEL, no_run, place_of
 from server_app.run.confined import KIT
 from task.config.knobs import Config
 from task.config.paths import state_root
@@ -70,6 +70,8 @@ def decrypt(run: Path, key: Path) -> Path:
         StateError: The model's file is damaged.
     """
     folder = place_of(run)
+    if not folder.exists():
+        raise no_run("expected a result folder or a run's name below runs/", run)
     if not (folder / ENCRYPTED).exists():
         raise ConfigError(f"{folder}: expected a result folder with {ENCRYPTED}; got none")
     metadata, arrays = read_arrays(folder / ENCRYPTED)

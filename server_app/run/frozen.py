@@ -16,7 +16,6 @@ from server_app.run import peft_folder
 from task.errors import StateError
 from task.models.frozen import thaw, use
 from task.numerics.arrays import Arrays, NamedArrays, array_of, sha256, tensors_of
-from task.resolve.model_card import BESIDE
 from task.storage.files import read_safetensors, write_safetensors
 from task.wire.frozen import OWN_FROZEN
 
@@ -100,12 +99,6 @@ def in_folder(folder: RunFolder) -> Arrays:
     if (got := sha256(arrays)) != record["sha256"]:
         raise StateError(f"{path}: expected SHA-256 {record['sha256'][:12]}; got {got[:12]}")
     return arrays
-
-
-def write_best(folder: RunFolder, model: NamedArrays, card: dict[str, str]) -> None:
-    """Write the best model so far into the checkpoint; a frozen part stays in the file next to it."""
-    about = card | ({BESIDE: FILE} if RECORD in folder.config() else {})
-    write_safetensors(folder.path / CHECKPOINT / "best.safetensors", model, about or None)
 
 
 def write_adapters(folder: Path, model: NamedArrays, frozen: NamedArrays) -> None:

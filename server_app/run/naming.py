@@ -1,18 +1,16 @@
 """The folder of a run: runs are never renamed, and overwritten only if the user says so."""
 
-import difflib
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, RunFolder, one_folder
+from server_app.results.folder import CONFIG, RunFolder, neighbours, one_folder
 from server_app.run.run_lock import LOCK, holding, is_held
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.population import some
 
-_KEY = 'run-config key "run-name"'
+NAME = 'run-config key "run-name"'
 
 
 def folder_of_run(
@@ -28,12 +26,12 @@ def folder_of_run(
         ConfigError: The name is not that of one folder, there is nothing to resume, or another run has it.
     """
     name = config.run_name
-    path = (runs or Path(config.output.runs_dir).expanduser()) / one_folder(_KEY, name)
+    path = (runs or Path(config.output.runs_dir).expanduser()) / one_folder(NAME, name)
     numbered = {1: path} | _numbered(path)
     if config.output.resume:
         there = [n for n in numbered if (numbered[n] / CONFIG).exists()]
         if config.output.run_name or not there:
-            _check_there(path)
+            check_there(path)
             return path
         return numbered[max(there)]
     if config.output.run_name:
@@ -64,18 +62,17 @@ def _numbered(path: Path) -> dict[int, Path]:
     return {int(match[1]): p for match, p in found if match}
 
 
-def _check_there(path: Path) -> None:
+def check_there(path: Path) -> None:
+    """Refuse to resume a run in a folder that has none.
+
+    Raises:
+        ConfigError: Naming runs that are there.
+    """
     if (path / CONFIG).exists():
         return
-    try:
-        names = sorted(p.name for p in path.parent.iterdir() if (p / CONFIG).exists())
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, 1)
-    meant = f' Did you mean "{near[0]}"?' if near else ""
     raise ConfigError(
-        f"--resume (resume=true): expected a run to continue in {path}; got none. {path.parent} has "
-        f"{some(names) or 'no runs'}.{meant} A new run starts without --resume."
+        f"--resume (resume=true): expected a run to continue in {path}; got none. "
+        f"{neighbours(path)} A new run starts without --resume."
     )
 
 
@@ -96,6 +93,12 @@ def check_free(path: Path) -> None:
         )
 
 
+def drop_unbegun(path: Path) -> None:
+    """Delete the folder of a stopped run that has nothing to lose, and so nothing to resume."""
+    if (path / CONFIG).exists() and not RunFolder(path).begun():
+        shutil.rmtree(path)
+
+
 def remove_run(runs: Path, name: str) -> None:
     """Delete the result folder of a run below the folder `runs`, if it is there.
 
@@ -103,7 +106,7 @@ def remove_run(runs: Path, name: str) -> None:
         BouquetError: A run writes into it.
         ConfigError: It is no result folder, or cannot be deleted.
     """
-    path = runs / one_folder(_KEY, name)
+    path = runs / one_folder(NAME, name)
     if not path.exists():
         return
     if not (path / CONFIG).exists() and any(p.name != LOCK for p in path.iterdir()):

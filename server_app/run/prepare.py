@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.run.arrival_file import check_deployed
 from server_app.run.confined import KIT, confined
 from server_app.run.data_card import server_data
 from server_app.run.encryption import check_key
@@ -14,6 +13,7 @@ from task import trust
 from task.config.knobs import Config
 from task.datasets.partition import load_partition
 from task.errors import ConfigError
+from task.features import check_simulated
 from task.flower.ray import in_simulation
 from task.models.brought import find_maker
 from task.privacy.accounting import accountant
@@ -34,7 +34,7 @@ def read_submitted(run_config: Mapping[str, Any]) -> Config:
     trust.user_named(references_in(keys))  # the user who submits a run has typed its keys
     config = read_config(keys)
     if in_simulation():
-        check_deployed(config)
+        check_simulated(config)
     return config
 
 

@@ -44,10 +44,14 @@ class _TimeLeft(ProgressColumn):
 
 
 class Bar(RichProgress):
-    """A bar, and below it a line about the running round; all else that is printed scrolls above both."""
+    """A bar, and below it a line about the running round with a clock; all else scrolls above both.
+
+    The clock starts again with each round: a long one without replies shows that it is at work.
+    """
 
     def __init__(self, title: str, rounds: int, console: Console, clock: Callable[[], float]) -> None:
-        self._status = "waiting for the first round", ""
+        self._status, self._round = ("waiting for the first round", ""), 0
+        self._clock, self._since = clock, clock()
         super().__init__(
             # Not a column of text, which would read markup in the title.
             RenderableColumn(Text(title, "bold"), table_column=Column(no_wrap=True, max_width=30)),
@@ -65,6 +69,8 @@ class Bar(RichProgress):
     def show(self, done: float, words: str, measured: str = "", **fields: Any) -> None:
         """Show how many rounds are done, words about the running one, and what was last measured, if new."""
         self._status = words, measured or self._status[1]
+        if int(done) != self._round:
+            self._round, self._since = int(done), self._clock()
         self.update(self._task, completed=done, **fields)
 
     def start(self) -> None:
@@ -89,7 +95,9 @@ class Bar(RichProgress):
         yield self.make_tasks_table(self.tasks)
         words, measured = self._status
         after = ("  " + measured if measured else "", "cyan")
-        yield Text.assemble(words, after, no_wrap=True, overflow="ellipsis")
+        yield Text.assemble(
+            f"{words}  {clock(self._clock() - self._since)}", after, no_wrap=True, overflow="ellipsis"
+        )
 
 
 class Progress:

@@ -7,21 +7,14 @@ from typing import Any
 
 from server_app.results.folder import RunFolder
 from server_app.results.summary import score
-from server_app.run.arrival_file import FILE, order_of
+from server_app.run.best_model import write_best
 from server_app.run.checkpoint import Checkpoint
 from server_app.run.confined import authority
-from server_app.run.encryption import in_clear
-from server_app.run.frozen import write_best
 from server_app.run.kept import KeptSync
-from server_app.run.privacy_ledger import Ledger
+from server_app.run.logs import logs_of
 from server_app.run.progress import Progress
-from server_app.run.transcript import OF_TRANSCRIPT, Transcript
-from strategies.engine.arrival_log import ArrivalLog
-from strategies.engine.journal import Journal, Snapshot
+from strategies.engine.journal import FeatureLog, Journal, Snapshot
 from strategies.engine.rounds import Clock
-from strategies.stages.transcript import RoundEvidence
-from task.config.read import read_checked
-from task.encryption.ckks import sealed
 from task.errors import StateError
 from task.numerics.arrays import Arrays
 from task.wire.messages import RejectedReply
@@ -32,8 +25,8 @@ class Recorder(Journal):
 
     There are `every` rounds between checkpoints; 0 = only one after the last. `resume` continues from the
     folder's checkpoint. `card` is the metadata of the model's file, for a run that is stopped. `kept` puts on
-    the disk what clients on this machine keep. `tell` gets the line of each finished round. `order` is
-    the order of arrival of a run that is replayed.
+    the disk what clients on this machine keep. `tell` gets the line of each finished round. `follows`
+    are features' logs of an earlier run, which this one repeats; it writes none of these kinds.
     """
 
     def __init__(
@@ -46,7 +39,7 @@ class Recorder(Journal):
         card: Mapping[str, str] | None = None,
         kept: KeptSync | None = None,
         tell: Callable[[dict[str, Any]], object] = lambda row: None,
-        order: ArrivalLog | None = None,
+        follows: Sequence[FeatureLog] = (),
     ) -> None:
         self._tell = tell
         self.folder = folder
@@ -57,15 +50,9 @@ class Recorder(Journal):
         self.kept = kept
         self.run_id = str(folder.config()["id"])
         self.checkpoint = Checkpoint(folder.path / "checkpoint")
-        self.ledger = Ledger(folder.path, resume=resume)
-        config = folder.config()
-        self._run = read_checked(config["run"])
-        about: dict[str, Any] = {k: config[k] for k in OF_TRANSCRIPT if k in config}
-        self.transcript = Transcript(folder.path, about, self.ledger.releases, resume=resume)
+        kinds, own = tuple(map(type, follows)), logs_of(folder, resume=resume)
+        self.logs = [*follows, *(log for log in own if not isinstance(log, kinds))]
         self.authority = authority()
-        if not resume:
-            (folder.path / FILE).unlink(missing_ok=True)
-        self.order = order
         self.snapshot: Snapshot | None = None
         self.best = -math.inf
         self.central = False  # whether the server measures; else the clients' evaluations tell the best round
@@ -82,25 +69,19 @@ class Recorder(Journal):
         if found is None:
             if self.resume:
                 self.folder.truncate({"rounds": 0, "clients": 0})
-                self.transcript.truncate(0)
+                for log in self.logs:
+                    log.restore(0, 0)
             return None
         snapshot, extra = found
         self.folder.truncate(extra["offsets"])
-        self.transcript.truncate(extra.get("transcript", 0))
+        for log in self.logs:
+            log.restore(snapshot.round, extra.get(log.name, 0))
         rounds = self.folder.rounds()
         if not rounds or rounds[-1]["round"] != snapshot.round:
             got = rounds[-1]["round"] if rounds else "none"
             raise StateError(
                 f"{self.folder.path}: expected rounds.jsonl to end with round {snapshot.round}, as the "
                 f"checkpoint does; got {got}. Restore both from one backup."
-            )
-        if (
-            self.folder.config()["run"].get("order-of-arrival") == "real"
-            and (steps := self.arrivals().steps()) < snapshot.round
-        ):
-            raise StateError(
-                f"{self.folder.path / FILE}: expected the order of arrival up to the checkpoint's "
-                f"round {snapshot.round}; got it up to round {steps}. Restore both from one backup."
             )
         self.central = any(row["loss"] is not None for row in rounds)
         self.best = max(map(self._score, rounds))
@@ -116,31 +97,6 @@ class Recorder(Journal):
     def remark(self, line: str) -> None:
         """Show the line above the bar."""
         self.progress.message(line)
-
-    def secret(self) -> bytes:
-        """Return the run's secret, from its folder."""
-        return self.ledger.secret()
-
-    def released(self) -> list[dict[str, Any]]:
-        """Return the lines of the run's ledger."""
-        return self.ledger.releases.lines()
-
-    def release(self, line: dict[str, Any]) -> None:
-        """Add a line to the run's ledger, on the disk."""
-        self.ledger.releases.append(line)
-
-    def made(self, server_round: int, question: str) -> Arrays | None:
-        """Return what the run has already released of a repeated round."""
-        return self.ledger.made(server_round, question)
-
-    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Store what is released next to the ledger, on the disk."""
-        self.ledger.make(server_round, question, arrays)
-
-    def arrivals(self) -> ArrivalLog:
-        """Return the order of arrival in the result folder, or that of the run that is replayed."""
-        self.order = self.order or order_of(self.folder)
-        return self.order
 
     def reached(self, target: float) -> bool:
         """Return whether the rounds so far reached the target accuracy, on the clients if nowhere else."""
@@ -173,10 +129,6 @@ class Recorder(Journal):
         for line in lines:
             self.progress.message(f"quarantined: {line}")
 
-    def transcribe(self, evidence: RoundEvidence, model: Arrays) -> None:
-        """Write what anyone can check the round by."""
-        self.transcript.append(evidence, model)
-
     def round_done(
         self, row: dict[str, Any], clients: list[dict[str, Any]], snapshot: Snapshot, clock: Clock
     ) -> None:
@@ -188,12 +140,9 @@ class Recorder(Journal):
         self.snapshot = snapshot
         if row["loss"] is not None and not self.central:
             self.central, self.best = True, -math.inf
-        model = {k.removeprefix("arrays/"): a for k, a in snapshot.arrays.items() if k.startswith("arrays/")}
         if (now := self._score(row)) > self.best:
             self.best = now
-            model = in_clear(self._run, model)
-            if model and not sealed(model):  # else all of it stays at the clients
-                write_best(self.folder, model, self.card)
+            write_best(self.folder, snapshot.model, self.card)
         due = self.every and row["round"] % self.every == 0
         path = self.checkpoint.write_arrays(snapshot) if due else None
         clock.lap("checkpoint")
@@ -203,13 +152,9 @@ class Recorder(Journal):
         self.progress.round_done(row)
         self._tell(row)
 
-    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+    def measured_last(self, server_round: int, lines: list[dict[str, Any]]) -> None:
         """Keep the lines until the run is closed."""
         self.last_lines = lines
-
-    def cross_evaluated(self, rows: list[dict[str, Any]]) -> None:
-        """Write the table."""
-        self.folder.write_cross_evaluation(rows)
 
     def close(self) -> None:
         """Write a checkpoint of the last round, whatever the interval, so that a run can be lengthened.
@@ -224,9 +169,11 @@ class Recorder(Journal):
         """Make a checkpoint count, once what the clients kept by then is on the disk."""
         if self.kept:
             self.kept.sync()
-        lengths = {"offsets": self.folder.offsets(), "transcript": self.transcript.offset()}
-        self.checkpoint.commit(snapshot, path, {**lengths, "card": self.card})
-        self.ledger.forget(snapshot.round)
+        marks = {log.name: mark for log in self.logs if (mark := log.mark()) is not None}
+        extra = {"offsets": self.folder.offsets(), **marks, "card": self.card}
+        self.checkpoint.commit(snapshot, path, extra)
+        for log in self.logs:
+            log.covered(snapshot.round)
 
     def _score(self, row: Mapping[str, Any]) -> float:
         found = score(row, "server" if self.central else "clients")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, RunFolder, environment, place_of
+from server_app.results.folder import CONFIG, RunFolder, environment, no_run, place_of
 from task.config.knobs import CHANGE_NO_RESULT
 from task.config.read import defaults
 from task.config.sections import Value
@@ -25,7 +25,7 @@ def keys_of_run(run: Path) -> tuple[dict[str, Value], list[str]]:
     """
     place = place_of(run)
     if not place.exists() or (place.is_dir() and not (place / CONFIG).exists()):
-        raise ConfigError(f"--from: expected a result folder with {CONFIG}, or a model file; got {run}")
+        raise no_run(f"--from: expected a result folder with {CONFIG}, or a model file", run)
     lines: list[str] = []
     if place.is_dir():
         record = RunFolder(place).config()

@@ -6,7 +6,7 @@ can wait: the holder may be a ServerApp that is about to end because its SuperLi
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from task.errors import BouquetError, ConfigError
@@ -18,6 +18,8 @@ LOCK = ".lock"
 @contextmanager
 def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) -> Iterator[None]:
     """Make a result folder and hold it for the block; wait up to `wait_s` seconds for another holder.
+
+    If nothing was written into it, it is removed.
 
     Raises:
         BouquetError: Another process still holds it.
@@ -39,7 +41,20 @@ def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) ->
             raise ConfigError(
                 f'run-config keys "runs-dir" and "run-name": cannot write the result folder {folder}: {err}'
             ) from None
-        yield
+        owner = os.getpid()
+        try:
+            yield
+        finally:
+            if os.getpid() == owner:
+                _drop_empty(folder)
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove a folder that has its lock alone; who waits for that makes both anew."""
+    with suppress(OSError):  # it is gone, or another file has come
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()
+            folder.rmdir()
 
 
 def is_held(folder: Path) -> bool:

@@ -1,18 +1,60 @@
-"""Check that a run is resumed with the keys and the code that it was started with."""
+"""Resume a run with the keys and the code that it was started with."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from server_app.results.folder import RunFolder
+from server_app.results.folder import CONFIG, RunFolder, one_folder
+from server_app.run.naming import NAME, check_there
 from task.config.knobs import CHANGE_NO_RESULT, Config
+from task.config.read import as_run_config, defaults, flatten
 from task.config.run_name import LENGTHEN
+from task.config.sections import Value
 from task.encryption.ckks import KEY_FILE
 from task.errors import ConfigError
 from task.objects import argument_of, is_object
 from task.portable import KERNELS
+from task.references import check_origin
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
+# Keys that each attempt of a run has anew.
+OF_AN_ATTEMPT = ("run-name", "runs-dir", "resume", "min-nodes")
+
+
+def keys_to_resume(given: Mapping[str, Any], runs: Path | None = None) -> dict[str, Value]:
+    """Return the keys that a run was started with, if the keys `given` resume one by its name; else none.
+
+    The run lies below `runs`, by default below the runs-dir that is given. Keys at their default are left
+    out.
+
+    Raises:
+        ConfigError: There is no such run, a key of it does not exist in this version, or it names code that
+            the user has neither typed nor allowed.
+    """
+    own = flatten(given)
+    if own.get("resume") is not True or not own.get("run-name"):
+        return {}
+    runs = runs or Path(str(own.get("runs-dir") or defaults()["runs-dir"])).expanduser()
+    path = runs / one_folder(NAME, str(own["run-name"]))
+    check_there(path)
+    before, known = RunFolder(path).config()["run"], defaults()
+    if gone := sorted(before.keys() - known.keys()):
+        raise ConfigError(
+            f"--resume: {path / CONFIG}: expected run-config keys of this version; got {', '.join(gone)}"
+        )
+    keys = {key: value for key, value in before.items() if key not in OF_AN_ATTEMPT}
+    check_origin({**keys, **own}, path / CONFIG)
+    return {key: value for key, value in keys.items() if value != known[key]}
+
+
+def check_resumed(config: Config, path: Path) -> None:
+    """Refuse to resume the run in the folder `path` under other keys than it was started with.
+
+    Raises:
+        ConfigError: Naming the first key that differs, with both values.
+    """
+    check_same_run(RunFolder(path), as_run_config(config), free_on_resume(config))
 
 
 def free_on_resume(config: Config) -> frozenset[str]:
@@ -65,5 +107,5 @@ def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[s
             why = ", as its rounds depend on their number" if key in FREE_ON_RESUME else ""
             raise ConfigError(
                 f'--resume: run-config key "{key}": expected {before[key]!r}, with which {folder.path} '
-                f"was started{why}; got {value!r}. Give the same keys, or another --run-name for a new run."
+                f"was started{why}; got {value!r}. Leave the key out, or start a new run under another name."
             )

@@ -29,8 +29,8 @@ from task.datasets.header import SPLIT, TypedColumn, read_column
 from task.datasets.hub import saved_arrays
 from task.datasets.images import read_pictures
 from task.datasets.layout import channels_first
+from task.datasets.npz import fits, read_arrays
 from task.datasets.npz_names import class_names, column_names
-from task.datasets.tables import fits, read_arrays
 from task.datasets.targets import label_of
 from task.errors import DataError
 from task.population import some

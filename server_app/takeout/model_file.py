@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder, place_of
+from server_app.results.folder import CONFIG, ENCRYPTED, MODEL, RunFolder, no_run, place_of
 from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.config.read import read_checked
@@ -68,9 +68,7 @@ def find(run: Path) -> Path:
     """
     place = place_of(run)
     if not place.exists():
-        raise ConfigError(
-            f"expected a result folder, a run's name below runs/ or a model.safetensors; got {run}"
-        )
+        raise no_run("expected a result folder, a run's name below runs/ or a model.safetensors", run)
     if place.is_dir() and not (place / MODEL).exists():
         if (place / ENCRYPTED).exists():
             raise ConfigError(

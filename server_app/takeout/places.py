@@ -13,7 +13,7 @@ from task.datasets.arrow import is_saved
 from task.datasets.base import Decoded, Request
 from task.datasets.hub import saved_arrays
 from task.datasets.named_inputs import IDS_NAME, LABELS
-from task.datasets.tables import from_arrays, read_arrays
+from task.datasets.npz import from_arrays, read_arrays
 from task.errors import DataError
 from task.inputs import SEQUENCES, read_form
 from task.resolve.model_card import ModelCard

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from server_app.results.folder import CONFIG, MODEL, RunFolder, place_of
+from server_app.results.folder import CONFIG, MODEL, RunFolder, no_run, place_of
 from server_app.results.written import CSV, LATEX
 from task.catalogue.algorithms import ALGORITHMS
 from task.config.read import knobs
@@ -61,7 +61,7 @@ def table_text(run: Path, form: str) -> str:
 def _found(run: Path) -> RunFolder:
     place = place_of(run)
     if not place.exists():
-        raise ConfigError(f"expected a result folder or a run's name below runs/; got {run}")
+        raise no_run("expected a result folder or a run's name below runs/", run)
     if place.is_dir():
         return RunFolder(place)
     if place.name != MODEL or not (place.parent / CONFIG).exists():

@@ -28,9 +28,8 @@ from strategies.engine.state import AggregatedReplies
 from task.config.read import as_run_config
 from task.config.run_name import session_terms
 from task.errors import UNFED, BouquetError, FieldError, SecureAggregationError
-from task.secagg.protocol import PublicKeys, Rules, Session
+from task.secagg.protocol import Rules, Session
 from task.secagg.server import Aggregation
-from task.secagg.shamir import SHARE_BYTES
 from task.secagg.sums import Sums
 from task.secagg.vector import NUMBER_BYTES
 from task.text import logger
@@ -149,11 +148,13 @@ class SecurePhase:
 
     def _run(self, grid: Grid) -> None:
         server, session = self.server, self.server.session
-        keys = self._ask(grid, self._first, self._read_keys)
+        keys = self._ask(grid, self._first, lambda name, content: secure.read_keys(content, name))
         roster = server.take_keys(keys)
         listed = secure.roster_fields(roster)
         sealed = self._ask(
-            grid, self._orders(secure.SHARES, roster.names, lambda name: listed), self._read_shares
+            grid,
+            self._orders(secure.SHARES, roster.names, lambda name: listed),
+            lambda name, content: secure.read_shares(content),
         )
         senders = server.take_shares(sealed)
         about = {**listed, "senders": list(senders)}
@@ -170,7 +171,11 @@ class SecurePhase:
             return {**about, "alive": list(server.alive), **mine}
 
         alive = server.alive
-        shares = self._ask(grid, self._orders(secure.UNMASK, alive, unmask), self._read_unmask)
+        shares = self._ask(
+            grid,
+            self._orders(secure.UNMASK, alive, unmask),
+            lambda name, content: secure.read_unmask(content),
+        )
         vector = server.take_unmask(shares)
         public = {n: [k.sealing.hex(), k.masking.hex()] for n, k in roster.keys.items()}
         masks = {"keys": public, "senders": list(senders), "shares": shares, "order": session.order}
@@ -206,7 +211,7 @@ class SecurePhase:
         self.opened.requests = made
         return made
 
-    def _ask(self, grid: Grid, messages: list[Message], read: Callable[[str, Message], T]) -> dict[str, T]:
+    def _ask(self, grid: Grid, messages: list[Message], read: Callable[[str, RecordDict], T]) -> dict[str, T]:
         """Send the messages of a stage; return, by node, the content of the valid answers."""
         names = {node: name for name, node in self._ids.items()}
         for m in messages:
@@ -215,10 +220,13 @@ class SecurePhase:
         bits, size, numbers = self.form
         most = HEAD_BYTES + size * bits // 8 + numbers * NUMBER_BYTES + (len(self._ids) * 256)
         most += sum(len(c) for c in self.clients.values()) << 9
-        terms = Terms(self.engine.registry.membership, self.engine.round, most_bytes=most, once=True)
+        engine = self.engine
+        terms = Terms(
+            engine.registry.membership, engine.round, most_bytes=most, lacks=engine.lacks, once=True
+        )
         found: dict[str, T] = {}
         waiting = {m.metadata.dst_node_id for m in messages}
-        for reply in Exchange(grid, messages, self.engine.timeout_s, terms):
+        for reply in Exchange(grid, messages, engine.timeout_s, terms):
             node = reply.metadata.src_node_id
             name = names.get(node, "")
             if node not in waiting:
@@ -233,7 +241,7 @@ class SecurePhase:
             try:
                 if got > most:
                     raise FieldError("", f"at most {most} bytes", f"{got}")
-                found[name] = read(name, reply)
+                found[name] = read(name, reply.content)
             except BouquetError as err:
                 self._why[name] = wire.one_line(str(err))
             except UNFED:  # ours
@@ -250,39 +258,14 @@ class SecurePhase:
 
     # ------------------------------------------------------------------------------------- answers
 
-    @staticmethod
-    def _record(reply: Message) -> ConfigRecord:
-        record = secure.record_in(reply.content)
-        if record is None or len(reply.content) != 1:
-            raise FieldError(secure.SECAGG, "one record of the stage", f"{sorted(reply.content)[:9]}")
-        return record
-
-    def _read_keys(self, name: str, reply: Message) -> PublicKeys:
-        record = self._record(reply)
-        parts = [record.get(k) for k in ("sealing", "masking", "proof")]
-        if not all(isinstance(p, bytes) for p in parts):
-            raise FieldError(secure.SECAGG, "two public keys and their proof", "something else")
-        keys = PublicKeys(*parts)  # type: ignore[arg-type]
-        keys.check(name)
-        return keys
-
-    def _read_shares(self, name: str, reply: Message) -> dict[str, bytes]:
-        return secure.by_name(self._record(reply), "to", "sealed")
-
-    def _read_unmask(self, name: str, reply: Message) -> dict[str, int]:
-        shares = secure.by_name(self._record(reply), "of", "shares")
-        if any(len(raw) != SHARE_BYTES for raw in shares.values()):
-            raise FieldError("shares", f"shares of {SHARE_BYTES} bytes", "others")
-        return {whose: int.from_bytes(raw, "big") for whose, raw in shares.items()}
-
-    def _take(self, name: str, reply: Message) -> None:
+    def _take(self, name: str, content: RecordDict) -> None:
         clients = self.clients[name]
         for stage in self.engine.stages:
-            stage.check_reply(self.opened, name, clients, reply.content)
-        if secure.adds_nothing(reply.content):
-            self._failed[name] = secure.read_failed(reply.content, clients, self.engine.round)
+            stage.check_reply(self.opened, name, clients, content)
+        if secure.adds_nothing(content):
+            self._failed[name] = secure.read_failed(content, clients, self.engine.round)
             return
-        vector, failed = secure.read_masked(reply.content, clients, self.engine.round, self.form)
+        vector, failed = secure.read_masked(content, clients, self.engine.round, self.form)
         self.server.add(name, vector)
         self._failed[name] = failed
         counted = sum(len(self.clients[n]) - len(self._failed[n]) for n in self.server.alive)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.engine.arrival_log import ArrivalLog, Line
+from strategies.channels.arrival_log import ArrivalLog, Line
 from strategies.engine.channel import Channel, Opened
 from strategies.engine.exchange import Exchange
 from strategies.engine.fold import Folded
@@ -49,7 +49,7 @@ class RealArrivals:
 
     def __init__(self, engine: PhaseEngine, grid: Grid) -> None:
         self.engine, self.grid = engine, grid
-        self.log: ArrivalLog = engine.journal.arrivals()
+        self.log = engine.journal.log(ArrivalLog)
         self.orders: dict[str, AtWork] = {}
         self._exchange: Exchange | None = None
         self._step: RealOrder | None = None  # whose updates the fold is to have

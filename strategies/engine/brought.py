@@ -24,9 +24,7 @@ def own_rule(name: str) -> type[Rule]:
     where = f'run-config key "algorithm": "{name}"'
     found = load_reference("algorithm", name)
     if not (isinstance(found, type) and issubclass(found, Rule)):
-        raise ConfigError(
-            f"{where}: expected a class derived from strategies.engine.rule.Rule; got {found!r}"
-        )
+        raise ConfigError(f"{where}: expected a class derived from bouquet.extend.Rule; got {found!r}")
     if not hasattr(found, "update") and found.round is Rule.round:
         raise ConfigError(
             f"{where}: expected class {found.__name__}(Rule, update=server_update); got no update"

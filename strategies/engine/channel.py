@@ -77,12 +77,13 @@ class Channel:
             ConfigError: Such a reply is larger than what the link takes.
         """
         engine = self.engine
-        like, coder = engine.like(phase.contract, phase.rows), engine.coder(phase)
-        most = most_bytes(phase.contract, like, clients, coder)
-        check_size(reply_bytes(phase.contract, like, clients, coder), clients, *engine.reply_limit)
+        like, encoding = engine.like(phase.contract, phase.rows), engine.encoding(phase)
+        most = most_bytes(phase.contract, like, clients, encoding)
+        check_size(reply_bytes(phase.contract, like, clients, encoding), clients, *engine.reply_limit)
         return Terms(
-            engine.registry.membership, engine.round, most_bytes=most, whole=engine.whole, lasting=lasting
-        )
+            engine.registry.membership, engine.round, most_bytes=most, lacks=engine.lacks,
+            whole=engine.whole, lasting=lasting,
+        )  # fmt: skip
 
     def stream(self, opened: Opened, grid: Grid) -> Iterator[Message]:
         """Send the messages now; return the replies as they come."""
@@ -113,7 +114,7 @@ class Channel:
         )
         fold = Fold(
             phase.contract, engine.like(phase.contract, phase.rows), asked, engine.round, answered, where,
-            limits, bound, engine.coder(phase), phase.models, self._witness(opened),
+            limits, bound, engine.encoding(phase), phase.models, self._witness(opened),
         )  # fmt: skip
         fold.run(replies, phase.enough)
         late = f"a reply within {engine.timeout_s:g} s"

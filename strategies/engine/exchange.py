@@ -31,8 +31,6 @@ from task.text import logger
 from task.wire import messages as wire
 from task.wire import registration
 from task.wire.error_codes import ErrorCode
-from task.wire.frozen import LOST as NO_FROZEN
-from task.wire.replica import LOST as NO_BASE
 
 UNLIMITED = 1 << 62
 REGISTRATION_BYTES = 1 << 26  # that a node's registration may have: a million names
@@ -55,6 +53,7 @@ class Terms:
     # Whether the phase is pointless without this number of clients.
     needs: Callable[[int], bool] = lambda clients: False
     most_bytes: int = UNLIMITED  # limit of one reply to an order
+    lacks: tuple[str, ...] = ()  # in the error of a node that lacks what its order builds on
     # Returns an order's self-contained content, for a node that may lack the base model.
     whole: Callable[[RecordDict], RecordDict] = lambda content: content
     # Whether an order is sent only once: no other node can answer it, nor its node after a restart.
@@ -238,7 +237,7 @@ class Exchange:
             return self._fail(order, node, ErrorCode.UNKNOWN, wire.one_line(str(found), type(found).__name__))
         if found.has_error():
             code, said = found.error.code, wire.one_line(found.error.reason, f"error code {found.error.code}")
-            lacks = NO_BASE in said or NO_FROZEN in said
+            lacks = any(text in said for text in self.terms.lacks)
             why = "it lacks the model that the order builds on" if lacks else LOST.get(code)
             if why is None:
                 return self._fail(order, node, code, said)

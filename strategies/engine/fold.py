@@ -13,15 +13,13 @@ from strategies.engine.reply_size import most_bytes, own_bytes, own_most
 from strategies.engine.state import AggregatedReplies
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
-from task.codecs.sign import Sign
 from task.errors import UNFED, FieldError, StateError
 from task.models.family import SubModels
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.reduce import UNITS, Sum
-from task.numerics.terms import HIGH_UNIT, LOW_UNIT
 from task.wire import checks, traffic
 from task.wire import messages as wire
-from task.wire.coding import Coder
+from task.wire.encoding import PLAIN, Encoding
 from task.wire.folding import Folding
 from task.wire.layouts import as_integers
 from task.wire.messages import NodeReply, RejectedReply
@@ -73,7 +71,7 @@ class Fold:
     # By client, upper limits of some of its scalars, below those of the catalogue.
     limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bound: NormBound = field(default_factory=lambda: NormBound(0.0, {}, frozenset()))  # on a client's update
-    coder: Coder | None = None  # reads the records that travel as codes
+    encoding: Encoding = PLAIN  # how the records travel
     models: SubModels | None = None  # the parts of the model that clients have, where they differ
     # Removes from a reply what is not for the fold, and refuses it if that is wrong.
     witness: Callable[[Message, Sequence[str]], None] = lambda reply, clients: None
@@ -84,7 +82,7 @@ class Fold:
     own_up: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._folding = Folding(self.entry, self.like, self.bound, models=self.models)
+        self._folding = Folding(self.entry, self.like, self.bound, models=self.models, encoding=self.encoding)
         self._open = set(self.asked)  # messages without an answer
 
     @property
@@ -127,9 +125,9 @@ class Fold:
         """Check a reply; return a function that folds it in and cannot fail because of the reply."""
         self.witness(reply, clients)
         size = wire.payload_bytes(reply.content)
-        most = most_bytes(self.entry, self.like, len(clients), self.coder)
+        most = most_bytes(self.entry, self.like, len(clients), self.encoding)
         self.bytes_up += size
-        contract = self.coder.forwarding(len(clients)) if self.coder else self.entry
+        contract = self.encoding.forwarding(self.entry, len(clients))
         self.up |= traffic.shares(reply.content, clients, traffic.senders(contract, clients))
         if size > most:
             raise FieldError("", f"at most {most} bytes, for what the catalogue says", f"{size}")
@@ -149,7 +147,7 @@ class Fold:
         def add() -> None:
             fold()
             self.metrics |= rows
-            self.own_up |= own_bytes(contract.up, self.like, answer, self.coder)
+            self.own_up |= own_bytes(contract.up, self.like, answer, self.encoding)
             self.quarantined += answer.failed
 
         return add
@@ -163,9 +161,7 @@ class Fold:
 
     def _decoded(self, client: str, arrays: Mapping[str, Arrays]) -> dict[str, Arrays]:
         """Return a client's records, decoded."""
-        coded = {r.name: r for r in self.entry.up if r.coded}
-        read = self.coder.decode if self.coder else None
-        return {n: read(client, coded[n], a) if read and n in coded else a for n, a in arrays.items()}
+        return {r.name: self.encoding.decode(client, r, arrays[r.name]) for r in self.entry.up}
 
     def _merged(
         self, answer: NodeReply, rows: Mapping[str, Mapping[str, float]], contract: Algorithm
@@ -176,14 +172,14 @@ class Fold:
         for r in contract.up:
             reduction = self._folding.reductions[r.name]
             records = answer.partials[r.name]
-            if r.encrypted:  # its content was checked by the node
+            if self.encoding.opaque:  # the node has checked its content
                 known = reduction.check_merge(records, len(weights))
                 steps.append(partial(reduction.merge, records, sum(weights.values()), len(weights), known))
                 continue
             if r.carry == "each" and records.keys() != weights.keys():  # before any code is read
                 raise FieldError(r.name, f"one record for each of {len(weights)} clients", f"{len(records)}")
-            if r.coded and r.carry == "each":
-                records = {c: _row(self.coder, r, c, row) for c, row in records.items()}
+            if r.carry == "each":
+                records = {c: self._row(r, c, row) for c, row in records.items()}
             check_partial(r, records, self.like[r.name], weights, partial(self._folding.form, r))
             sent = {c: {k: a for k, a in records[c].items() if k} for c in rows} if r.carry == "each" else {}
             if r.carry == "each" and isinstance(reduction, Sum):
@@ -201,8 +197,7 @@ class Fold:
                 self.bound.check(r, records["high"], [*rows.values()], [*weights.values()], low)
                 if r.weights:
                     checks.check_weights(r, records["high"], [*rows.values()])
-                if r.code == Sign.name:
-                    check_votes(r, records["high"], low, sum(weights.values()))
+                self.encoding.check_sum(r, records, sum(weights.values()))
 
         def fold() -> None:
             for step in steps:
@@ -210,16 +205,21 @@ class Fold:
 
         return fold
 
+    def _row(self, record: Record, client: str, arrays: Arrays) -> Arrays:
+        """Return one client's record of those that its node forwards, decoded; the weight is under ``""``."""
+        decoded = self.encoding.decode(client, record, {n: a for n, a in arrays.items() if n})
+        return decoded | {n: a for n, a in arrays.items() if not n}
+
     def _reject(self, clients: Sequence[str], field_name: str, expected: str, got: str) -> None:
         got = wire.one_line(got)
         self.quarantined += [RejectedReply(c, self.server_round, field_name, expected, got) for c in clients]
 
     def _most_up(self) -> float:
         if self.models is None:
-            return own_most(self.entry.up, self.like, self.coder)
+            return own_most(self.entry.up, self.like, self.encoding)
         clients = [c for named in self.asked.values() for c in named]
         forms = ({r.name: self._folding.form(r, c) for r in self.entry.up} for c in clients)
-        return sum(own_most(self.entry.up, form, self.coder) for form in forms) / max(len(clients), 1)
+        return sum(own_most(self.entry.up, form, self.encoding) for form in forms) / max(len(clients), 1)
 
     def sums(self) -> Arrays:
         """Return the exact sums so far, as ``record.part/name``, without records that are kept per client."""
@@ -299,23 +299,3 @@ def check_partial(
             if int(records[client][""]) != weight:
                 sent = f"{int(records[client][''])}"
                 raise FieldError(f"{name}.{client}", f"the weight {weight} of its example count", sent)
-
-
-def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
-    """Refuse a sum that this number of votes of 1 or -1 cannot have; `high` and `low` are its two parts.
-
-    Raises:
-        FieldError: Naming record and array.
-    """
-    for name, part in low.items():
-        votes = high[name] * HIGH_UNIT + part * LOW_UNIT
-        if (bad := votes[(np.abs(votes) > voters) | ((votes + voters) % 2 != 0)]).size:
-            expected = f"sums of {voters} votes, each 1 or -1, one for each client in them"
-            raise FieldError(f"{record.name}/{name}", expected, f"{bad[0]:g}")
-
-
-def _row(coder: Coder | None, record: Record, client: str, arrays: Arrays) -> Arrays:
-    """Return one client's record of those that its node forwards; the weight is under ``""``."""
-    assert coder is not None  # the contract has coded records
-    sent = {n: a for n, a in arrays.items() if n}
-    return {**coder.decode(client, record, sent), "": arrays.get("", np.zeros(0))}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from strategies.engine.arrival_log import ArrivalLog
 from strategies.engine.state import Number, S, ServerState, dump_state, load_state
 from task.errors import BouquetError
 from task.numerics.arrays import Arrays
-from task.privacy.noise import draw_secret
 from task.text import logger
 from task.wire.messages import RejectedReply
 
@@ -53,13 +52,51 @@ class Snapshot:
         return load_state(cls, self.arrays, self.numbers)
 
 
+class FeatureLog:
+    """What one feature writes down while a run goes on; this one, in memory, ends with the process.
+
+    A stage asks for its kind of log by `Journal.log`. A class of `server_app.run.logs` that derives from that
+    kind writes it into the result folder.
+    """
+
+    name: ClassVar[str] = ""  # of its feature, under which a checkpoint has its mark
+
+    def mark(self) -> int | None:
+        """Return what a checkpoint stores of it; None = nothing."""
+        return None
+
+    def restore(self, server_round: int, mark: int) -> None:
+        """Go back to a checkpoint of a round, which had this mark; 0 and 0 = to the beginning.
+
+        Raises:
+            StateError: It lacks what it had then.
+        """
+
+    def covered(self, server_round: int) -> None:
+        """Delete what serves only to repeat rounds, up to one that a checkpoint covers now."""
+
+
+L = TypeVar("L", bound=FeatureLog)
+
+
 class Journal:
     """Logs a line per round and stores nothing; the ServerApp's subclass writes the result folder."""
 
     run_id: str = ""  # identity of the run, the same after a resume; "" = each start is a run of its own
     authority: bytes = b""  # certificate of the federation's authority, PEM; b"" = not known
-    _secret: bytes = b""
-    _released: tuple[dict[str, Any], ...] = ()
+
+    @cached_property
+    def logs(self) -> list[FeatureLog]:
+        """What features write down of the run, one of a kind."""
+        return []
+
+    def log(self, kind: type[L]) -> L:
+        """Return the run's log of a kind, for the feature's own files."""
+        found = next((log for log in self.logs if isinstance(log, kind)), None)
+        if found is None:
+            found = kind()
+            self.logs.append(found)
+        return found
 
     def participants(self, nodes: list[dict[str, Any]], left_out: list[dict[str, Any]]) -> None:
         """Registration is over: `nodes` take part; those of `left_out` are online and do not."""
@@ -80,12 +117,6 @@ class Journal:
             "round %d: loss %s, accuracy %s, %d of %d clients",
             row["round"], row["loss"], row["accuracy"], row["answered"], row["asked"],
         )  # fmt: skip
-
-    def transcribe(self, evidence: Any, model: Arrays) -> None:
-        """Publish the transcript of a round that ended in this model; called before `round_done`.
-
-        `evidence` is a `strategies.stages.transcript.RoundEvidence`.
-        """
 
     def restore(self) -> Snapshot | None:
         """Return the snapshot to resume from, or None to start."""
@@ -108,30 +139,6 @@ class Journal:
         """Show a remark to the user who watches the run."""
         logger.warning("%s", line)
 
-    def secret(self) -> bytes:
-        """Return the run's secret of 32 bytes, the same after a resume."""
-        self._secret = self._secret or draw_secret()
-        return self._secret
-
-    def released(self) -> list[dict[str, Any]]:
-        """Return what `release` was given, in the order of time."""
-        return list(self._released)
-
-    def release(self, line: dict[str, Any]) -> None:
-        """Write a release down before it is made; the line lasts when this returns."""
-        self._released = (*self._released, line)
-
-    def made(self, server_round: int, question: str) -> Arrays | None:
-        """Return what `make` was given of a round since the last checkpoint; None if nothing."""
-        return None
-
-    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        """Store a release, by the question that it answers, until a checkpoint covers its round."""
-
-    def arrivals(self) -> ArrivalLog:
-        """Return the recorded order of arrival, for runs that follow it, and the function that adds to it."""
-        return ArrivalLog((), lambda line: None)
-
     def trained(self) -> bool:
         """Return whether the restored run had trained in any of its rounds."""
         return False
@@ -144,13 +151,9 @@ class Journal:
         """Return whether the restored run had reached the target accuracy (0 = no target)."""
         return False
 
-    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
-        """The held-out clients were evaluated at the end; `lines` are like those of `round_done`."""
-        logger.info("round %d: %d evaluations of held-out clients", server_round, len(lines))
-
-    def cross_evaluated(self, rows: list[dict[str, Any]]) -> None:
-        """The clients' own models were tested at all clients; a row has model, client and its figures."""
-        logger.info("%d tests of clients' own models", len(rows))
+    def measured_last(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+        """Clients were evaluated after the last round; `lines` are like those of `round_done`."""
+        logger.info("round %d: %d evaluations after the last round", server_round, len(lines))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the restored run so far."""

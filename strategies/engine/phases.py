@@ -34,7 +34,7 @@ from task.config.knobs import Config
 from task.datasets import targets_of
 from task.numerics.arrays import Arrays, NamedArrays, presumed_trainable
 from task.wire import messages as wire
-from task.wire.coding import Coder
+from task.wire.encoding import PLAIN, Encoding
 from task.wire.layouts import Forms
 from task.wire.places import place_entries
 
@@ -80,6 +80,11 @@ class PhaseEngine:
         """Return the names of the model's parameters, presumed by their own names if nobody has said them."""
         self.trainable = self.trainable or presumed_trainable(model)
         return self.trainable
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What is in the error of a node that lacks what its order builds on."""
+        return tuple(stage.lacks for stage in self.stages if stage.lacks)
 
     def find(self, kind: type[S]) -> S | None:
         """Return the run's stage of a kind, for the feature's own files; None if it is not active."""
@@ -264,10 +269,10 @@ class PhaseEngine:
         """Return the run's further metrics over the clients that have evaluated; {} if it has none."""
         return self.measures.values(reduced.arrays[SUMS.name]) if self.measures else {}
 
-    def coder(self, phase: Phase) -> Coder | None:
-        """Return the decoder of the coded records in the replies to a phase."""
-        found = (stage.coder(phase) for stage in self.stages)
-        return next((coder for coder in found if coder), None)
+    def encoding(self, phase: Phase) -> Encoding:
+        """Return how records travel in the replies to a phase."""
+        found = (stage.encoding(phase) for stage in self.stages)
+        return next((encoding for encoding in found if encoding), PLAIN)
 
     def limits(self, clients: Sequence[str], phase: Phase) -> dict[str, dict[str, float]]:
         """Return by client upper limits of its scalars: what follows from its registration."""

@@ -7,27 +7,25 @@ from collections.abc import Mapping, Sequence
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import Record
-from task.encryption import ckks
 from task.errors import ConfigError
 from task.numerics.arrays import NamedArrays
 from task.units import MIB, size_option
-from task.wire.coding import Coder
+from task.wire.encoding import PLAIN, Encoding
 from task.wire.messages import NodeReply
 
-SUM_BYTES = 12  # of a number in the sum over a node's clients: an int64 and an int32
 OTHERS, OF_CLIENT = 1 << 20, 1 << 14  # bytes of scalars, names and heads; those of each client
 RECORD, ARRAY = 2048, 512  # bytes of the head of a record, and of an array's besides its name
 LARGEST = (1 << 31) - 1  # bytes of a reply to any link
 
 
 def own_bytes(
-    up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, coder: Coder | None
+    up: Sequence[Record], like: Mapping[str, NamedArrays], answer: NodeReply, encoding: Encoding
 ) -> dict[str, int]:
     """Return by client the bytes of its own upward arrays and codes; of what its node has merged, at most."""
     merged, found = 0, dict.fromkeys(answer.clients, 0)
     for r in up:
         if answer.upload is None and r.carry == "partial":
-            merged += own_most([r], like, coder)
+            merged += own_most([r], like, encoding)
             continue
         for client in found:
             sent = answer.upload.arrays[r.name] if answer.upload else answer.partials[r.name][client]
@@ -35,51 +33,35 @@ def own_bytes(
     return {client: size + merged for client, size in found.items()}
 
 
-def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], coder: Coder | None) -> int:
+def own_most(up: Sequence[Record], like: Mapping[str, NamedArrays], encoding: Encoding) -> int:
     """Return the most bytes that a client's own records can have: arrays have what `like` has."""
-    found = 0
-    for r in up:
-        if r.encrypted:
-            found += ckks.most_bytes(like[r.name])
-            continue
-        coded = coder.bases[r.name] if coder and r.coded else {}
-        found += sum(a.nbytes for name, a in like[r.name].items() if name not in coded)
-        found += coder.most_bytes(r, like[r.name]) if coder and coded else 0
-    return found
+    return sum(encoding.most_bytes(r, like[r.name]) for r in up)
 
 
 def reply_bytes(
-    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
+    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, encoding: Encoding = PLAIN
 ) -> dict[str, int]:
     """Return by record the largest size of its arrays in a valid reply for this number of clients.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes.
     """
     found = {}
-    for r in _sent(entry, clients, coder):
-        own, arrays = own_most([r], like, coder), like[r.name].values()
-        if r.encrypted or clients == 1:
-            found[r.name] = own
-        elif r.carry == "each":
-            found[r.name] = clients * own
-        else:
-            found[r.name] = sum(max(a.nbytes, SUM_BYTES * a.size) for a in arrays)
+    for r in encoding.forwarding(entry, clients).up:
+        form = like[r.name]
+        alone = clients == 1 or r.carry == "each"
+        found[r.name] = clients * encoding.most_bytes(r, form) if alone else encoding.most_sum_bytes(r, form)
     return found
 
 
 def most_bytes(
-    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, coder: Coder | None = None
+    entry: Algorithm, like: Mapping[str, NamedArrays], clients: int, encoding: Encoding = PLAIN
 ) -> int:
     """Return the bytes that a whole reply may have at most: those of `reply_bytes` and around them."""
-    most = OTHERS + clients * OF_CLIENT + sum(reply_bytes(entry, like, clients, coder).values())
-    for r in _sent(entry, clients, coder):
+    most = OTHERS + clients * OF_CLIENT + sum(reply_bytes(entry, like, clients, encoding).values())
+    for r in encoding.forwarding(entry, clients).up:
         copies = clients if r.carry == "each" else 2  # the parts of a sum
         most += copies * (RECORD + sum(ARRAY + 2 * len(name) for name in like[r.name]))
     return most
-
-
-def _sent(entry: Algorithm, clients: int, coder: Coder | None) -> Sequence[Record]:
-    return coder.forwarding(clients).up if coder else entry.up
 
 
 def check_size(sizes: Mapping[str, int], clients: int, limit: int, where: str) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from strategies.engine.rule_round import RuleRound
     from strategies.engine.state import AggregatedReplies, ServerState
     from strategies.selection.devices import Busy
-    from task.wire.coding import Coder
+    from task.wire.encoding import Encoding
     from task.wire.norms import NormBound
 
 Leave = Callable[["Journal", Arrays], None]  # records a round, given the model after it
@@ -61,6 +61,7 @@ class ServerStage:
 
     name: ClassVar[str] = ""  # of its feature, see `task.features`
     hides: ClassVar[bool] = False  # whether it must not show who took part in a round
+    lacks: ClassVar[str] = ""  # in the error of a node that lacks what its order builds on, see `whole`
     replayed: ClassVar[bool] = True  # whether a replay from a transcript needs it
 
     def __init__(self, engine: PhaseEngine) -> None:
@@ -162,8 +163,8 @@ class ServerStage:
         """Return the forms of records that this feature changes."""
         return forms
 
-    def coder(self, phase: Phase) -> Coder | None:
-        """Return the decoder of coded records in the replies."""
+    def encoding(self, phase: Phase) -> Encoding | None:
+        """Return how records travel in the replies; None = as they are."""
         return None
 
     def bound(self, phase: Phase) -> NormBound | None:

@@ -12,7 +12,7 @@ from task.catalogue.entry import Algorithm
 from task.config.knobs import Config
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import peak
-from task.secagg.sums import ScalarSums
+from task.numerics.scalar_sums import ScalarSums
 
 Number = bool | int | float
 

@@ -162,7 +162,7 @@ def consensus_distance(state: PeersState, names: Sequence[str]) -> float:
     return math.fsum(total) / len(state.weights)
 
 
-class DPSGD(Rule, algorithm="d-psgd", update=server_update, state=PeersState):
+class DecentralizedPSGD(Rule, algorithm="d-psgd", update=server_update, state=PeersState):
     """Decentralised parallel SGD; see `strategies.rules.d_psgd`."""
 
     def round(self, state: PeersState, context: RoundContext) -> Round:

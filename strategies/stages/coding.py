@@ -60,7 +60,7 @@ class CodingStage(ServerStage):
         super().__init__(engine)
         self.lost = LostReplies()
 
-    def coder(self, phase: Phase) -> Coder | None:
+    def encoding(self, phase: Phase) -> Coder | None:
         """Return what reads the coded records of the replies to a phase."""
         engine, models = self.engine, phase.models
         like = engine.like(phase.contract, phase.rows)

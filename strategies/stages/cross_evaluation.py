@@ -5,18 +5,30 @@ is then; otherwise it trains from the final model for as long as in a round, and
 bytes of these messages are not counted in any round.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.serverapp import Grid
 
+from strategies.engine.journal import FeatureLog
 from strategies.engine.rule import OWN, Phase
 from strategies.engine.stage import ContextOf, ServerStage
 from strategies.engine.state import ServerState
 from task.errors import ConfigError, NodesError
 from task.features.cross_evaluation import MOST, OWN_MODEL
+from task.text import logger
 from task.wire import messages as wire
 
 CROSS = "cross"
+
+
+class CrossTests(FeatureLog):
+    """The tests of the clients' own models at all clients; without a result folder only their number."""
+
+    name: ClassVar[str] = "cross_evaluation"
+
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Write the tests down; a row has model, client and its figures."""
+        logger.info("%d tests of clients' own models", len(rows))
 
 
 class CrossEvaluationStage(ServerStage):
@@ -53,4 +65,4 @@ class CrossEvaluationStage(ServerStage):
             engine.take_done()
         except NodesError as err:
             engine.journal.remark(f"warning: the cross-evaluation is incomplete: {err}")
-        engine.journal.cross_evaluated(rows)
+        engine.journal.log(CrossTests).write(rows)

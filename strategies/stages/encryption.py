@@ -8,6 +8,7 @@ from task.encryption import ckks
 from task.encryption.sums import TOTAL
 from task.wire import messages as wire
 from task.wire.layouts import Forms
+from task.wire.sealing import Sealed
 
 
 class EncryptionStage(ServerStage):
@@ -26,6 +27,10 @@ class EncryptionStage(ServerStage):
             return float(len(phase.to))
         limits = self.engine.limits(phase.to, phase)
         return sum(of_client[wire.NUM_EXAMPLES] for of_client in limits.values())
+
+    def encoding(self, phase: Phase) -> Sealed | None:
+        """Return what reads the nodes' ciphertexts."""
+        return Sealed() if phase.contract.encrypted else None
 
     def forms(self, forms: Forms) -> Forms:
         """Return the forms under the model in clear."""

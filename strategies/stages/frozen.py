@@ -16,7 +16,7 @@ from strategies.engine.fold import Folded
 from strategies.engine.stage import Outgoing, ServerStage
 from task.numerics.arrays import Arrays, sha256
 from task.wire import messages as wire
-from task.wire.frozen import DIGEST, FROZEN, with_frozen
+from task.wire.frozen import DIGEST, FROZEN, LOST, with_frozen
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -26,6 +26,7 @@ class FrozenStage(ServerStage):
     """Sends the frozen part of the model to nodes that lack it."""
 
     name = "frozen"
+    lacks = LOST
 
     def __init__(self, engine: "PhaseEngine") -> None:
         super().__init__(engine)

@@ -61,7 +61,7 @@ class HeldOutStage(ServerStage):
             engine.journal.remark(f"warning: the held-out clients are not evaluated: {err}")
             return
         if lines:
-            engine.journal.held_out(last, lines)
+            engine.journal.measured_last(last, lines)
 
     def dump(self) -> Arrays:
         """Return who is held out for a checkpoint, under a name of its own."""

@@ -29,14 +29,14 @@ independent noise and a line of its own.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from strategies.channels.sum_grid import as_sent
 from strategies.engine.channel import Opened
 from strategies.engine.fold import Folded
-from strategies.engine.journal import Journal
+from strategies.engine.journal import FeatureLog, Journal
 from strategies.engine.rule import Phase
 from strategies.engine.stage import ServerStage
 from strategies.engine.state import AggregatedReplies
@@ -55,7 +55,7 @@ from task.privacy.accounting import (
     over_budget,
 )
 from task.privacy.bounded_integers import BIT, BITS, CLIP, GRID, WIDTH, bound_of, exponent
-from task.privacy.noise import Stream, coins, derived
+from task.privacy.noise import Stream, coins, derived, draw_secret
 from task.privacy.shares import releases
 from task.resolve.contract import contract_of
 from task.secagg.fixed_point import EXACT, MOST
@@ -67,6 +67,35 @@ if TYPE_CHECKING:
 BOUND = "dp/clip"  # name in a checkpoint
 STEP = 0.2  # eta_C of adaptive clipping
 BIT_NOISE = 1 / 20  # sigma_b over M
+
+
+class ReleaseLog(FeatureLog):
+    """The run's secret, its ledger, and the sums that it has released since the last checkpoint."""
+
+    name: ClassVar[str] = "privacy"
+
+    def __init__(self) -> None:
+        self._secret, self._lines = b"", list[dict[str, Any]]()
+
+    def secret(self) -> bytes:
+        """Return the run's secret of 32 bytes, the same after a resume."""
+        self._secret = self._secret or draw_secret()
+        return self._secret
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the ledger, in the order of time."""
+        return list(self._lines)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Write a release down before it is made; the line lasts when this returns."""
+        self._lines.append(line)
+
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        """Return what `make` was given of a round since the last checkpoint; None if nothing."""
+        return None
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        """Store a release, by the question that it answers, until a checkpoint covers its round."""
 
 
 class Privacy:
@@ -105,7 +134,7 @@ class Privacy:
         if not self.clients:
             self.clients = clients
             self._check()
-            journal.release({"round": 0, "clients": clients, "sampling": self.sampling})
+            self.log.append({"round": 0, "clients": clients, "sampling": self.sampling})
         if clients > self.clients:  # they draw coins too, so that M is of them all; no z depends on it
             self.clients = clients
             self._check_bits()
@@ -122,8 +151,9 @@ class Privacy:
             StateError: The ledger lacks a round, or a line of it contradicts the run.
         """
         accountant()
-        self.journal, self.secret, self.round = journal, journal.secret(), done
-        begin, *lines = journal.released() or [{"clients": 0}]
+        self.journal, self.log, self.round = journal, journal.log(ReleaseLog), done
+        self.secret = self.log.secret()
+        begin, *lines = self.log.lines() or [{"clients": 0}]
         self.clients = int(begin["clients"])
         self._check_lines(begin, lines)
         for line in lines:
@@ -258,21 +288,21 @@ class Privacy:
             for r in phase.contract.up
         }
         std, g, facts, question = self._question(phase)
-        noised = self.journal.made(self.round, question)
+        noised = self.log.made(self.round, question)
         if noised is None and self.by_nodes:
             if not replies.arrays:  # no sum was opened
                 self._events.setdefault(self.round, {})
-                self.journal.release({"round": self.round, "phase": phase.name, "release": ""})
+                self.log.append({"round": self.round, "phase": phase.name, "release": ""})
                 return None
             noised = flattened(sums)
-            self.journal.make(self.round, question, noised)
+            self.log.make(self.round, question, noised)
         elif noised is None:
             summed = sha256(flattened(sums))
             if not self._write(derived(self.secret, "release", *facts, summed).hex(), phase):
                 return None
             noise = Stream(derived(self.secret, "noise", *facts, summed))
             noised = self._noised(phase, sums, std * 2.0**g, noise)
-            self.journal.make(self.round, question, noised)
+            self.log.make(self.round, question, noised)
         found: dict[str, Arrays] = {}
         for r in phase.contract.up:
             unit = 2.0**-BITS if r == UNCLIPPED else 2.0**-g
@@ -304,7 +334,7 @@ class Privacy:
 
     def released(self, phase: Phase) -> bool:
         """Return whether an answer to a phase was released before the run went on."""
-        return self.journal.made(self.round, self._question(phase)[-1]) is not None
+        return self.log.made(self.round, self._question(phase)[-1]) is not None
 
     def pay(self, phase: Phase, attempt: str) -> None:
         """Write down that the server is about to see a sum of a phase that has the nodes' noise.
@@ -342,7 +372,7 @@ class Privacy:
                 f"release would exceed dp.max-epsilon = {self.dp.max_epsilon:g}"
             )
             return False
-        self.journal.release({"round": self.round, "phase": phase.name, "release": release, "noise": z})
+        self.log.append({"round": self.round, "phase": phase.name, "release": release, "noise": z})
         return True
 
     # ------------------------------------------------------------------ checkpoints

@@ -28,7 +28,7 @@ from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays, of_text, sha256, text_in
 from task.numerics.held import dense
 from task.wire import messages as wire
-from task.wire.replica import BASE, MODEL, Step, Steps, codable, steps_record
+from task.wire.replica import BASE, LOST, MODEL, Step, Steps, codable, steps_record
 
 if TYPE_CHECKING:
     from strategies.engine.phases import PhaseEngine
@@ -122,6 +122,7 @@ class ReplicaStage(ServerStage):
     """Sends codes of the model to nodes that have an earlier one."""
 
     name = "replica"
+    lacks = LOST
 
     def __init__(self, engine: "PhaseEngine") -> None:
         super().__init__(engine)

@@ -19,6 +19,7 @@ import numpy as np
 
 from strategies.engine.channel import Opened
 from strategies.engine.stage import ServerStage
+from strategies.stages.privacy import ReleaseLog
 from task.numerics.arrays import Arrays, NamedArrays
 from task.privacy.accounting import gaussian_epsilon, over_budget
 from task.privacy.row_noise import questions_of
@@ -61,8 +62,8 @@ class RowPrivacyStage(ServerStage):
             return
         self.asked.update(opened.phase.to)
         if self.engine.config.server.secagg:
-            self.engine.journal.secret()  # whose first call removes the ledger of an earlier run
-            self.engine.journal.release({"round": self.engine.round, "question": opened.attempt})
+            line = {"round": self.engine.round, "question": opened.attempt}
+            self.engine.journal.log(ReleaseLog).append(line)
 
     def epsilon(self, rounds: int = 0) -> float:
         """Return epsilon of a row after this number of further rounds, all of whose questions are asked."""
@@ -87,5 +88,5 @@ class RowPrivacyStage(ServerStage):
     def load(self, arrays: NamedArrays, done: int) -> None:
         """Take up what `dump` returned."""
         self.round = done
-        again = [line for line in self.engine.journal.released() if line["round"] > done]
+        again = [line for line in self.engine.journal.log(ReleaseLog).lines() if line["round"] > done]
         self.before, self.asked = int(arrays.get(ASKED, 0)) + len(again), Counter()

@@ -9,12 +9,13 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import RecordDict
 
 from strategies.engine.channel import Opened
 from strategies.engine.fold import Folded
+from strategies.engine.journal import FeatureLog
 from strategies.engine.rule import Phase
 from strategies.engine.stage import Leave, Outgoing, RoundEnd, ServerStage
 from strategies.engine.state import AggregatedReplies, ServerState, dump_state
@@ -171,6 +172,15 @@ class RoundEvidence:
     hidden: bool = False  # whether who took part must not show
 
 
+class TranscriptLog(FeatureLog):
+    """The run's transcript; without a result folder there is none."""
+
+    name: ClassVar[str] = "transcript"
+
+    def append(self, evidence: RoundEvidence, model: Arrays) -> None:
+        """Publish the evidence of a round that ended in this model; called before `Journal.round_done`."""
+
+
 def state_digest(state: ServerState) -> str:
     """Return the SHA-256 of a rule's state."""
     arrays, numbers = dump_state(state)
@@ -240,4 +250,4 @@ class TranscriptStage(ServerStage):
                 engine.round, outcome, phases, done.why if outcome == "skipped" else "", back,
                 plan.cohort, plan.groups, engine.lr, spent, engine.trainable, digest, hidden,
             )  # fmt: skip
-        return lambda journal, model: journal.transcribe(left, model)
+        return lambda journal, model: journal.log(TranscriptLog).append(left, model)

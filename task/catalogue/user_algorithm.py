@@ -3,6 +3,8 @@
 The attribute ``entry`` of a rule's class says what it needs of the clients; without it they do as in FedAvg.
 It is best one of ours with what differs::
 
+    from bouquet.extend import ALGORITHMS, Rule
+
     class Damped(Rule, update=server_update, sends={"proximal-mu": "mu"}):
         entry = replace(ALGORITHMS["fedprox"], title="Damped", solver="rules:DampedSolver")
 
@@ -42,7 +44,7 @@ def algorithm_of(name: str) -> Algorithm:
         if not isinstance(rule, type):
             raise ConfigError(
                 f'run-config key "{KEY}": "{name}": expected a class derived from '
-                f"strategies.engine.rule.Rule; got {type(rule).__name__}"
+                f"bouquet.extend.Rule; got {type(rule).__name__}"
             )
         return _entry_of(name, rule)
     if name not in ALGORITHMS:
@@ -56,7 +58,7 @@ def _entry_of(name: str, rule: type) -> Algorithm:
     entry = getattr(rule, "entry", ALGORITHMS["fedavg"])
     if not isinstance(entry, Algorithm):
         raise ConfigError(
-            f"{where}: expected entry as a task.catalogue.entry.Algorithm; got {type(entry).__name__}"
+            f"{where}: expected entry as a bouquet.extend.Algorithm; got {type(entry).__name__}"
         )
     _check_parts(where, "entry", entry)
     _check_solver(where, "entry", entry, name)
@@ -93,7 +95,7 @@ def _check_phase(where: str, phase: str, contract: Algorithm, name: str) -> None
     what = f'entry.phases["{phase}"]'
     if not isinstance(contract, Algorithm):
         raise ConfigError(
-            f"{where}: expected {what} as a task.catalogue.entry.Algorithm; got {type(contract).__name__}"
+            f"{where}: expected {what} as a bouquet.extend.Algorithm; got {type(contract).__name__}"
         )
     _check_parts(where, what, contract)
     if contract.work == "train":

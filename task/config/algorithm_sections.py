@@ -312,7 +312,7 @@ class FLTrustConfig(Section):
     root: str = knob("", 'name of the trusted client, which has the root data; "" = the first')
 
 
-class DPSGDConfig(Section):
+class DecentralizedPSGDConfig(Section):
     """D-PSGD, Lian et al. 2017: the graph of peers."""
 
     route: str = knob(
@@ -367,7 +367,9 @@ class VerticalConfig(Section):
     )
     local: int = knob(1, "Q, passes over a window's batches between two exchanges", low=1)
     standardise: bool = knob(True, "each party standardises its columns by their mean and deviation")
-    parties: str = knob("", 'names of the parties, "bank,shop"; "" = all clients that are online')
+    parties: str = knob(
+        "", 'names of the parties, "bank,shop"; "" = all clients that are online', several=True
+    )
     defence: str = knob(
         "none",
         "noise on the gradients that the party with the labels sends",
@@ -392,7 +394,9 @@ class RegressionConfig(Section):
     """Least squares, ridge and generalised linear models over sites."""
 
     columns: str = knob(
-        "", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"; first level = baseline'
+        "",
+        'columns with their ranges or levels, "age(0..120), sex(Female|Male)"; first level = baseline',
+        several=True,
     )
     target: str = knob("", 'what is explained, with its range or two levels, "ill(0..1)"')
     family: str = knob(
@@ -430,12 +434,14 @@ class RegressionConfig(Section):
 class StatisticsConfig(Section):
     """Descriptive statistics over sites."""
 
-    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    columns: str = knob(
+        "", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"', several=True
+    )
     quantiles: str = knob(
-        "0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none'
+        "0, 0.25, 0.5, 0.75, 1", 'which quantiles of numbers; 0 = least, 1 = largest; "" = none', several=True
     )
     bins: int = knob(16, "most bars of a histogram, a power of two; 0 = none", low=0, high=1024)
-    cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"')
+    cross: str = knob("", 'tables of two categories each, "sex*job, sex*ward"', several=True)
     correlation: bool = knob(False, "correlations of the numbers, over rows that lack none of them")
     by_site: bool = knob(False, "counts, means and levels of each site besides the pooled ones")
     site_quantiles: bool = knob(
@@ -458,7 +464,7 @@ _SCALING = "what columns are divided by: none, or sd = their standard deviations
 class KMeansConfig(Section):
     """Clusters of rows over sites."""
 
-    columns: str = knob("", _NUMBERS)
+    columns: str = knob("", _NUMBERS, several=True)
     clusters: int = knob(3, "number of clusters", low=1, high=256, when=When("k-means.start", ("",)))
     start: str = knob("", 'first centres in the columns\' order, "54,130; 61,150"; "" = spread by seed')
     scaling: str = knob("none", _SCALING, choices=("none", "sd"))
@@ -467,7 +473,7 @@ class KMeansConfig(Section):
 class PCAConfig(Section):
     """Principal components over sites."""
 
-    columns: str = knob("", _NUMBERS)
+    columns: str = knob("", _NUMBERS, several=True)
     components: int = knob(0, "how many components; 0 = as many as columns", low=0)
     scaling: str = knob("none", _SCALING, choices=("none", "sd"))
 
@@ -481,11 +487,17 @@ class SurvivalConfig(Section):
         0.0, "end of follow-up: a later time counts as this one without the event; 0 = the range's end", low=0
     )
     event: str = knob("", 'whether the event happened: "arrest(0..1)", or two levels, "status(alive|dead)"')
-    groups: str = knob("", 'curves to draw and compare, by levels or whole numbers: "sex(Female|Male)"')
-    columns: str = knob(
-        "", 'what the hazard depends on, "age(0..120), sex(Female|Male)"; first level = baseline'
+    groups: str = knob(
+        "", 'curves to draw and compare, by levels or whole numbers: "sex(Female|Male)"', several=True
     )
-    strata: str = knob("", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none')
+    columns: str = knob(
+        "",
+        'what the hazard depends on, "age(0..120), sex(Female|Male)"; first level = baseline',
+        several=True,
+    )
+    strata: str = knob(
+        "", 'strata, each with a baseline hazard of its own: "stage(1..4)"; "" = none', several=True
+    )
     ties: str = knob("efron", "how events at one time count", choices=("efron", "breslow"))
     concordance: int = knob(0, "Harrell's c from so many bins of the risk score; 0 = none", low=0, high=4096)
 
@@ -493,7 +505,9 @@ class SurvivalConfig(Section):
 class XGBConfig(Section):
     """Boosted trees that clients grow with XGBoost; the names are XGBoost's."""
 
-    columns: str = knob("", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"')
+    columns: str = knob(
+        "", 'columns with their ranges or levels, "age(0..120), sex(Female|Male)"', several=True
+    )
     target: str = knob("", 'what is predicted, with its range or levels, "ill(0..1)", "stage(1|2|3)"')
     objective: str = knob(
         "auto",
@@ -517,7 +531,9 @@ class XGBConfig(Section):
 class GBDTConfig(Section):
     """Gradient-boosted trees over sites."""
 
-    columns: str = knob("", 'what trees split, with ranges or levels, "age(0..120), sex(Female|Male)"')
+    columns: str = knob(
+        "", 'what trees split, with ranges or levels, "age(0..120), sex(Female|Male)"', several=True
+    )
     target: str = knob("", 'what is predicted, with its range or all levels, "ill(no|yes)"')
     objective: str = knob(
         "auto",
@@ -601,7 +617,7 @@ class AlgorithmKeys:
     centered_clipping: CenteredClippingConfig = field(default_factory=CenteredClippingConfig)
     dnc: DnCConfig = field(default_factory=DnCConfig)
     fltrust: FLTrustConfig = field(default_factory=FLTrustConfig)
-    d_psgd: DPSGDConfig = field(default_factory=DPSGDConfig)
+    d_psgd: DecentralizedPSGDConfig = field(default_factory=DecentralizedPSGDConfig)
     hierfavg: HierFAVGConfig = field(default_factory=HierFAVGConfig)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     vertical: VerticalConfig = field(default_factory=VerticalConfig)

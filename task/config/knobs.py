@@ -62,12 +62,15 @@ class RunKeys:
     )
     loss: str = knob("", 'loss, by name or "package.module:name"; "" = by task', when=_OWN_MODEL)
     metrics: str = knob(
-        "", 'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md'
+        "",
+        'additional metrics, "f1-macro,net:Ece"; "" = only the usual ones, see docs/howto/training.md',
+        several=True,
     )
     groups: str = knob(
         "",
         'groups of people to compare, "sex(Female|Male), age>65": rates and gaps on test data, see '
         'docs/howto/fairness.md; "" = none',
+        several=True,
     )
     initial_model: str = knob(
         "",
@@ -83,6 +86,7 @@ class RunKeys:
         "",
         'patterns of the parameters to train, "*lora*,classifier*"; the others are frozen and do not travel; '
         '"" = what the model trains',
+        several=True,
         when=_OWN_MODEL,
     )
     seed: int = knob(1, "seed of all random numbers of the run, except those that protect privacy", low=0)

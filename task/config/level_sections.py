@@ -11,9 +11,13 @@ class WidthConfig(Section, switch="levels"):
     """Clients of several sizes: HeteroFL, Diao et al. 2021, and FedRolex, Alam et al. 2022."""
 
     levels: str = knob(
-        "", 'levels r, shares of each layer\'s units that a client trains: "1,0.5,0.25"; "" = all train all'
+        "",
+        'levels r, shares of each layer\'s units that a client trains: "1,0.5,0.25"; "" = all train all',
+        several=True,
     )
-    shares: str = knob("", 'shares of the clients by level, drawn by name: "0.2,0.3,0.5"; "" = equal')
+    shares: str = knob(
+        "", 'shares of the clients by level, drawn by name: "0.2,0.3,0.5"; "" = equal', several=True
+    )
     scheme: str = knob(
         "nested",
         "which units a client trains: the first, a window that moves by a unit each round, or drawn "
@@ -43,12 +47,15 @@ class ModelsConfig(Section, when=AVERAGED):
     """Clients with different models, which never leave them."""
 
     levels: str = knob(
-        "", 'models of the clients, instead of model: "logistic,mlp,2nn"; "" = all have the same'
+        "",
+        'models of the clients, instead of model: "logistic,mlp,2nn"; "" = all have the same',
+        several=True,
     )
     shares: str = knob(
         "",
         'shares of the clients by level, drawn by name: "0.2,0.3,0.5"; "" = equal',
         when=When("models.levels"),
+        several=True,
     )
     features: int = knob(
         0, "add a last hidden layer with this number of ReLU units to each model; 0 = none", low=0

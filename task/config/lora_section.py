@@ -16,11 +16,13 @@ class LoraConfig(Section):
         'layers that get adapters, by the ends of their names: "c_attn,c_proj"; "" = those that peft knows '
         "for the model",
         when=When("lora.rank"),
+        several=True,
     )
     modules_to_save: str = knob(
         "",
         'layers that are trained whole besides, by the ends of their names: "classifier"; "" = none',
         when=When("lora.rank"),
+        several=True,
     )
     dropout: float = knob(0.0, "dropout in front of the adapters", low=0, below=1, when=When("lora.rank"))
     average: str = knob(

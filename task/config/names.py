@@ -1,4 +1,4 @@
-"""Suggestions for misspelt run-config keys."""
+"""Suggestions for misspelt run-config keys, and for values that are another key's."""
 
 import difflib
 from collections.abc import Collection
@@ -41,6 +41,14 @@ ALIASES = {
     "wd": "weight-decay",
 }
 
+# What users look for among a key's values, by key and value, and the keys that do it.
+ELSEWHERE = {
+    "algorithm": {
+        "dp-sgd": 'dp.unit="example" dp.noise=1.0',
+        "dpsgd": 'dp.unit="example" dp.noise=1.0',
+        "dp-fedavg": 'dp.unit="client" dp.noise=1.0',
+    }
+}
 
 MOST = 2  # keys that are suggested
 
@@ -65,3 +73,11 @@ def unknown_key(key: str, known: Collection[str], algorithm: str = "") -> str:
     meant = " or ".join(f'"{k}"' for k in near)
     hint = f"Did you mean {meant}? " if near else ""
     return f'run-config key "{key}" does not exist. {hint}`bouquet run --help-keys` lists all keys'
+
+
+def elsewhere(key: str, value: object) -> str:
+    """Return the error text for a value that other keys stand for; "" = no such value."""
+    keys = ELSEWHERE.get(key, {}).get(str(value).lower().replace("_", "-"), "")
+    if not keys:
+        return ""
+    return f'run-config key "{key}": {value!r} is none; expected {keys} with one of `bouquet algorithms`'

@@ -8,6 +8,8 @@ from typing import Any
 from task.config.knobs import Config
 from task.config.sections import DataConfig
 
+DATA, CACHE = "BOUQUET_DATA", "BOUQUET_CACHE"  # environment variables: the folders of keys that are not set
+
 
 def cache_dir(config: DataConfig) -> Path:
     """Return the folder of decoded data and partitions: the key, $BOUQUET_CACHE or ~/.cache/bouquet."""
@@ -15,12 +17,12 @@ def cache_dir(config: DataConfig) -> Path:
 
 
 def _cache(chosen: str) -> Path:
-    return Path(chosen or os.environ.get("BOUQUET_CACHE") or "~/.cache/bouquet").expanduser()
+    return Path(chosen or os.environ.get(CACHE) or "~/.cache/bouquet").expanduser()
 
 
 def data_dir(config: DataConfig) -> Path:
     """Return the folder of raw data: the key, $BOUQUET_DATA or ~/.cache/bouquet/data."""
-    return Path(config.data_dir or os.environ.get("BOUQUET_DATA") or "~/.cache/bouquet/data").expanduser()
+    return Path(config.data_dir or os.environ.get(DATA) or "~/.cache/bouquet/data").expanduser()
 
 
 def state_root(config: Config) -> Path:

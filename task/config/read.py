@@ -18,7 +18,7 @@ from typing import Any, cast, get_type_hints
 
 from task.catalogue.user_algorithm import algorithm_of
 from task.config.knobs import Config
-from task.config.names import unknown_key
+from task.config.names import elsewhere, unknown_key
 from task.config.renamed import present
 from task.config.run_name import key_of
 from task.config.sections import DataConfig, Section, Value
@@ -43,6 +43,7 @@ class Knob:
     bounds: Mapping[str, float]  # by `SIGNS`
     choices: tuple[str, ...] | tuple[int, ...]
     when: tuple[When, ...]  # further conditions for a run to read it, besides its owner's
+    several: bool  # whether its text has parts with commas between them
     section_when: tuple[When, ...] = ()  # those of the whole section
 
 
@@ -174,6 +175,8 @@ def checked(k: Knob, raw: object, what: str = "") -> Value:
         raw = float(raw)
     if type(raw) is not k.type:
         raise ConfigError(f"{what}: expected {k.type.__name__} ({k.doc}); got {raw!r}")
+    if why := elsewhere(k.key, raw):
+        raise ConfigError(why)
     if k.choices and raw not in k.choices:
         raise ConfigError(choose_from(what, raw, map(str, k.choices)))
     if k.type in (int, float):

@@ -37,16 +37,18 @@ def knob(
     below: float | None = None,
     choices: tuple[str, ...] | tuple[int, ...] = (),
     when: Conditions = (),
+    several: bool = False,
 ) -> Any:
     """Declare one run-config key; the type of its default is the type of the key.
 
     `doc` is one line: meaning, paper symbol, unit, neutral value. Where given, `low` and `high` are inclusive
     bounds, `above` and `below` exclusive ones, and `choices` the allowed values. A run reads the key if all
-    conditions in `when` and those of the section hold.
+    conditions in `when` and those of the section hold. The text of a key of `several` has commas between its
+    parts; in Python it may be a list of them.
     """
     bounds = {">=": low, ">": above, "<=": high, "<": below}
     bounds = {sign: bound for sign, bound in bounds.items() if bound is not None}
-    metadata = {"doc": doc, "bounds": bounds, "choices": choices, "when": _all(when)}
+    metadata = {"doc": doc, "bounds": bounds, "choices": choices, "when": _all(when), "several": several}
     return field(default=default, metadata=metadata)
 
 
@@ -89,6 +91,7 @@ class DataConfig(Section):
         'types of csv columns, written as in a header, "sex:category(f|m), visit:ignore"; "" = as the header '
         "says (docs/howto/data.md)",
         when=When("dataset", ("csv",)),
+        several=True,
     )
     num_classes: int = knob(
         0,
@@ -118,7 +121,9 @@ class DataConfig(Section):
     num_clients: int = knob(10, "population K; 0 = the number of the data set's owners", low=0)
     partition: str = knob("iid", "how examples are split among clients (see `bouquet data --list`)")
     partition_arguments: str = knob(
-        "", 'arguments of a partition of your own or of flwr-datasets, as TOML: "alpha=0.5, shuffle=false"'
+        "",
+        'arguments of a partition of your own or of flwr-datasets, as TOML: "alpha=0.5, shuffle=false"',
+        several=True,
     )
     dirichlet_alpha: float = knob(
         0.5, "concentration of the Dirichlet partitions; smaller = more skewed", above=0
@@ -161,6 +166,7 @@ class DataConfig(Section):
     columns: str = knob(
         "even",
         'partition=columns: columns (of images, pixels) of each party: even, or their numbers, "10,20"',
+        several=True,
     )
     min_client_examples: int = knob(
         1, "fewest examples of a client; a partition with a smaller client is refused", low=1
@@ -241,8 +247,8 @@ class TrainConfig(Section):
     learning_rate: float = knob(0.1, "eta_0 of the local solver", above=0, when=TRAINS)
     lr_schedule: str = knob(
         "exponential",
-        "eta_t: exponential (1 = constant) and step by lr-decay; cosine ends near 0 after the last round",
-        choices=("exponential", "step", "cosine"),
+        "eta_t: constant, exponential and step by lr-decay (1 = constant), cosine to about 0 at the end",
+        choices=("constant", "exponential", "step", "cosine"),
         when=TRAINS,
     )
     lr_decay: float = knob(
@@ -250,7 +256,7 @@ class TrainConfig(Section):
         "eta_t = eta_0 * lr-decay^(t-1) in round t; 1 = none",
         above=0,
         high=1,
-        when=(When("lr-schedule", ("cosine",), but=True), TRAINS),
+        when=(When("lr-schedule", ("exponential", "step")), TRAINS),
     )
     lr_step: int = knob(
         10,
@@ -327,7 +333,10 @@ class TrainConfig(Section):
         when=When("width.levels", ("",)),
     )
     private_layers: str = knob(
-        "", 'layers that stay at the client, instead of personal.layers: "fc2" or "head.*,norm"', when=HEAD
+        "",
+        'layers that stay at the client, instead of personal.layers: "fc2" or "head.*,norm"',
+        when=HEAD,
+        several=True,
     )
     ala: bool = knob(
         False, "adaptive local aggregation before training; with fedavg, fedprox, fedrep or ditto"
@@ -413,7 +422,9 @@ class ServerConfig(Section):
     )
     roll_call_timeout: float = knob(180.0, "seconds to wait for nodes and their client lists", above=0)
     min_nodes: int = knob(1, "nodes that must be online before round 1; a link's default: a majority", low=1)
-    node_names: str = knob("", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all')
+    node_names: str = knob(
+        "", 'at a link: names of the nodes to run on, "ward-1,ward-3"; "" = all', several=True
+    )
     max_update_norm: float = knob(
         0.0, "refuse a client's update with a larger L2 norm; 0 = no bound", low=0, when=(AVERAGED, _BOUNDED)
     )
@@ -468,7 +479,9 @@ class OutputConfig(Section):
     resume: bool = knob(False, "continue the run of this name from its last checkpoint")
     checkpoint_every: int = knob(1, "rounds between checkpoints; 0 = only at the end", low=0)
     progress: str = knob("auto", "live progress", choices=("auto", "bar", "log", "none"))
-    tracker: str = knob("", 'also record the run in tensorboard, mlflow or wandb; several: "mlflow,wandb"')
+    tracker: str = knob(
+        "", 'also record the run in tensorboard, mlflow or wandb; several: "mlflow,wandb"', several=True
+    )
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -2,7 +2,19 @@
 
 import re
 
-from task.datasets import domains, generated, hub, idx, images, leaf, shakespeare, tables, user_loader, words
+from task.datasets import (
+    domains,
+    generated,
+    hub,
+    idx,
+    images,
+    leaf,
+    npz,
+    shakespeare,
+    tables,
+    user_loader,
+    words,
+)
 from task.datasets.base import DatasetSpec, Source
 from task.errors import ConfigError, choose_from
 from task.references import is_hub, is_reference
@@ -77,7 +89,7 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
     "npz": DatasetSpec(
         "your own NumPy arrays: x, y, optionally x_test, y_test, client",
-        "data-path", "mlp", tables.locate_npz, tables.decode_npz, own=True,
+        "data-path", "mlp", npz.locate_npz, npz.decode_npz, own=True,
     ),
     "sent140": DatasetSpec(
         "tweets, negative or positive; the authors are the owners",

@@ -198,6 +198,9 @@ def in_words(facts: Mapping[str, Any], most: int = SHOWN) -> list[Line]:
         each = f"{least:,} training examples each"
         if least < largest:
             each = f"{least:,} to {largest:,} training examples each, median {median:,.0f}"
+        if held := facts.get("held_out"):
+            unread = "" if held["read"] else ", which this run leaves out (fraction-evaluate = 0)"
+            each += f"; {held['examples']:,} more are held out for clients' own tests{unread}"
         found.append(("clients", f"{facts['clients']:,}, {each}"))
     return found
 

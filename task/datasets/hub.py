@@ -33,10 +33,10 @@ from task.datasets.arrow import is_saved, saved_splits
 from task.datasets.base import Decoded, Request, Source, no_progress_thread
 from task.datasets.folders import listed, visible
 from task.datasets.named_inputs import BOXES, IDS_NAME
+from task.datasets.npz import from_arrays
 from task.datasets.own import data_path, keys_of
 from task.datasets.parts import VALIDATION, part_of, test_part
 from task.datasets.pictures import PictureError, Stack, opened
-from task.datasets.tables import from_arrays
 from task.errors import DataError, local, reason
 from task.references import HUB, code_folder, package_of
 from task.storage.memory import available

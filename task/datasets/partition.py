@@ -130,6 +130,10 @@ class Partition:
         """Return the number of training examples of every client, int64 ``[K]``."""
         return np.diff(self._owners.train_offsets)
 
+    def held_out(self, pool: int) -> int:
+        """Return how many of the first `pool` rows, the training pool, are clients' own test examples."""
+        return int((self._owners.test_rows < pool).sum())
+
     def at(self, server_round: int) -> "Partition":
         """Return the partition as it is in a round; `task.datasets.stream` has one that changes."""
         return self
@@ -186,6 +190,9 @@ class _Bootstrap(Partition):
     def num_train(self) -> Rows:
         kept = self._config.examples_per_client - len(self.test(0))
         return np.broadcast_to(np.int64(kept), self.num_clients)
+
+    def held_out(self, pool: int) -> int:
+        return len(self.test(0)) * self.num_clients  # clients share rows
 
 
 def load_partition(dataset: Dataset, config: DataConfig, seed: int) -> Partition:

@@ -125,6 +125,10 @@ class StreamedPartition(Partition):
         counts = [self._stream.count(int(n), self._age(c)) for c, n in zip(self.names, whole, strict=True)]
         return np.array(counts, np.int64)
 
+    def held_out(self, pool: int) -> int:
+        """Return how many of the first `pool` rows, the training pool, are clients' own test examples."""
+        return self._whole.held_out(pool)
+
     def born(self, client: int, rounds: int) -> tuple[Rows, Rows]:
         """Return a client's training rows, and in which round each arrives; past `rounds`, rounds + 1."""
         name = self.names[client]

@@ -1,14 +1,10 @@
-"""csv and npz: data in the user's own files, pooled or of one node.
+"""csv: tables in the user's own files, pooled or of one node.
 
-csv: the header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
-file; its files have the same columns, in any order. npz: arrays ``x``, ``y``, and optionally ``x_test``,
-``y_test``, ``client`` (one owner name per training example), ``columns`` and ``classes`` (names, see
-`task.datasets.npz_names`), and ``group.NAME`` (a text or number per example, the training ones first, which
-no model reads). Integers y are classes; y may also be numbers [N] or [N, d], labels 0 and 1 [N, C], or the
-class of each pixel, integers [N, H, W]. Ids of tokens and inputs by name: `task.datasets.named_inputs`.
+The header says what each column is, see `task.datasets.header`. A folder of csv files has one owner per
+file; its files have the same columns, in any order.
 
-A missing value (in csv an empty cell, NA or NaN; in npz NaN) is refused, or kept as NaN where the run says
-how it is filled (`task.datasets.columns`). A missing category is NaN in each of its columns.
+A missing value (an empty cell, NA or NaN) is refused, or kept as NaN where the run says how it is filled
+(`task.datasets.columns`). A missing category is NaN in each of its columns.
 
 The labels of a node's own file must be whole numbers 0 .. num-classes - 1, unless the header lists the
 classes: nodes have no other way to agree on them.
@@ -16,7 +12,7 @@ classes: nodes have no other way to agree on them.
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from task.datasets.base import Decoded, Request, Source
-from task.datasets.class_numbers import numbered, parted
 from task.datasets.column_types import declared_in, nearest, texts_in, untyped
 from task.datasets.csv_rows import rows_of
-from task.datasets.encode import LARGEST, CellError, Encoder, TextError
+from task.datasets.encode import CellError, Encoder, TextError
 from task.datasets.folders import listed, visible
 from task.datasets.header import CLIENT, MISSING, SPLIT, TypedColumn, check_alike, parse_header, targets_of
-from task.datasets.layout import channels_first, channels_last_note
-from task.datasets.named_inputs import IDS_NAME, dense, formed
-from task.datasets.npz_names import class_names, column_names
 from task.datasets.own import Mask, assemble, data_path, files_of, keys_of
 from task.datasets.parts import TRAIN, part_of, test_part
-from task.datasets.targets import Row, check_lifetimes, label_of, spelling, targets
+from task.datasets.targets import Row, label_of, spelling, targets
 from task.errors import DataError, local
-from task.inputs import NUMBERS, SEQUENCES, packed
-from task.storage.memory import available
-from task.units import human_bytes
+from task.inputs import SEQUENCES, packed
 
 
 def locate_csv(request: Request) -> Source:
@@ -50,17 +40,6 @@ def locate_csv(request: Request) -> Source:
         raise DataError(f"{local(path)}: expected csv files in this folder; got none")
     others = visible(p.name for p in sorted(path.iterdir()) if p not in files) if path.is_dir() else []
     return Source(files, keys_of(request) | {"folder": path.is_dir(), "typed": True, "others": others})
-
-
-def locate_npz(request: Request) -> Source:
-    """Find the file."""
-    path = data_path(request)
-    if path.is_dir():
-        raise DataError(f"{local(path)}: expected an npz file; got a folder")
-    return Source((path,), keys_of(request) | {"named": True})
-
-
-ASIDE = "group."  # how npz files name arrays by which a run may compare groups of people
 
 
 class _Table:
@@ -278,188 +257,3 @@ def _alike(table: _Table) -> list[str]:
                     "and are two inputs of a model. Write them alike"
                 )
     return notes
-
-
-def decode_npz(request: Request, source: Source) -> Decoded:
-    """Read the arrays; nothing in the file is executed."""
-    path = source.files[0]
-    arrays = read_arrays(path)
-    if IDS_NAME not in arrays and not any(name.startswith("x.") for name in arrays):
-        check_names(path, arrays, "x", "y")
-    return from_arrays(request, str(path), arrays)
-
-
-def from_arrays(request: Request, where: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Decoded:
-    """Check arrays x, y and, where given, x_test, y_test and client, the owners of the training rows.
-
-    `where` is where they are from, for errors.
-
-    Raises:
-        DataError: Their shapes, dtypes or values cannot be used.
-    """
-    aside = {name.removeprefix(ASIDE): a for name, a in arrays.items() if name.startswith(ASIDE)}
-    made = formed(request, where, {name: a for name, a in arrays.items() if not name.startswith(ASIDE)})
-    arrays, notes = parted(made.arrays)
-    x, y = arrays["x"], arrays["y"]
-    test = None
-    if "x_test" in arrays or "y_test" in arrays:
-        both = {"x_test", "y_test"} <= arrays.keys()
-        if not both or arrays["x_test"].shape[1:] != x.shape[1:]:
-            raise DataError(
-                f"{local(where)}: expected x_test and y_test of examples of shape {x.shape[1:]}; got "
-                f"{ {k: v.shape for k, v in arrays.items() if k.endswith('_test')} }"
-            )
-        if (arrays["x_test"].dtype == np.uint8) is not (x.dtype == np.uint8):
-            raise DataError(
-                f"{local(where)}: expected x_test of the type of x, {x.dtype}; got {arrays['x_test'].dtype}"
-            )
-        x, y = np.concatenate([x, arrays["x_test"]]), np.concatenate([y, arrays["y_test"]])
-        test = np.arange(len(x)) >= len(arrays["x"])
-    if y.ndim > 3 and y.shape[1] == 1:
-        y = y[:, 0]  # masks with an axis of channels
-    for name, texts in aside.items():
-        if texts.shape != (len(x),) or texts.dtype.kind not in "fiubU":
-            raise DataError(
-                f"{local(where)}: expected {local(ASIDE + name)} of {len(x)} texts or numbers, one for each "
-                f"example, training first; got {texts.dtype} {list(texts.shape)}"
-            )
-    maps = y.ndim > 2 and y.dtype.kind in "iub"
-    if (
-        x.ndim < 2
-        or len(x) != len(y)
-        or not len(y)
-        or not (y.ndim in (1, 2) or maps)
-        or y.dtype.kind not in "fiub"
-    ):
-        raise DataError(
-            f"{local(where)}: expected x [N, ...] and y: integers [N], numbers [N] or [N, d], labels "
-            "0 and 1 [N, C], or the class of each pixel, integers [N, H, W]; got "
-            f"x {x.dtype} {x.shape}, y {y.dtype} {y.shape}"
-        )
-    if maps and x.dtype == np.uint8 and x.ndim > 3:
-        x = channels_first(x, where)
-    if maps and x.dtype == np.uint8 and x.shape[-2:] != y.shape[-2:]:
-        raise DataError(
-            f"{local(where)}: expected a class of each pixel, y [N, H, W] of the height and width of the "
-            f"pictures; got x {list(x.shape)} and y {list(y.shape)}"
-        )
-    if not made.form and not fits(x, request.keep_missing):
-        raise DataError(
-            f"{local(where)}: expected x to be finite numbers that fit float32; got {x.dtype} with NaN, Inf, "
-            "larger numbers or objects. "
-            "Correct them; where NaN stands for a missing value, set the run-config key "
-            'missing="mean" (or "zero")'
-        )
-    owners = [str(name) for name in arrays.get("client", [])]
-    if owners and len(owners) != len(arrays["x"]):
-        raise DataError(
-            f"{local(where)}: expected {len(arrays['x'])} names in client, one per row; got {len(owners)}"
-        )
-    targets: npt.NDArray[Any]
-    classes: tuple[str, ...]
-    outputs = 0
-    if maps or made.sequence:
-        classes = class_names(where, {**arrays, "y": y[:0].ravel()})
-        targets, outputs = dense(request, where, y, classes, made.vocabulary)
-    elif y.ndim == 2 or y.dtype.kind == "f" or request.task in NUMBERS:
-        targets, classes = _npz_numbers(request, where, y), class_names(where, arrays)
-    else:
-        targets, classes, note = numbered(request, where, y, class_names(where, arrays))
-        notes += [note] if note else []
-    return assemble(
-        request,
-        x=x if made.form or (x.dtype == np.uint8 and x.ndim > 2) else x.astype(np.float32),
-        y=targets,
-        test=test,
-        owners=owners,
-        classes=classes,
-        where=where,
-        columns=() if made.form else column_names(where, arrays, x),
-        aside={name: texts.astype(np.str_).tolist() for name, texts in aside.items()},
-        notes=(*notes, *made.notes, *filter(None, [channels_last_note(x)])),
-        form=made.form,
-        outputs=outputs,
-    )
-
-
-def _npz_numbers(request: Request, where: str, y: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return numbers or labels as float32, checked."""
-    if request.task == "classification":
-        raise DataError(
-            f'{local(where)}: task = "classification" expects integers y [N]; got {y.dtype} {list(y.shape)}. '
-            'Save class numbers, or choose "regression" or "multi-label".'
-        )
-    with np.errstate(over="ignore"):
-        numbers = y.astype(np.float32)
-    width = y.shape[1] if y.ndim == 2 else 1
-    zeros_and_ones = bool(np.isin(numbers, (0, 1)).all())
-    if request.task == "auto" and zeros_and_ones and width > 1 and (numbers.sum(1) == 1).all():
-        raise DataError(
-            f"{local(where)}: y has one 1 in each row, which may be classes or labels. Save classes as "
-            'integers [N], y.argmax(1), or set the run-config key task = "multi-label".'
-        )
-    one = y.ndim == 1 or (width == 1 and not zeros_and_ones)
-    if request.task == "auto" and one and (numbers >= 0).all() and (numbers % 1 == 0).all():
-        raise DataError(
-            f"{local(where)}: y has whole numbers as {y.dtype} {list(y.shape)}, which may be classes or "
-            'numbers to predict. Save classes as integers [N], or set the run-config key task = "regression".'
-        )
-    labels = request.task == "multi-label"
-    good = np.isfinite(numbers) & (np.isin(numbers, (0, 1)) if labels else True)
-    if labels and y.ndim == 1:
-        raise DataError(f'{local(where)}: task = "multi-label" expects y [N, C]; got {list(y.shape)}')
-    if not good.all():
-        wrong = np.flatnonzero(~good.reshape(len(y), -1).all(1))
-        what = "labels 0 and 1" if labels else "finite numbers that fit float32"
-        raise DataError(
-            f"{local(where)}: expected {what} in y; got {local(y[wrong[0]])} in example {int(wrong[0])}, and "
-            f"{len(wrong) - 1} more examples like it"
-        )
-    if request.num_classes not in (0, width):
-        raise DataError(
-            f'{local(where)}: run-config key "num-classes": expected {width}, the numbers of an '
-            f"example in y, or 0; got {request.num_classes}"
-        )
-    if request.task == "survival":
-        check_lifetimes(numbers, lambda i: f"{local(where)}, example {i}")
-    return numbers
-
-
-def fits(x: npt.NDArray[Any], keep_missing: bool) -> bool:
-    """Return whether all values are numbers that float32 has, or NaN where missing ones are kept."""
-    if x.dtype.kind != "f":
-        return x.dtype.kind in "iub"
-    return bool(((np.abs(x) <= LARGEST) | (np.isnan(x) & keep_missing)).all())
-
-
-def read_arrays(path: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an npz file; nothing in the file is executed.
-
-    Raises:
-        DataError: It is not one, or has none of a name that is needed.
-    """
-    try:
-        # Opened here, because NumPy leaves an invalid file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            needs, free = sum(member.file_size for member in archive.zip.infolist()), available()
-            if needs > free:
-                raise DataError(
-                    f"{local(path)}: expected arrays of at most {human_bytes(free)}, the memory that is left "
-                    f"on this machine; got {human_bytes(needs)}. Make x smaller: float32, or fewer rows"
-                )
-            arrays = {name: archive[name] for name in archive.files}
-    except DataError:
-        raise
-    except Exception as err:  # zipfile, zlib and NumPy raise half a dozen kinds
-        raise DataError(
-            f"{local(path)}: expected an npz file of plain arrays; got {local(repr(err))}. Save it again."
-        ) from err
-    check_names(path, arrays, *needed)
-    return arrays
-
-
-def check_names(path: Path, arrays: Mapping[str, npt.NDArray[Any]], *needed: str) -> None:
-    """Refuse arrays without one of a name that is needed; raises DataError."""
-    if not arrays.keys() >= set(needed):
-        words = " and ".join(f'"{name}"' for name in needed)
-        raise DataError(f"{local(path)}: expected arrays {words}; got {local(sorted(arrays))}")

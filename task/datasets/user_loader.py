@@ -25,8 +25,8 @@ import numpy.typing as npt
 from task import portable
 from task.datasets.base import Decoded, Request, Source
 from task.datasets.named_inputs import BOXES, IDS_NAME, LABELS
+from task.datasets.npz import from_arrays
 from task.datasets.own import keys_of
-from task.datasets.tables import from_arrays
 from task.errors import BouquetError, ConfigError, DataError, local
 from task.objects import Data
 from task.references import as_imported, code_of, load_reference, place

@@ -72,6 +72,22 @@ def check_features(config: Config, entry: Algorithm, contract: Algorithm) -> Non
             raise ConfigError(f"run-config key {why}")
 
 
+def fewest_nodes(config: Config) -> tuple[int, str]:
+    """Return how few nodes a run may have, and the setting that says so."""
+    return max((feature.nodes(config) for feature in active(config, config.entry)), default=(1, ""))
+
+
+def check_simulated(config: Config) -> None:
+    """Refuse features that need a link, in a simulation.
+
+    Raises:
+        ConfigError: Naming the key, the reason, and what to do.
+    """
+    for feature in active(config, config.entry):
+        if why := feature.unsimulated(config):
+            raise ConfigError(f"run-config key {why}")
+
+
 def check_model_of(config: Config, contract: Algorithm, tensors: Tensors) -> None:
     """Refuse a model that a feature of the run cannot work with.
 

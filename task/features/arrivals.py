@@ -6,4 +6,9 @@ FEATURE = Feature(
     "arrivals",
     place=120,
     active=lambda config, contract: contract.asynchronous and config.server.order_of_arrival == "real",
+    unsimulated=lambda config: (
+        '"order-of-arrival": expected "virtual" in a simulation, where only simulated devices have arrival '
+        'times; got "real". Run it on a link (bouquet run --link KIT, bouquet federation); "bouquet replay '
+        'RUN" then repeats it in the simulation'
+    ),
 )

@@ -45,6 +45,10 @@ class Feature:
     # Returns what else is wrong in a run that has it, given the algorithm's entry, as an error says it after
     # "run-config key"; "" = nothing.
     refuses: Callable[[Config, Algorithm], str] = lambda config, entry: ""
+    # Returns how few nodes a run may have, and the setting that says so.
+    nodes: Callable[[Config], tuple[int, str]] = lambda config: (1, "")
+    # Returns why the simulation cannot run it, in the same form; "" = it can.
+    unsimulated: Callable[[Config], str] = lambda config: ""
     # Returns the run's config with what follows from its data, where these are the same for all clients.
     reads: Callable[[Config, Dataset], Config] = lambda config, data: config
     refuses_model: Callable[[Config, Tensors], str] = lambda config, tensors: ""  # the same, of its model

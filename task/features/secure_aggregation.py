@@ -66,6 +66,10 @@ FEATURE = Feature(
     place=110,
     active=lambda config, _: config.server.secagg,
     stages=_stages,
+    nodes=lambda config: (
+        max(config.server.secagg_min_nodes, config.server.secagg_threshold),
+        "secagg = true",
+    ),
     choices=(
         Choice("secagg-bits", (64, 32), lambda entry: unsafe(entry, _rounded(entry)), COARSE),
         Choice("secagg", (True,), lambda entry: unsafe(entry, _secure(entry)), of_sums=True),

@@ -33,7 +33,7 @@ from task import timing
 from task.errors import ConfigError, RefusedError, StateError, local
 from task.privacy.accounting import epsilon as epsilon_of
 from task.privacy.accounting import gaussian_epsilon
-from task.privacy.releases import Releases
+from task.storage.durable_lines import DurableLines
 from task.storage.locks import HeldError, locked
 from task.text import logger
 
@@ -92,7 +92,7 @@ class NoiseLedger:
 
     def __init__(self, path: Path, most: float = 0.0, delta: float = 0.0) -> None:
         self.path, self.most, self.delta = path, most, delta
-        self._file = Releases(path)
+        self._file = DurableLines(path)
 
     @classmethod
     def of(cls, folder: Path, node_config: Mapping[str, Any]) -> "NoiseLedger":

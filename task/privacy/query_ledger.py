@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from task import timing
 from task.errors import ConfigError, RefusedError, StateError, local
-from task.privacy.releases import Releases
 from task.privacy.row_sets import single_out
+from task.storage.durable_lines import DurableLines
 from task.storage.files import make_folder, write_bytes
 from task.storage.locks import HeldError, locked
 
@@ -66,7 +66,7 @@ class QueryLedger:
 
     def __init__(self, folder: Path, most: int = 0) -> None:
         self.path, self.rows, self.most = folder / FILE, folder / ROWS, most
-        self._file = Releases(self.path)
+        self._file = DurableLines(self.path)
 
     @classmethod
     def of(cls, folder: Path, node_config: Mapping[str, Any]) -> QueryLedger:

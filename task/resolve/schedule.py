@@ -12,6 +12,7 @@ T            `rounds`                                         ``num-server-round
 
 In the first W rounds eta_t = eta_0 t / (W + 1). After them, with s = t - W from 1 on,
 
+constant     eta_0
 exponential  eta_0 gamma^(s - 1)
 step         eta_0 gamma^floor((s - 1) / S)
 cosine       eta_0 (1 + cos(pi (s - 1) / (T - W))) / 2, which would be 0 in round T + 1
@@ -31,4 +32,6 @@ def learning_rate(train: TrainConfig, server_round: int, rounds: int) -> float:
     if train.lr_schedule == "cosine":
         span = max(rounds - warmup, 1)
         return eta * (1.0 + math.cos(math.pi * min(over, span - 1) / span)) / 2.0
+    if train.lr_schedule == "constant":
+        return eta
     return eta * train.lr_decay ** (over // train.lr_step if train.lr_schedule == "step" else over)

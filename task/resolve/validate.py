@@ -10,7 +10,6 @@ from task.codecs import codec_of
 from task.config.knobs import Config
 from task.config.sections import AUGMENTATIONS, OPTIMIZERS, TRACKERS
 from task.datasets import DATASETS, column_types, spec_of
-from task.datasets.catalogue import check_no_path
 from task.datasets.column_types import read_types
 from task.datasets.partition import PARTITIONS
 from task.datasets.partitioners import arguments_in
@@ -35,8 +34,36 @@ def check_names(config: Config) -> None:
     Raises:
         ConfigError: Naming the key, what was expected and the nearest name.
     """
-    algorithm_of(config.algorithm)
-    check_no_path(config.data.dataset)
+    contract = algorithm_of(config.algorithm)
+    spec_of(config.data.dataset)  # a path in its place is refused
+    _check_known(config)
+    config.width.by_level()
+    if config.server.selection == "power-of-choice" and (clients := _clients(config)):
+        candidates_of(config, clients)
+    _check_tables(config)
+    _check_graph(config)
+    _check_edges(config)
+    _check_shares(config)
+    _check_replies(config)
+    _check_byzantine(config)
+    check_features(config, entry_of(config), contract_of(config))
+    if contract.statistics:
+        _check_statistics(config)
+    _check_columns(config)
+    for name in {config.codec.up, config.codec.down} - {"none"}:
+        codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
+    check_goal_names(config)
+    if config.data.task != "auto":
+        check_goal(config, config.data.task)
+    _check_schedule(config)
+    _check_measured(config)
+    if contract.traits.by_feature:
+        _check_first_layer(config)
+    _check_own_tests(config)
+
+
+def _check_known(config: Config) -> None:
+    """Refuse names that mean nothing."""
     named: list[tuple[str, str, Iterable[str]]] = [
         ("dataset", config.data.dataset, DATASETS),
         *([("public.data", config.public.data, DATASETS)] if config.public.data else []),
@@ -63,47 +90,36 @@ def check_names(config: Config) -> None:
     for name in config.output.trackers:
         if name not in TRACKERS:
             raise ConfigError(choose_from('run-config key "tracker"', name, TRACKERS))
-    config.width.by_level()
-    if config.server.selection == "power-of-choice" and (clients := _clients(config)):
-        candidates_of(config, clients)
-    _check_tables(config)
-    _check_graph(config)
-    _check_edges(config)
-    _check_shares(config)
-    _check_replies(config)
+
+
+def _check_byzantine(config: Config) -> None:
     byzantine = config.robust.byzantine
     if (byzantine >= 1 and byzantine % 1) or 0.5 <= byzantine < 1:
         raise ConfigError(
             'run-config key "robust.byzantine": expected a share >= 0 and < 0.5 of the clients asked, or a '
             f"whole count >= 1 that is less than half of them; got {byzantine!r}"
         )
-    check_features(config, entry_of(config), contract_of(config))
-    if algorithm_of(config.algorithm).statistics:
-        _check_statistics(config)
-    _check_columns(config)
-    for name in {config.codec.up, config.codec.down} - {"none"}:
-        codec_of(name, config.codec.keep, config.codec.bits, config.codec.block)
-    check_goal_names(config)
-    if config.data.task != "auto":
-        check_goal(config, config.data.task)
-    _check_schedule(config)
-    _check_measured(config)
-    if algorithm_of(config.algorithm).traits.by_feature:
-        linear = ("2nn", "logistic", "mlp")
-        if config.model not in linear and not is_reference(config.model):
-            raise ConfigError(
-                f'run-config key "model": {config.algorithm} scales the columns of a first layer that is '
-                f"linear in the features; expected one of {', '.join(linear)}; got {config.model!r}"
-            )
-    if config.server.fraction_evaluate > 0 and config.data.local_test_fraction == 0:
-        natural = config.data.partition == "natural"
-        if not natural:
-            own = algorithm_of(config.algorithm).personal or config.train.ala
-            raise ConfigError(
-                'run-config key "fraction-evaluate": clients have no test data of their own because '
-                '"local-test-fraction" is 0; set that above 0'
-                + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
-            )
+
+
+def _check_first_layer(config: Config) -> None:
+    linear = ("2nn", "logistic", "mlp")
+    if config.model not in linear and not is_reference(config.model):
+        raise ConfigError(
+            f'run-config key "model": {config.algorithm} scales the columns of a first layer that is '
+            f"linear in the features; expected one of {', '.join(linear)}; got {config.model!r}"
+        )
+
+
+def _check_own_tests(config: Config) -> None:
+    """Refuse an evaluation at clients that have no test data."""
+    has_tests = config.data.local_test_fraction > 0 or config.data.partition == "natural"
+    if config.server.fraction_evaluate > 0 and not has_tests:
+        own = algorithm_of(config.algorithm).personal or config.train.ala
+        raise ConfigError(
+            'run-config key "fraction-evaluate": clients have no test data of their own because '
+            '"local-test-fraction" is 0; set that above 0'
+            + (", since the models are the clients' own" if own else ", or fraction-evaluate to 0")
+        )
 
 
 def _check_statistics(config: Config) -> None:

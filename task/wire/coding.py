@@ -23,12 +23,15 @@ from task.catalogue.entry import Algorithm
 from task.catalogue.record import SUB_MODEL, Record
 from task.codecs import codec_of
 from task.codecs.codec import Codec, Left
+from task.codecs.sign import Sign
 from task.config.knobs import Config
 from task.errors import FieldError
 from task.numerics import seeds
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.held import Base
+from task.numerics.terms import HIGH_UNIT, LOW_UNIT
 from task.wire.checks import check_arrays
+from task.wire.encoding import Encoding
 from task.wire.layouts import base_of
 from task.wire.messages import ClientUpdate
 
@@ -38,7 +41,7 @@ MOST_DECODED = 1 << 28  # limit in bytes of a message's decoded records; above i
 
 
 @dataclass(frozen=True)
-class Coder:
+class Coder(Encoding):
     """The coded records of a contract, for the replies to one phase.
 
     `like` has, by upward record, arrays of the expected names, shapes and dtypes; `seed` is that
@@ -48,7 +51,6 @@ class Coder:
     codec: Codec
     seed: int
     round: int
-    entry: Algorithm
     like: Mapping[str, NamedArrays]
     bases: Mapping[str, Mapping[str, Base]]  # by coded record, what its update is relative to
     # Returns a client's downward records where the model differs by client; the bases are zeros then.
@@ -84,7 +86,7 @@ class Coder:
         code, left = self.codec.encode(x, mine, self._seed(client, record))
         return code, x, left
 
-    def decode(self, client: str, record: Record, arrays: NamedArrays) -> Arrays:
+    def decode(self, client: str, record: Record, arrays: Arrays) -> Arrays:
         """Return a record as its client meant it, given its form on the wire.
 
         Of a sparse code the arrays are `Held`, which the checks and the folds take as they are.
@@ -92,6 +94,8 @@ class Coder:
         Raises:
             FieldError: Its code is missing, or is none of this codec, these arrays, this client and round.
         """
+        if not record.coded:
+            return arrays
         base, code = self._base(client, record), arrays.get(CODE)
         if code is None or code.dtype != np.uint8 or code.ndim != 1:
             got = "none" if code is None else f"{code.dtype}{list(code.shape)}"
@@ -116,31 +120,60 @@ class Coder:
 
     def on_wire(self, record: Record, upload: ClientUpdate) -> Arrays:
         """Return a client's record in its form on the wire."""
-        arrays, base = upload.arrays[record.name], self.bases[record.name]
+        arrays = upload.arrays[record.name]
+        if not record.coded:
+            return arrays
+        base = self.bases[record.name]
         code = np.frombuffer(upload.codes[record.name], np.uint8)
         return {CODE: code, **{n: a for n, a in arrays.items() if n not in base}}
 
-    def most_bytes(self, record: Record, like: NamedArrays | None = None) -> int:
-        """Return the bytes that one client's code of a record has at most; `like` is its form, if known."""
-        form = like or self.like[record.name]
-        return self.codec.most_bytes([form[name].shape for name in self.bases[record.name]])
+    def check_sum(self, record: Record, partial: Mapping[str, NamedArrays], clients: int) -> None:
+        """Check a node's sum of votes.
 
-    def forwarding(self, clients: int) -> Algorithm:
+        Raises:
+            FieldError: This number of clients cannot have it.
+        """
+        if record.code == Sign.name:
+            check_votes(record, partial["high"], partial.get("low", {}), clients)
+
+    def most_bytes(self, record: Record, like: NamedArrays) -> int:
+        """Return the bytes that a client's code and what goes with it have at most."""
+        base = self.bases[record.name] if record.coded else {}
+        plain = super().most_bytes(record, {n: a for n, a in like.items() if n not in base})
+        return plain + (self._code_bytes(record, like) if base else 0)
+
+    def _code_bytes(self, record: Record, like: NamedArrays) -> int:
+        return self.codec.most_bytes([like[name].shape for name in self.bases[record.name]])
+
+    def forwarding(self, entry: Algorithm, clients: int) -> Algorithm:
         """Return the contract of a node's reply for this number of clients: the smaller of the two forms.
 
         That is each client's code as it is, or the exact sum of what they decode to. Both sides of the wire
         know the message, so none has to say which it is.
         """
         ways = []
-        for r in self.entry.up:
+        for r in entry.up:
             if r.coded and r.reduce != "collect":
                 numbers = sum(b.flat.size for b in self.bases[r.name].values())
-                small = clients * self.most_bytes(r) < SUM_BYTES * numbers
+                small = clients * self._code_bytes(r, self.like[r.name]) < SUM_BYTES * numbers
                 few = clients * 4 * numbers <= MOST_DECODED
                 parted = r.layout == SUB_MODEL  # a node does not know where whose part belongs
                 r = replace(r, carry="each" if parted or (small and few) else "partial")
             ways.append(r)
-        return replace(self.entry, up=tuple(ways))
+        return replace(entry, up=tuple(ways))
+
+
+def check_votes(record: Record, high: NamedArrays, low: NamedArrays, voters: int) -> None:
+    """Refuse a sum that this number of votes of 1 or -1 cannot have; `high` and `low` are its two parts.
+
+    Raises:
+        FieldError: Naming record and array.
+    """
+    for name, part in low.items():
+        votes = high[name] * HIGH_UNIT + part * LOW_UNIT
+        if (bad := votes[(np.abs(votes) > voters) | ((votes + voters) % 2 != 0)]).size:
+            expected = f"sums of {voters} votes, each 1 or -1, one for each client in them"
+            raise FieldError(f"{record.name}/{name}", expected, f"{bad[0]:g}")
 
 
 def coder_of(
@@ -161,7 +194,7 @@ def coder_of(
     if not coded:
         return None
     codec, bases = _codec(config, coded[0]), _bases(coded, like, received, parameters)
-    return Coder(codec, config.seeds.train, server_round, entry, like, bases, own)
+    return Coder(codec, config.seeds.train, server_round, like, bases, own)
 
 
 def _bases(

@@ -7,18 +7,16 @@ import numpy as np
 
 from task.catalogue.entry import Algorithm
 from task.catalogue.record import SUB_MODEL, Record
-from task.encryption.sums import Ciphertexts, Sealing
 from task.models.coverage import CollectPadded, CoverageMean
 from task.models.family import SubModels, Widths
 from task.numerics.arrays import Arrays, NamedArrays
 from task.numerics.collect import Collect, CollectParts
 from task.numerics.reduce import REDUCTIONS, Mean, Reduction, Sum
 from task.wire.checks import check_arrays, check_records, check_weights
+from task.wire.encoding import PLAIN, Encoding, OwnReduction
 from task.wire.layouts import as_integers
 from task.wire.messages import NUM_EXAMPLES
 from task.wire.norms import NormBound
-
-Encrypted = Callable[[NamedArrays], Sealing | Ciphertexts]  # returns the reduction of arrays of this form
 
 
 class Folding:
@@ -28,8 +26,7 @@ class Folding:
     client's update. If the result `carries` on as `partials`, records that a node carries one by one are
     collected instead of reduced, and those that it forwards as codes are only checked. `models` are the parts
     of the model that clients have, where they differ and this side knows them; `part` returns the form of a
-    client's part. `ciphertexts` makes the reduction of an encrypted record: a node's own, which has a key, or
-    the server's.
+    client's part; `encoding` may bring a reduction of its own.
     """
 
     def __init__(
@@ -40,15 +37,15 @@ class Folding:
         *,
         carries: bool = False,
         models: SubModels | None = None,
-        ciphertexts: Encrypted = Ciphertexts,
+        encoding: Encoding = PLAIN,
         part: Callable[[str], NamedArrays] | None = None,
     ) -> None:
         self.entry, self.like, self.bound, self.models = entry, like, bound, models
-        self.ciphertexts, self.part = ciphertexts, models.form if models else part
+        self.encoding, self.part = encoding, models.form if models else part
         each = {r.name for r in entry.up if carries and r.carry == "each"}
         codes = {r.name for r in entry.up if r.name in each and r.coded}
         collects = {r.name for r in entry.up if r.name in each and r.reduce != "collect"}
-        self.reductions: dict[str, Reduction | Ciphertexts] = {
+        self.reductions: dict[str, Reduction | OwnReduction] = {
             r.name: self._collect(r) if r.name in collects else self.reduction(r)
             for r in entry.up
             if r.name not in codes
@@ -58,7 +55,7 @@ class Folding:
 
     def reduction(
         self, record: Record, rows: Mapping[str, NamedArrays] = MappingProxyType({})
-    ) -> Reduction | Ciphertexts:
+    ) -> Reduction | OwnReduction:
         """Return a record's reduction of what a `Collect` wrote as its partial; empty without `rows`.
 
         Raises:
@@ -68,8 +65,8 @@ class Folding:
             return self._collect(record)
         parts = self.models if record.layout == SUB_MODEL else None
         like = self.like[record.name]
-        if record.encrypted:
-            return self.ciphertexts(like)
+        if own := self.encoding.reduction(record, like):
+            return own
         if record.integers:  # a sum of int32 or int64
             like = {n: as_integers(a, np.int64) for n, a in like.items()}
         made: Reduction = CoverageMean(parts) if parts else REDUCTIONS[record.folded](like)

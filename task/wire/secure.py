@@ -31,10 +31,12 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from task.catalogue.entry import COMMON, NUM_EXAMPLES, Algorithm
 from task.errors import FieldError, SecureAggregationError
 from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.scalar_sums import ScalarSums
 from task.numerics.terms import FINITE
 from task.secagg.fixed_point import EXACT, MOST
 from task.secagg.protocol import PublicKeys, Roster, Session
-from task.secagg.sums import ScalarSums, Sums
+from task.secagg.shamir import SHARE_BYTES
+from task.secagg.sums import Sums
 from task.secagg.vector import (
     CARRY,
     Vector,
@@ -206,6 +208,51 @@ def _residues(name: str, sums: np.ndarray, bits: int) -> tuple[np.ndarray, np.nd
     if sums.size and (most := max(int(sums.max()), -int(sums.min()))) > MOST[bits]:
         raise FieldError(name, f"{FINITE}s whose sum fits {bits} bits", f"{most} units")
     return as_residues(sums, bits)
+
+
+def read_keys(content: RecordDict, node: str) -> PublicKeys:
+    """Read a node's answer to the stage ``keys``.
+
+    Raises:
+        FieldError: It is not in this form.
+        SecureAggregationError: The keys are none.
+    """
+    record = _alone(content)
+    parts = [record.get(k) for k in ("sealing", "masking", "proof")]
+    if not all(isinstance(p, bytes) for p in parts):
+        raise FieldError(SECAGG, "two public keys and their proof", "something else")
+    keys = PublicKeys(*parts)  # type: ignore[arg-type]
+    keys.check(node)
+    return keys
+
+
+def read_shares(content: RecordDict) -> dict[str, bytes]:
+    """Read an answer to the stage ``shares``: by node that they are for, encrypted ones.
+
+    Raises:
+        FieldError: It is not in this form.
+    """
+    return by_name(_alone(content), "to", "sealed")
+
+
+def read_unmask(content: RecordDict) -> dict[str, int]:
+    """Read an answer to the stage ``unmask``: by node whose they are, shares of secrets.
+
+    Raises:
+        FieldError: It is not in this form.
+    """
+    shares = by_name(_alone(content), "of", "shares")
+    if any(len(raw) != SHARE_BYTES for raw in shares.values()):
+        raise FieldError("shares", f"shares of {SHARE_BYTES} bytes", "others")
+    return {whose: int.from_bytes(raw, "big") for whose, raw in shares.items()}
+
+
+def _alone(content: RecordDict) -> ConfigRecord:
+    """Return the only record of an answer to a query."""
+    record = record_in(content)
+    if record is None or len(content) != 1:
+        raise FieldError(SECAGG, "one record of the stage", f"{sorted(content)[:9]}")
+    return record
 
 
 def failed_content(failed: Iterable[wire.RejectedReply]) -> RecordDict:

@@ -17,7 +17,9 @@ from server_app.deploy.link import follow, status
 from server_app.deploy.link.jobs import FINISHED, RUNNING, Jobs
 from server_app.results.folder import RunFolder
 from server_app.run.progress import Progress
+from task.config.read import as_run_config
 from task.errors import ConfigError
+from task.resolve.read import read_config
 
 OWN = {"dataset": "csv", "model": "logistic", "num-classes": 2}
 PARTS = {"num-clients": 100, "fraction-train": 0.1}
@@ -81,13 +83,9 @@ def test_a_run_names_its_nodes_and_its_majorities_are_of_those(tmp_path: Path) -
     [
         (
             "wart-2",
-            r'"node-names" \(--node-names\): expected one of ward-0, ward-2; got .wart-2.. '
-            r'Did you mean "ward-2"',
+            r'"node-names" \(--node-names\): got .wart-2.. Did you mean "ward-2"\? Expected one of ward-0, w',
         ),
-        (
-            "ward-1",
-            r'"node-names" \(--node-names\): ward-1 is revoked: expected one of ward-0, ward-2; got .ward-1.',
-        ),
+        ("ward-1", r'"node-names" \(--node-names\): ward-1 is revoked: got .ward-1.*one of ward-0, ward-2'),
         ("ward-0,", "got ''"),
     ],
 )
@@ -190,3 +188,20 @@ def test_the_terminal_names_a_node_that_is_left_out_of_a_run_shorter_than_the_st
     follow._watch(kit, jobs, job, Progress("log", 1, "a", console))
     words = "node ward-2 has data whose columns have other names: run a continues without it"
     assert words in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_run_at_a_link_is_resumed_by_its_name_alone(tmp_path: Path) -> None:
+    """The defaults took the place of the keys that it was started with."""
+    kit = kit_of(tmp_path, 3)
+    config = as_run_config(read_config({**OWN, "learning-rate": 0.25, "min-nodes": 3}))
+    RunFolder.create(kit.runs / "a", {"run": config}, resume=False)
+    job = follow.submit(kit, {"run-name": "a", "resume": True, "num-server-rounds": 30})
+    assert {key: job.keys[key] for key in OWN} == OWN
+    assert (job.keys["learning-rate"], job.keys["num-server-rounds"]) == (0.25, 30)
+    assert job.keys["min-nodes"] == 2  # of the nodes that are enrolled now
+    jobs = Jobs(kit.jobs, kit.runs)
+    jobs.update(job, state=FINISHED)
+    with pytest.raises(ConfigError, match=r'"learning-rate": expected 0.25, .*got 0.5'):
+        follow.submit(kit, {"run-name": "a", "resume": True, "learning-rate": 0.5})
+    with pytest.raises(ConfigError, match='"run-name": expected a free name'):
+        follow.submit(kit, {"run-name": "a", "resume": True}, submitter="alice")

@@ -212,7 +212,7 @@ def test_a_bad_key_of_the_link_is_refused(kits: Path, old: str, new: str, says: 
         (
             "min-examples = 10",
             "min-example = 0",
-            "in the table [policy]: expected one of apps, delta, he, keep-models, max-epsilon, max-questions",
+            "Expected one of apps, delta, he, keep-models, max-epsilon, max-questions",
         ),
         ("min-steps = 0", "min-steps = -1", '"policy.min-steps": expected 0 (no limit) or more; got -1'),
         ("max-epsilon = 0.0", "max-epsilon = -1", '"policy.max-epsilon": expected 0 (no limit) or more'),
@@ -265,7 +265,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_addresses_that_are_fine(text: str, read: tuple[str, int]) -> None:
-    assert read_address(text, "--link") == read
+    assert read_address(text, "--address") == read
 
 
 @pytest.mark.parametrize(
@@ -276,8 +276,8 @@ def test_addresses_that_are_fine(text: str, read: tuple[str, int]) -> None:
     ],
 )
 def test_addresses_that_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--link: expected HOST:PORT"):
-        read_address(text, "--link")
+    with pytest.raises(ConfigError, match=r"--address: expected HOST:PORT"):
+        read_address(text, "--address")
 
 
 def test_sizes() -> None:

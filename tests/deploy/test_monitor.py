@@ -154,7 +154,7 @@ def test_rounds_come_once_and_only_whole_lines(tmp_path: Path, browse: Browse) -
         file.write(line[-20:])
     [row] = browser.get(next_)["rounds"]
     assert (row["round"], row["asked"], row["answered"], row["quarantined_count"]) == (3, 4, 3, 1)
-    assert row["seconds"] == {"roll-call": 0.01, "train": 1.253, "evaluate": 0.5, "total": 1.76}
+    assert row["seconds"] == {"roll_call": 0.01, "train": 1.253, "evaluate": 0.5, "total": 1.76}
     assert row["quarantined"] == [
         {
             "client": EVIL, "field": "arrays/w", "expected": "finite numbers", "got": "NaN <b>at</b> 0",

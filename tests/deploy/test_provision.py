@@ -424,7 +424,7 @@ def test_another_port_needs_no_certificate(out: Path) -> None:
 
 def test_the_port_of_the_control_api_is_refused(out: Path, tmp_path: Path) -> None:
     before = contents(out)
-    with pytest.raises(ConfigError, match=r"--link: expected another port than 127\.0\.0\.1:8000"):
+    with pytest.raises(ConfigError, match=r"--address: expected another port than 127\.0\.0\.1:8000"):
         provision(out, "elsewhere:8000")
     assert contents(out) == before
     provision(tmp_path / "first", "host:8000")
@@ -505,9 +505,9 @@ def test_a_revoked_kit_that_is_put_back_is_refused(out: Path) -> None:
     [
         (
             {"link": ""},
-            "--link: expected HOST:PORT, where nodes reach the SuperLink; got none, and no earlier",
+            "--address: expected HOST:PORT, where nodes reach the SuperLink; got none, and no earlier",
         ),
-        ({"link": "host"}, "--link: expected HOST:PORT"),
+        ({"link": "host"}, "--address: expected HOST:PORT"),
         ({"nodes": ["../x"]}, "name of a node"),
         ({"nodes": ["ca"]}, "name of a node: expected none of ca, link"),
         ({"revoke": ["a/b"]}, "name of a node"),
@@ -702,9 +702,9 @@ def test_of_a_link_on_this_machine_nothing_is_copied(tmp_path: Path, host: str) 
 def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
     out = tmp_path / "kits"
     calls = [
-        bouquet("--link", LINK, "--node", "ward-1", "--node", "ward-2", "--out", str(out)),
+        bouquet("--address", LINK, "--node", "ward-1", "--node", "ward-2", "--out", str(out)),
         bouquet("--out", str(out), "--revoke", "ward-1", "--renew"),
-        bouquet("--out", str(out), "--node", "ward-1", "--link", "10.0.0.7:9092", "--submitter", "alice"),
+        bouquet("--out", str(out), "--node", "ward-1", "--address", "10.0.0.7:9092", "--submitter", "alice"),
     ]
     assert [c.returncode for c in calls] == [0, 0, 0], [c.stderr for c in calls]
     assert f"link: rsync -a {out}/link/ host.example:/srv/bouquet/link/" in calls[0].stdout
@@ -730,9 +730,9 @@ def test_the_command_shows_what_to_do_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    refused = bouquet("--link", "host", "--out", str(tmp_path / "kits"))
+    refused = bouquet("--address", "host", "--out", str(tmp_path / "kits"))
     assert refused.returncode == 78
-    assert refused.stderr.startswith("error: --link: expected HOST:PORT")
+    assert refused.stderr.startswith("error: --address: expected HOST:PORT")
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "kits").exists()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import nn
 
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
-from strategies.stages.privacy import Privacy
+from strategies.stages.privacy import Privacy, ReleaseLog
 from task.errors import ConfigError, StateError
 from task.numerics.arrays import Arrays, NamedArrays, sha256
 from task.privacy import noise
@@ -29,6 +30,25 @@ from tests.support.federation import SIZES, Keep, Played, owners_config, play, w
 from tests.test_privacy import Recording
 
 SECRET = bytes(range(32))
+
+
+class Releases(ReleaseLog):
+    """A log with a secret, lines and released sums of the test's."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        lines: Sequence[dict[str, Any]] = (),
+        sums: Mapping[tuple[int, str], Arrays] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()
+        self._secret, self._lines, self.sums = secret, [*lines], {**sums}
+
+    def made(self, server_round: int, question: str) -> Arrays | None:
+        return self.sums.get((server_round, question))
+
+    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
+        self.sums[server_round, question] = arrays
 
 
 class Ledger(Keep):
@@ -45,20 +65,17 @@ class Ledger(Keep):
         **given: Any,
     ) -> None:
         super().__init__(**given)
-        self._made: dict[tuple[int, str], Arrays] = {} if forgets or not before else dict(before._made)
-        self._secret = secret
-        self._released = before._released if before else ()
+        old = before.releases if before else Releases(secret)
+        self.releases = Releases(secret, old.lines(), {} if forgets else old.sums)
+        self.logs.append(self.releases)
         self.run_id = before.run_id if before else uuid.uuid4().hex
         self.remarks: list[str] = []
 
     def remark(self, line: str) -> None:
         self.remarks.append(line)
 
-    def made(self, server_round: int, question: str) -> Arrays | None:
-        return self._made.get((server_round, question))
-
-    def make(self, server_round: int, question: str, arrays: Arrays) -> None:
-        self._made[server_round, question] = arrays
+    def released(self) -> list[dict[str, Any]]:
+        return self.releases.lines()
 
 
 @pytest.fixture
@@ -337,7 +354,7 @@ def test_a_line_that_contradicts_the_run_is_refused(
     again = Ledger(before=first, restore=first.snapshots[2])
     lines = [dict(line) for line in first.released()]
     lines[number] |= says
-    again._released = tuple(lines)
+    again.releases._lines[:] = lines
     with pytest.raises(StateError, match="expected lines of this run"):
         run(keys, again)
 

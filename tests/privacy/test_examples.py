@@ -30,7 +30,7 @@ from task.privacy import noise
 from task.privacy.accounting import epsilon
 from task.privacy.noise import Stream, derived
 from task.privacy.noise_ledger import FILE, NoiseLedger, TakenSteps
-from task.privacy.releases import secret_in
+from task.privacy.secret import secret_in
 from task.resolve.contract import contract_of
 from task.resolve.read import read_config
 from task.wire.checks import check_scalars

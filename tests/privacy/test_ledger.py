@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.run.privacy_ledger import Ledger
+from server_app.results.folder import RunFolder
+from server_app.run.logs.privacy import ReleaseFiles
 from task.errors import StateError
 from task.privacy.accounting import epsilon
 
@@ -91,7 +92,7 @@ def test_a_run_killed_between_the_ledger_and_the_release_goes_on_as_if_it_had_no
 
 
 def test_what_was_released_stays_until_a_checkpoint_covers_it(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, resume=False)
+    ledger = ReleaseFiles(RunFolder(tmp_path), resume=False)
     ledger.secret()
     sums = {"arrays/w": np.array([3, -(1 << 40)]), "unclipped/one": np.array([7])}
     for t in (9, 10):
@@ -99,19 +100,19 @@ def test_what_was_released_stays_until_a_checkpoint_covers_it(tmp_path: Path) ->
         ledger.make(t, "abc", sums)
     path = tmp_path / "privacy/released/9-abc.safetensors"
     assert path.stat().st_mode & 0o777 == 0o600
-    again = Ledger(tmp_path, resume=True)
+    again = ReleaseFiles(RunFolder(tmp_path), resume=True)
     assert again.secret() == ledger.secret()
     found = again.made(9, "abc")
     assert found is not None
     assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in sums.items()}
     assert again.made(9, "other") is None
-    again.forget(9)
+    again.covered(9)
     assert again.made(9, "abc") is None
     assert again.made(10, "abc") is not None
     (tmp_path / "privacy/released/10-abc.safetensors").write_bytes(b"half")
     with pytest.raises(StateError, match="released in round 10"):
         again.made(10, "abc")
-    Ledger(tmp_path, resume=False).secret()
+    ReleaseFiles(RunFolder(tmp_path), resume=False).secret()
     assert list((tmp_path / "privacy/released").iterdir()) == []
 
 
@@ -125,31 +126,31 @@ def test_a_run_that_has_spent_its_budget_measures_its_last_model(tmp_path: Path)
 
 
 def test_a_new_run_in_an_old_folder_begins_a_new_ledger(tmp_path: Path) -> None:
-    first = Ledger(tmp_path, resume=False)
+    first = ReleaseFiles(RunFolder(tmp_path), resume=False)
     secret = first.secret()
-    first.releases.append({"round": 0})
-    again = Ledger(tmp_path, resume=False)
+    first.append({"round": 0})
+    again = ReleaseFiles(RunFolder(tmp_path), resume=False)
     assert again.secret() != secret
-    assert again.releases.lines() == []
-    again.releases.append({"round": 0})
-    resumed = Ledger(tmp_path, resume=True)
+    assert again.lines() == []
+    again.append({"round": 0})
+    resumed = ReleaseFiles(RunFolder(tmp_path), resume=True)
     assert resumed.secret() == again.secret()
-    assert resumed.releases.lines() == [{"round": 0}]
+    assert resumed.lines() == [{"round": 0}]
 
 
 def test_a_lost_secret_is_not_replaced(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, resume=False)
+    ledger = ReleaseFiles(RunFolder(tmp_path), resume=False)
     ledger.secret()
-    ledger.releases.append({"round": 0})
+    ledger.append({"round": 0})
     (tmp_path / "privacy/secret").unlink()
     with pytest.raises(StateError, match="Put it back"):
-        Ledger(tmp_path, resume=True).secret()
+        ReleaseFiles(RunFolder(tmp_path), resume=True).secret()
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, resume=False)
+    ledger = ReleaseFiles(RunFolder(tmp_path), resume=False)
     ledger.secret()
-    ledger.releases.append({"round": 0})
+    ledger.append({"round": 0})
     (tmp_path / "privacy/ledger.jsonl").write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
     with pytest.raises(StateError, match="line 2"):
-        Ledger(tmp_path, resume=True).releases.lines()
+        ReleaseFiles(RunFolder(tmp_path), resume=True).lines()

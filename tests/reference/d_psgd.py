@@ -38,7 +38,7 @@ def weights(route: str, n: int, there: set[int]) -> np.ndarray:
 
 
 @dataclass
-class DPSGD(Reference):
+class DecentralizedPSGD(Reference):
     """x = a model by node."""
 
     algorithm = "d-psgd"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from server_app.engines.replay import replay
 from server_app.engines.simulate import simulate
 from server_app.results.folder import RunFolder
-from server_app.run.arrival_file import FILE, check_deployed, finished_order_of, order_of
+from server_app.run.logs.arrivals import FILE, ArrivalFile, finished_order_of
 from task.errors import ConfigError, StateError
+from task.features import check_simulated
 from task.resolve.read import read_config
 from tests.support.federation import write_owners
 
@@ -25,13 +27,13 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_a_line_that_is_not_whole_is_cut_by_a_resume_and_refused_by_a_replay(folder: RunFolder) -> None:
-    order_of(folder).add(START)
+    ArrivalFile(folder, resume=False).add(START)
     path = folder.path / FILE
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"event": "arr')
     with pytest.raises(StateError, match=r"arrivals\.jsonl: expected whole lines.*resume the run"):
         finished_order_of(folder)
-    again = order_of(folder)
+    again = ArrivalFile(folder, resume=True)
     again.turn_to(1)
     assert again.follow() == START
     again.add(START | {"client": "b"})
@@ -43,9 +45,9 @@ def test_a_line_that_is_not_whole_is_cut_by_a_resume_and_refused_by_a_replay(fol
 def test_the_order_of_another_run_or_none_is_refused(folder: RunFolder) -> None:
     with pytest.raises(StateError, match="expected the order in which updates arrived; got none"):
         finished_order_of(folder)
-    order_of(folder).add(START)
+    ArrivalFile(folder, resume=False).add(START)
     (folder.path / "config.json").write_text(json.dumps({"id": "other"}))
-    for read in (order_of, finished_order_of):
+    for read in (partial(ArrivalFile, resume=True), finished_order_of):
         with pytest.raises(StateError, match="expected the order of arrival of run other; got that of mine"):
             read(folder)
 
@@ -53,7 +55,7 @@ def test_the_order_of_another_run_or_none_is_refused(folder: RunFolder) -> None:
 def test_a_simulation_has_no_real_arrivals() -> None:
     real = read_config({"algorithm": "fedbuff", "order-of-arrival": "real"})
     with pytest.raises(ConfigError, match=r'"virtual" in a simulation.*got "real".*bouquet replay RUN'):
-        check_deployed(real)
+        check_simulated(real)
     with pytest.raises(ConfigError, match='"order-of-arrival": nothing in this run reads it'):
         read_config({"order-of-arrival": "real"})
     with pytest.raises(ConfigError, match=r'"devices\.spread": nothing in this run reads it'):
@@ -70,7 +72,7 @@ def test_a_replay_on_other_data_than_the_run_s_is_refused(tmp_path: Path) -> Non
     record = folder.config()
     record["run"]["order-of-arrival"] = "real"
     (folder.path / "config.json").write_text(json.dumps(record))
-    order = order_of(folder)
+    order = ArrivalFile(folder, resume=False)
     order.add({"event": "step", "round": 1, "updates": [], "refused": []})
     data.with_suffix(".away").write_bytes(data.read_bytes())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from task.config.options import parse_options
 from task.config.read import knobs
 from task.errors import ConfigError
 from task.resolve.read import read_config
+from tests.promise import commands, parameter
 
 
 def shown(*arguments: str, width: int = 80) -> str:
@@ -49,6 +51,46 @@ def test_every_option_and_argument_has_a_help_text() -> None:
     assert not bare(get_command(app), "bouquet")
 
 
+def test_an_option_means_the_same_in_every_command() -> None:
+    """`--link` was a kit's folder for `run` and an address for `provision`; `--list` a flag and a file."""
+    kinds: dict[str, set[str]] = {}
+    for _, command in commands():
+        for option in (p for p in command.params if p.param_type_name == "option"):
+            for name in option.opts:
+                kinds.setdefault(name, set()).add(re.split("[ ,]", parameter(option)[0])[0])
+    several = {"--data": {"path", "text"}, "--out": {"path", "text"}}  # a file or folder in each
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == several
+
+
+def test_a_help_names_options_of_its_own_command() -> None:
+    """`audit inversion --overwrite` spoke of --run-name, which the command lacks."""
+    for name, command in commands():
+        own = {o for p in command.params for o in [*p.opts, *p.secondary_opts]}
+        for text in (command.help, *(getattr(p, "help", "") for p in command.params)):
+            assert set(re.findall(r"--[a-z][a-z-]+", text or "")) <= own, f"{name}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("words", "old", "new"),
+    [
+        ("provision --link host --out kits", "--link", "--address"),
+        ("sweep --list=nothing.toml --dry-run", "--list", "--runs-file"),
+        ("predict runs/nothing --batch 7", "--batch", "--batch-size"),
+        ("compare runs/nothing --names", "--names", "--by-name"),
+    ],
+)
+def test_an_option_goes_by_its_earlier_name_with_a_warning(
+    words: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words.split())
+    assert done.stderr.startswith(f"{old} is now {new};")
+    assert isinstance(done.exception, ConfigError)  # the option was taken, and what it names is not there
+    assert old not in {
+        o for _, c in commands() if c.name == words.split()[0] for p in c.params for o in p.opts
+    }
+
+
 def test_a_card_has_paper_knobs_and_an_example() -> None:
     """The list of algorithms named none of an algorithm's knobs."""
     text = shown("algorithms", "fedprox")
@@ -70,6 +112,8 @@ def test_every_algorithm_says_what_it_does_and_its_example_is_valid(name: str) -
 def test_a_wrong_name_of_an_algorithm_is_refused() -> None:
     done = CliRunner().invoke(app, ["algorithms", "fedprx"])
     assert 'Did you mean "fedprox"' in str(done.exception)
+    done = CliRunner().invoke(app, ["algorithms", "dp-sgd"])
+    assert 'expected dp.unit="example"' in str(done.exception)  # not the decentralised d-psgd
 
 
 def test_models_are_listed_with_their_parameters() -> None:

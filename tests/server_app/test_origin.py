@@ -110,7 +110,7 @@ RECIPE, RUN, MODEL = ("--recipe", "own.toml"), "runs/trial", "runs/trial/model.s
 READS: dict[str, list[tuple[str, ...]]] = {
     "run": [RECIPE, ("-c", "own.toml"), ("--from", RUN), ("--from", MODEL), ("--recipe", "scene.toml/one")],
     "federation": [RECIPE],
-    "sweep": [("own.toml",), ("--name", "grid"), ("--list", "scene.toml", "-c", "seed=1,2")],
+    "sweep": [("own.toml",), ("--name", "grid"), ("--runs-file", "scene.toml", "-c", "seed=1,2")],
     "data": [RECIPE],
     "app": [(".", *RECIPE)],
     "predict": [(RUN,), (MODEL,), (RUN, "--client", "client-1"), (RUN, "--global-test")],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server_app.run.progress import Progress, closing_table, title_of
+from server_app.run.progress import Bar, Progress, closing_table, title_of
 from task.config.read import as_run_config
 from task.resolve.effective import models_in
 from task.resolve.read import read_config
@@ -132,7 +132,7 @@ def test_the_bar_shows_round_loss_accuracy_clients_and_time_left() -> None:
     assert top.startswith("fedavg on digits ")
     # One and a half of four rounds; 3 rounds of 10 s are left, of which 4 s have passed.
     assert top.rstrip().endswith("38%  left 0:00:26")
-    assert status.rstrip() == "round 2/4  clients 5/10  loss 0.312  accuracy 0.914"
+    assert status.rstrip() == "round 2/4  clients 5/10  0:00:04  loss 0.312  accuracy 0.914"
     shown = stream.getvalue()
     assert "a message\n" in shown
     assert shown.endswith("\x1b[?25h")  # the cursor is back
@@ -227,3 +227,26 @@ def test_the_closing_table_of_a_personalised_run(tmp_path: Path) -> None:
     assert "Loss, final            0.100 (clients, weighted by examples)" in lines
     assert "After local training   0.950 weighted by examples, 0.900 unweighted, std 0.010" in lines
     assert not any(line.startswith("Client accuracy") for line in lines)
+
+
+def test_a_long_round_shows_a_clock_that_starts_again_with_each_round() -> None:
+    """A first round of 36 seconds looked as if nothing ran."""
+    now = [0.0]
+    console, _ = terminal()
+    progress = Progress("bar", 3, "run", console, clock=lambda: now[0])
+    assert progress.bar
+
+    def line() -> str:
+        out = io.StringIO()
+        assert isinstance(progress.bar, Bar)
+        Console(file=out, width=80).print(list(progress.bar.get_renderables())[1])
+        return out.getvalue().strip()
+
+    now[0] = 5.0
+    assert line() == "waiting for the first round  0:00:05"
+    progress.replies(1, 0, 10)
+    now[0] = 36.0
+    assert line() == "round 1/3  clients 0/10  0:00:36"
+    progress.round_done(row(1))
+    now[0] = 38.0
+    assert line().startswith("round 1/3  clients 10/10  0:00:02")

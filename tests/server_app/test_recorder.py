@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from client_app.app import make_app
 from server_app import app as server
 from server_app.results.folder import RunFolder
 from server_app.run.checkpoint import Checkpoint
+from server_app.run.logs.arrivals import ArrivalFile
 from server_app.run.progress import Progress
 from server_app.run.recorder import Recorder
+from strategies.channels.arrival_log import ArrivalLog
 from task.config.read import as_run_config
 from task.errors import BouquetError, ConfigError, StateError
 from task.numerics.arrays import sha256
@@ -279,6 +282,16 @@ def test_who_takes_part_and_who_does_not_is_written_down_when_it_changes(tmp_pat
     assert (folder.path / "nodes.json").stat().st_ino == written
     recorder.participants([there], [])
     assert folder.left_out() == []
+
+
+def test_a_log_of_an_earlier_run_takes_the_place_of_the_runs_own(tmp_path: Path) -> None:
+    """A replay that had both would write its order of arrival down, or follow none."""
+    folder = RunFolder.create(tmp_path / "run", {"run": {}}, resume=False)
+    begin = partial(Recorder, folder, Progress("none", 1, "a run"), every=0, resume=False)
+    followed = ArrivalLog(closed=True)
+    assert begin(follows=[followed]).log(ArrivalLog) is followed
+    assert isinstance(begin().log(ArrivalLog), ArrivalFile)
+    assert sum(isinstance(log, ArrivalLog) for log in begin(follows=[followed]).logs) == 1
 
 
 def test_what_clients_keep_is_on_the_disk_before_a_checkpoint_counts(

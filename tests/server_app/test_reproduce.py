@@ -19,8 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 from server_app.cli.main import app
-from server_app.cli.reproduce import _Announcements, _seconds
 from server_app.extras.reproduce import work
+from server_app.extras.reproduce.announce import Announcements
+from server_app.extras.reproduce.choice import seconds_of
 from server_app.extras.reproduce.measures import counted_accuracy, values_of
 from server_app.extras.reproduce.pages import as_html, counts, markdown, notes, rows_of, verdict
 from server_app.extras.reproduce.plan import standing
@@ -691,11 +692,27 @@ def test_rounds_of_many_runs_stay_on_one_line(
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     run = standing(read_table(str(tiny)).cells["big"], {}).wanted[0]
-    shown = _Announcements()
+    shown = Announcements()
     for rounds in ([7], [7], [8, 9, 10]):
         shown.looked([(run, round_) for round_ in rounds])
     lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
-    assert lines == ["  round 7 of at most 20", "  round 8 of at most 20, round 9 of at "]
+    assert lines == ["  round 7 of at most 20 (0:00:00)", "  round 8 of at most 20 (0:00:00), roun"]
+
+
+def test_a_round_of_a_minute_shows_that_it_runs(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing moved for 40 seconds between two rounds."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    now = [100.0]
+    monkeypatch.setattr("server_app.extras.reproduce.announce.time.monotonic", lambda: now[0])
+    run = standing(read_table(str(tiny)).cells["big"], {}).wanted[0]
+    shown = Announcements()
+    for round_, after in ((7, 0.0), (7, 0.5), (7, 41.0), (8, 1.0)):
+        now[0] += after
+        shown.looked([(run, round_)])
+    lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert [line[-9:] for line in lines] == ["(0:00:00)", "(0:00:42)", "(0:00:00)"]
 
 
 def test_mistakes_on_the_command_line(tiny: Path) -> None:
@@ -704,11 +721,13 @@ def test_mistakes_on_the_command_line(tiny: Path) -> None:
 
     assert 'Did you mean "mcmahan-table3"' in error("mcmahan-tabel3")
     assert "A table of your own is a file that ends in .toml" in error("digits")
-    assert "--cells: expected one of big, small; got 'bog'" in error(str(tiny), "--cells", "bog", "--list")
+    assert "--cells: got 'bog'. Did you mean \"big\"? Expected one of big, small" in error(
+        str(tiny), "--cells", "bog", "--list"
+    )
     assert "--seeds: expected different whole numbers" in error(str(tiny), "--seeds", "1,1")
     for text in ("2", "h", "2 weeks", "-1h"):
         assert "--budget: expected a number and s, min, h or d" in error(str(tiny), "--budget", text)
-    assert [_seconds(text) for text in ("90min", "2h", "0", "1.5 d")] == [5400, 7200, 0, 129600]
+    assert [seconds_of(text) for text in ("90min", "2h", "0", "1.5 d")] == [5400, 7200, 0, 129600]
 
 
 def test_the_list_says_how_far_each_table_and_cell_is(tiny: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from server_app.results.clients import gather, participation
 from server_app.results.headline import headline, short
+from server_app.results.plots import by_round
 from server_app.results.summary import measured_on, summarise
 from task.units import human_bytes, human_seconds
 
@@ -147,7 +148,7 @@ def test_bytes_by_client_by_hand() -> None:
     lines = [client(n, 1, 0.5) | {"bytes_down": d, "bytes_up": u} for n, d, u in moved]
     held = client("c", 1, 0.5, "heldout") | {"bytes_down": 999, "bytes_up": 999}
     found = summarise([row(0, 0.25), row(1, 0.5)], [*lines, held], RUN)
-    assert found["bytes_by_client"] == {"down": {"mean": 20.0, "most": 30}, "up": {"mean": 10.0, "most": 15}}
+    assert found["bytes_by_client"] == {"down": {"mean": 20.0, "max": 30}, "up": {"mean": 10.0, "max": 15}}
     words = dict(headline(found))
     assert words["Sent to clients"] == "100 B; 20 B a client, at most 30 B"
     assert words["Received from clients"] == "50 B; 10 B a client, at most 15 B"
@@ -173,14 +174,27 @@ def test_participation_by_hand() -> None:
     took = participation(rows, times)
     # Jain: 4^2 / (5 * (9 + 1)) = 0.32
     assert took == {
-        "population": 5, "clients": 2, "most": 3, "jain": pytest.approx(0.32),
+        "population": 5, "clients": 2, "max": 3, "jain": pytest.approx(0.32),
         "histogram": {"0": 3, "1": 1, "3": 1},
     }  # fmt: skip
     assert list(took["histogram"]) == ["0", "1", "3"]
     found = summarise(rows, lines, RUN)
     assert found["participation"] == took
     assert dict(headline(found))["Participation"] == "2 of 5 clients, up to 3 rounds each"
-    assert participation([], {}) == {"population": 0, "clients": 0, "most": 0, "jain": None, "histogram": {}}
+    assert participation([], {}) == {"population": 0, "clients": 0, "max": 0, "jain": None, "histogram": {}}
+
+
+def test_files_of_before_version_1_read_the_same() -> None:
+    """A folder of an older version has other names: `most`, and phases with hyphens."""
+    took = {"population": 5, "clients": 2, "jain": 0.32, "histogram": {}}
+    size = {"mean": 20.0}
+    now = {"participation": took | {"max": 3}, "bytes_by_client": {"down": size | {"max": 30}}}
+    old = {"participation": took | {"most": 3}, "bytes_by_client": {"down": size | {"most": 30}}}
+    assert headline(old) == headline(now)
+    rows = [row(1, 0.5, seconds={"roll-call": 1.0}), row(2, 0.5, seconds={"roll_call": 2.0})]  # a resumed run
+    (seconds,) = (plot for plot in by_round(rows) if plot.name == "seconds")
+    assert [one.name for one in seconds.series] == ["roll call"]
+    assert [point.y for point in seconds.series[0].points] == [1.0, 2.0]
 
 
 def test_a_loss_that_went_to_nan_does_not_bring_back_an_old_one() -> None:

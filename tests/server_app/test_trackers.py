@@ -235,7 +235,7 @@ def test_a_package_that_is_missing_is_said_before_the_run(monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'bouquet\[wandb\]'"):
         check_trackers(config)
-    with pytest.raises(ConfigError, match=r"expected one of mlflow, tensorboard, wandb; got .tensorbord."):
+    with pytest.raises(ConfigError, match=r"got .tensorbord.*Expected one of mlflow, tensorboard, wandb"):
         read_config({"tracker": "mlflow,tensorbord"})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from strategies.engine.arrival_log import ArrivalLog
+from strategies.channels.arrival_log import ArrivalLog
 from strategies.engine.exchange import Exchange, Terms
 from strategies.engine.journal import Snapshot
 from strategies.membership.membership import Membership
@@ -34,10 +34,8 @@ class Written(Keep):
         self, events: Iterable[dict[str, Any]] = (), restore: Snapshot | None = None, closed: bool = False
     ) -> None:
         super().__init__(restore)
-        self.events, self.closed = list(events), closed
-
-    def arrivals(self) -> ArrivalLog:
-        return ArrivalLog(self.events, None if self.closed else self.events.append)  # type: ignore[arg-type]
+        self.events = list(events)
+        self.logs.append(ArrivalLog(self.events, self.events.append, closed=closed))  # type: ignore[arg-type]
 
 
 class Crossing(LocalGrid):
@@ -210,7 +208,7 @@ LOST = {"event": "lost", "round": 1, "client": "a", "began": 1, "why": "gone"}
 )
 def test_events_in_a_wrong_order_are_refused(lines: list[dict[str, Any]], says: str) -> None:
     with pytest.raises(StateError, match=says):
-        ArrivalLog(lines, None, "arrivals.jsonl")
+        ArrivalLog(lines, where="arrivals.jsonl", closed=True)
 
 
 def test_an_update_that_cannot_be_had_again_is_lost_though_it_had_arrived() -> None:

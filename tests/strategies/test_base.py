@@ -58,8 +58,8 @@ def test_a_stock_client_is_known_by_the_end_of_a_long_reason() -> None:
     assert wire.read_arrays(result.arrays)["w"] == pytest.approx([1.0, 2.0])
 
 
-def test_flowers_argument_names_and_lr_are_understood() -> None:
-    strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_available_nodes=2)
+def test_flowers_fractions_and_lr_are_understood() -> None:
+    strategy = FedAvg(fraction_train=0.5, fraction_evaluate=1.0, min_nodes=2)
     app = stock_app(lambda c: (1.0, 1))
     grid = LocalGrid(app, [{}, {}, {}, {}])
     strategy.start(grid, model(), num_rounds=1, train_config=ConfigRecord({"lr": 0.025, "note": "x"}))

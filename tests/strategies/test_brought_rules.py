@@ -256,8 +256,8 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("middle", "a class derived from strategies.engine.rule.Rule; got function"),
-        ("Text", "expected entry as a task.catalogue.entry.Algorithm; got str"),
+        ("middle", "a class derived from bouquet.extend.Rule; got function"),
+        ("Text", "expected entry as a bouquet.extend.Algorithm; got str"),
         ("WrongRecord", r'entry.up: solver "sgd" sends arrays \(shared\); got control-delta'),
         ("NoRecords", "entry.up as a tuple of Record; got 'arrays'"),
         ("NoDown", r'entry.down_scalars: solver "fedprox" reads proximal-mu.*ALGORITHMS\[.fedprox'),
@@ -265,7 +265,7 @@ def test_the_same_arithmetic_as_ours_ends_in_the_same_bytes(tmp_path: Path) -> N
         ("Elsewhere", 'expected a solver in "own_rules".*got "other:Solver"'),
         ("Taken", "entry.phases.*other than adapt.*got 'train'"),
         ("Spaced", "entry.phases.*names like Python's.*got 'my phase'"),
-        ("Untyped", r'entry.phases\["mine"\] as a task.catalogue.entry.Algorithm; got str'),
+        ("Untyped", r'entry.phases\["mine"\] as a bouquet.extend.Algorithm; got str'),
         ("Columns", r'entry.phases\["mine"\].work as "train" or "loss"; got "columns"'),
         ("Sends", r'entry.phases\["mine"\].*up=\(\), keeps=\(\).*loss, loss-rms; got others'),
         ("PhaseSolver", r'entry.phases\["mine"\].solver.*Did you mean "fedprox"'),
@@ -281,7 +281,7 @@ def test_what_cannot_run_is_refused_when_the_config_is_read(name: str, words: st
     ("name", "words"),
     [
         ("NoUpdate", r"NoUpdate\(Rule, update=server_update\); got no update"),
-        ("PulledSolver", "engine.rule.Rule"),
+        ("PulledSolver", "bouquet.extend.Rule"),
     ],
 )
 def test_what_is_no_rule_is_refused_by_the_server(name: str, words: str) -> None:
@@ -339,7 +339,7 @@ def test_what_a_solver_does_wrong_at_one_client_is_the_same_on_any_nodes(nodes: 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Lost", "a phase of its entry: .*losses.*got .lost."),
+        ("Lost", "a phase of its entry: got .lost.*losses"),
         ("Fails", r"its round failed: KeyError: 'gradient' \(own_rules.py, line"),
         ("WideRound", r"expected its round to return the model's arrays.* float64"),
     ],

@@ -17,6 +17,7 @@ from client_app.stages.replica import with_model
 from strategies import FedAvg
 from strategies.stages.coding import LostReplies
 from strategies.stages.replica import Download
+from task.catalogue.algorithms import ALGORITHMS
 from task.catalogue.record import Record
 from task.codecs import CODECS
 from task.config.paths import state_root
@@ -249,10 +250,11 @@ def test_an_array_that_is_coded_may_not_come_as_it_is_too(owners: Path) -> None:
 def test_a_node_sends_codes_while_they_are_smaller_than_their_sum_and_fit_into_memory(
     owners: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coder, _, _ = coder_for(owners, codec__up="int8")
-    assert [coder.forwarding(k).up[0].carry for k in (1, 5, 100)] == ["each", "each", "partial"]
+    coder, record, _ = coder_for(owners, codec__up="int8")
+    entry = replace(ALGORITHMS["fedavg"], up=(record,))
+    assert [coder.forwarding(entry, k).up[0].carry for k in (1, 5, 100)] == ["each", "each", "partial"]
     monkeypatch.setattr("task.wire.coding.MOST_DECODED", 1)
-    assert coder.forwarding(1).up[0].carry == "partial"
+    assert coder.forwarding(entry, 1).up[0].carry == "partial"
 
 
 def test_codes_that_come_to_another_model_are_refused() -> None:

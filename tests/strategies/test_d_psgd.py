@@ -14,7 +14,7 @@ from strategies.engine.state import AggregatedReplies
 from strategies.rules import d_psgd
 from strategies.rules.client_models import table
 from strategies.rules.d_psgd import PeersState, server_update
-from task.config.algorithm_sections import DPSGDConfig
+from task.config.algorithm_sections import DecentralizedPSGDConfig
 from task.config.knobs import Config
 from task.config.sections import ServerConfig
 from task.errors import ConfigError
@@ -29,7 +29,7 @@ NAMES = tuple("abcdefgh")
 
 
 def config(route: str, order: str = "adapt-then-combine") -> Config:
-    return Config(algorithm="d-psgd", d_psgd=DPSGDConfig(route=route, order=order))
+    return Config(algorithm="d-psgd", d_psgd=DecentralizedPSGDConfig(route=route, order=order))
 
 
 def replies(models: dict[str, Arrays], t: int = 1, names: tuple[str, ...] = NAMES) -> AggregatedReplies:

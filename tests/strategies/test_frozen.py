@@ -25,6 +25,7 @@ from client_app.training.programs import Batch, Single
 from server_app.results.folder import RunFolder
 from server_app.takeout.model import take
 from strategies.membership.client_identity import Claim, OnlineNode, admit
+from strategies.stages.privacy import ReleaseLog
 from task.errors import ConfigError, FieldError, StateError, WireError
 from task.numerics.arrays import sha256, state_of
 from task.privacy.noise import Stream, derived
@@ -115,9 +116,15 @@ def test_a_frozen_value_stays_what_it_is(owners: Path, monkeypatch: pytest.Monke
     assert (was[1], np.signbit(was[1]), was[2]) == (0.0, False, 0.0)
 
 
-class Secret(OneRun):
+class Known(ReleaseLog):
     def secret(self) -> bytes:
         return bytes(32)
+
+
+class Secret(OneRun):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs.append(Known())
 
 
 def test_noise_covers_what_is_trained(owners: Path) -> None:

@@ -23,7 +23,7 @@ OWN = [name for name, entry in HORIZONTAL.items() if entry.personal and not entr
 
 
 class Held(Keep):
-    def held_out(self, server_round: int, lines: list[dict[str, Any]]) -> None:
+    def measured_last(self, server_round: int, lines: list[dict[str, Any]]) -> None:
         self.lines = lines
 
 

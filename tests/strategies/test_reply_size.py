@@ -18,6 +18,8 @@ from task.resolve.read import read_config
 from task.wire import coding
 from task.wire import messages as wire
 from task.wire.coding import coder_of
+from task.wire.encoding import PLAIN
+from task.wire.sealing import Sealed
 from tests.strategies.test_faults import WARDS, wards
 
 NUMBERS = 1 << 20
@@ -29,7 +31,7 @@ def sizes(clients: int, **keys: Any) -> dict[str, int]:
     entry = contract_of(config)
     like = {record.name: MODEL for record in entry.up}
     coder = coder_of(config, entry, like, {wire.ARRAYS: MODEL}, ("w",), 1)
-    return reply_bytes(entry, like, clients, coder)
+    return reply_bytes(entry, like, clients, Sealed() if entry.encrypted else coder or PLAIN)
 
 
 @pytest.mark.parametrize("clients", [1, 3])

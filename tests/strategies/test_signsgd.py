@@ -12,7 +12,6 @@ import torch
 from client_app.solvers.signsgd import SignSGDSolver
 from client_app.training.loop import Examples, LocalTask
 from client_app.training.stacked import Perceptron
-from strategies.engine.fold import check_votes
 from strategies.engine.state import ServerState
 from strategies.rules.signsgd import server_update
 from task.catalogue.algorithms import ALGORITHMS
@@ -24,6 +23,7 @@ from task.numerics.arrays import Arrays, state_of
 from task.numerics.reduce import Sum
 from task.numerics.seeds import BATCHES, rng_for
 from task.wire import messages as wire
+from task.wire.coding import check_votes
 from tests.support.federation import SIZES, owners_config, play, write_owners
 from tests.support.liar import liar
 from tests.support.models import OneNumber, task_on

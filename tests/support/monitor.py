@@ -26,7 +26,7 @@ def round_row(number: int, dropped: int = 0) -> dict[str, Any]:
         "answered": 4 - dropped if number else 0, "skipped": False, "metrics": {},
         "bytes_down": 119388 * bool(number), "bytes_up": 238776 * bool(number),
         "model_sha256": f"{number:064x}", "quarantined": [drop.as_dict() for drop in drops],
-        "seconds": {"roll-call": 0.01, "train": 1.25 + number / 1000, "evaluate": 0.5, "total": 1.76},
+        "seconds": {"roll_call": 0.01, "train": 1.25 + number / 1000, "evaluate": 0.5, "total": 1.76},
     }  # fmt: skip
 
 

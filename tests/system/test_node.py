@@ -174,6 +174,10 @@ def test_a_key_that_is_not_registered_is_named(link: Link, tmp_path: Path) -> No
     other = dataclasses.replace(link, kits=kits)
     with running_node(other, "ward-9") as node:
         node.until(lambda: "did not sign the link's certificate" in node.said())
+        time.sleep(5)  # gRPC tries again every two seconds
+        assert node.said().splitlines()[-1].endswith(f"{kits / 'ward-9' / 'kit.toml'}"), (
+            "the reason is not last"
+        )
     (kits / "ward-9" / "ca.crt").write_bytes((link.kits / "ward-1" / "ca.crt").read_bytes())
     with running_node(other, "ward-9") as node:
         node.until(lambda: "was refused by 127.0.0.1" in node.said())

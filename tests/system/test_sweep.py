@@ -112,7 +112,7 @@ def test_a_failed_run_stops_no_other_and_the_median_rule_ends_a_hopeless_one(tmp
     listed = tmp_path / "list.toml"
     listed.write_text(text)
     more = ("--runs-dir", str(tmp_path), "--median-stop", "--warm-up", "3", "--jobs", "1")
-    done = bouquet("sweep", "--list", str(listed), *more)
+    done = bouquet("sweep", "--runs-file", str(listed), *more)
     assert done.returncode == 70, done.stderr
     found = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"]
     assert [point["state"] for point in found] == ["failed"] + ["finished"] * 3 + ["stopped"]

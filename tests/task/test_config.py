@@ -68,7 +68,11 @@ def test_recipes_are_valid(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"algorithm": "fedprx"}, r'"algorithm".*fedavg.*fedprox.*fedsgd.*Did you mean "fedprox"'),
+        (
+            {"algorithm": "fedprx"},
+            r'"algorithm": got .fedprx.. Did you mean "fedprox"\? Expected one of \d+ names\.$',
+        ),
+        ({"algorithm": "dp-sgd"}, r'"algorithm": \'dp-sgd\' is none; expected dp.unit="example" dp.noise'),
         ({"dataset": "minst"}, r'"dataset".*Did you mean "mnist"'),
         ({"model": "3nn"}, r'"model".*2nn'),
         ({"partition": "shard"}, r'"partition".*Did you mean "shards"'),

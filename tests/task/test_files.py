@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from task.privacy.releases import Releases
+from task.storage.durable_lines import DurableLines
 from task.storage.files import (
     MOST_UNFREED,
     building,
@@ -234,7 +234,7 @@ def test_a_full_disk_names_the_file(err: OSError, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "fsync", full)
     path = tmp_path / "it.bin"
-    for write in (lambda: write_bytes(path, b"x"), lambda: Releases(path).append({"a": 1})):
+    for write in (lambda: write_bytes(path, b"x"), lambda: DurableLines(path).append({"a": 1})):
         with pytest.raises(OSError, match=r"it\.bin") as caught:
             write()
         assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from task.config.sections import DataConfig
-from task.datasets import Dataset, check_owned, images, load_owned, pictures, tables
+from task.datasets import Dataset, check_owned, images, load_owned, npz, pictures
 from task.datasets.images import read_pictures
 from task.errors import DataError
 from tests.task.helpers import load
@@ -378,6 +378,6 @@ def test_arrays_that_the_memory_does_not_take_are_not_unpacked(
     np.savez_compressed(
         tmp_path / "x.npz", x=np.zeros((1 << 20, 4), np.float32), y=np.zeros(1 << 20, np.int64)
     )
-    monkeypatch.setattr(tables, "available", lambda: 20 << 20)
+    monkeypatch.setattr(npz, "available", lambda: 20 << 20)
     with pytest.raises(DataError, match=r"at most 21.0 MB, the memory that is left .*; got 25.2 MB"):
-        tables.read_arrays(tmp_path / "x.npz", "x", "y")
+        npz.read_arrays(tmp_path / "x.npz", "x", "y")

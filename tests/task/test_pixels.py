@@ -211,7 +211,8 @@ def test_numbers_of_a_users_own_and_inputs_that_must_be_from_0_to_1_are_refused(
     ):
         dealt(dataset="npz", data_path=str(tmp_path / "n.npz"), pixels="centred")
     with pytest.raises(
-        ConfigError, match=r'"pixels": expected one of auto, centred, standardised, unit; got .center'
+        ConfigError,
+        match=r'"pixels": got .center.*"centred".*Expected one of auto, centred, standardised, unit',
     ):
         read_config({"pixels": "center"})
     generative: dict[str, Any] = {"model": "vae", "task": "reconstruction", "num-server-rounds": 1}

@@ -25,6 +25,7 @@ def rates(rounds: int = 6, **keys: Any) -> list[float]:
         ({"lr_decay": 0.5}, [0.8, 0.4, 0.2, 0.1, 0.05, 0.025]),
         ({"lr_schedule": "step", "lr_decay": 0.5, "lr_step": 2}, [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]),
         # 1 + cos of 0, 30, 60, 90, 120 and 150 degrees
+        ({"lr_schedule": "constant", "lr_decay": 0.5}, [0.8, 0.8, 0.8, 0.8, 0.8, 0.8]),
         ({"lr_schedule": "cosine"}, [0.8, 0.4 * 1.8660254, 0.6, 0.4, 0.2, 0.4 * 0.1339746]),
         # a third and two thirds of the rate; the schedule begins in round 3
         ({"lr_warmup": 2, "lr_decay": 0.5}, [0.8 / 3, 1.6 / 3, 0.8, 0.4, 0.2, 0.1]),
@@ -62,6 +63,7 @@ def test_cosine_is_torchs() -> None:
         ({"lr-schedule": "cosine", "lr-decay": 0.9}, '"lr-decay"'),
         ({"lr-step": 5}, '"lr-step"'),
         ({"lr-warmup": 10}, '"num-server-rounds" = 10'),
+        ({"lr-schedule": "constant", "lr-decay": 0.9}, '"lr-decay"'),
         ({"lr-schedule": "linear"}, "cosine"),
     ],
 )

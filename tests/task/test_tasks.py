@@ -176,7 +176,7 @@ def test_a_model_whose_outputs_do_not_fit_is_refused() -> None:
         ({"task": "regression", "attack.kind": "label-flip"}, "label-flip"),
         ({"task": "multi-label", "algorithm": "ensemble"}, "vote"),
         ({"task": "regression", "target-accuracy": 0.5}, '"target-accuracy"'),
-        ({"loss": "mze"}, 'expected one of .*Did you mean "mse"'),
+        ({"loss": "mze"}, 'got .mze.. Did you mean "mse".*Expected one of bce, '),
         ({"task": "numbers"}, '"task"'),
     ],
 )

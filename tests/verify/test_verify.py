@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from server_app.cli.main import app
 from server_app.results.folder import to_json
+from server_app.run.logs.transcript import digest, keys_digest
 from server_app.run.recorder import Recorder
-from server_app.run.transcript import digest, keys_digest
 from task.config.run_name import terms
 from task.errors import ConfigError, DataError
 from task.numerics.arrays import Arrays, sha256

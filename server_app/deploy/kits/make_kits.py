@@ -70,7 +70,7 @@ def sign(authority: Path, authority_certificate: Path, server_key: bytes, link: 
     signer = authority / "ca.key"
     if not signer.is_file():
         raise ConfigError(f"{signer}: expected the authority's key, to sign; got none. Restore the folder ca")
-    host, _ = read_address(link, "--link")
+    host, _ = read_address(link, "--address")
     return certificates.make_server_certificate(
         signer.read_bytes(), authority_certificate.read_bytes(), server_key, host, days
     )

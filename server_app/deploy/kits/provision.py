@@ -86,7 +86,7 @@ def provision(
     if not 1 <= days <= certificates.AUTHORITY_DAYS:
         raise ConfigError(f"--days: expected 1 to {certificates.AUTHORITY_DAYS}; got {days}")
     if link:
-        read_address(link, "--link")
+        read_address(link, "--address")
     folder = Path(out).expanduser().resolve()
     read_state(folder, link)  # refuses before anything is made
     try:
@@ -188,12 +188,12 @@ class _Folder:
         if (self.out / "ca").exists():
             self.lines.append(Line("ca", "kept", self._until("ca/ca.crt")))
         moved = link != self.record.link
-        new_host = read_address(link, "--link")[0] != read_address(self.record.link, "link")[0]
+        new_host = read_address(link, "--address")[0] != read_address(self.record.link, "link")[0]
         if moved:
             port = link.rsplit(":", 1)[1]
             if port == kit.control.rsplit(":", 1)[1]:
                 raise ConfigError(
-                    f"--link: expected another port than {kit.control}, the Control API's; got {port}. "
+                    f"--address: expected another port than {kit.control}, the Control API's; got {port}. "
                     f'Choose another, or change the key "control" in {kit.path / CONFIG}'
                 )
         if renew or new_host:

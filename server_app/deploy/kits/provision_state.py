@@ -63,7 +63,7 @@ def read_state(out: Path, link: str) -> ProvisionState:
         link = read_link_kit(kit).address if kit.exists() else link
         if not link:
             raise ConfigError(
-                "--link: expected HOST:PORT, where nodes reach the SuperLink; got none, and no "
+                "--address: expected HOST:PORT, where nodes reach the SuperLink; got none, and no "
                 f"earlier command made kits in --out {out}"
             )
         return ProvisionState(out, link, {}, {})

@@ -15,8 +15,9 @@ from server_app.results.lines import Chunk, Row, read_lines
 from server_app.run.confined import confined
 from server_app.run.naming import folder_of_run, remove_run
 from server_app.run.progress import Progress, closing_table, title_of
+from server_app.run.same_run import check_resumed, keys_to_resume
 from task import timing, trust
-from task.config.read import read_checked
+from task.config.read import flatten, read_checked
 from task.datasets.facts import as_text
 from task.errors import BouquetError, ConfigError, choose_from
 from task.population import listed
@@ -27,12 +28,14 @@ from task.resolve.read import read_config
 def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submitter: str = OWNER) -> Job:
     """Queue a run at a link.
 
-    Its result folder lies in the kit; `overwrite` deletes the run of this name first. `submitter` is who
-    submits it, see `server_app.deploy.link.submitters`.
+    Its result folder lies in the kit; `overwrite` deletes the run of this name first. A run that is resumed
+    has the keys that it was started with, unless they are given again. `submitter` is who submits it, see
+    `server_app.deploy.link.submitters`.
 
     Raises:
         ConfigError: A key is wrong or names a file outside the kit, a job of this name has not ended, its
-            folder holds a run, there is none to resume, or the submitter may not submit it.
+            folder holds a run, there is none to resume, it was started with other keys, or the submitter may
+            not submit it.
     """
     if submitter != OWNER:
         check_keys(keys, submitter)
@@ -41,20 +44,22 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             f'run-config key "runs-dir": expected none with --link, whose results lie in {kit.runs}; '
             f"got {keys['runs-dir']!r}"
         )
-    config = read_config(confined(keys, kit.path))
-    if not config.output.keep_state:
-        raise ConfigError(
-            'run-config key "keep-state" (--no-keep-state): expected none with --link: the state is '
-            "on the nodes, where `bouquet state` lists and deletes it"
-        )
     jobs = Jobs(kit.jobs, kit.runs)
-    name = config.output.run_name
-    if name.startswith("."):
-        raise ConfigError(
-            f'run-config key "run-name": expected a name that does not start with a dot; got {name!r}'
-        )
     with jobs.submitting():
-        check_submitter(jobs, submitter, name, resume=config.output.resume)
+        # First: the keys of another's run are not this submitter's to read.
+        check_submitter(jobs, submitter, str(keys.get("run-name", "")), resume=bool(keys.get("resume")))
+        keys = {**keys_to_resume(keys, kit.runs), **flatten(keys)}
+        config = read_config(confined(keys, kit.path))
+        if not config.output.keep_state:
+            raise ConfigError(
+                'run-config key "keep-state" (--no-keep-state): expected none with --link: the state is '
+                "on the nodes, where `bouquet state` lists and deletes it"
+            )
+        name = config.output.run_name
+        if name.startswith("."):
+            raise ConfigError(
+                f'run-config key "run-name": expected a name that does not start with a dot; got {name!r}'
+            )
         if name:
             jobs.check_over(name)
             if overwrite:
@@ -63,6 +68,8 @@ def submit(kit: LinkKit, keys: dict[str, Any], *, overwrite: bool = False, submi
             config, kit.runs, lambda name: jobs.active(name) or not may_take(jobs, name, submitter)
         ).name
         before = RunFolder(kit.runs / name).config().get("run", {}) if config.output.resume else {}
+        if before:
+            check_resumed(config, kit.runs / name)
         nodes = chosen(kit, keys.get("node-names", before.get("node-names", "")))
         keys = {**derived(config, len(nodes or kit.node_keys), before), **keys}
         if nodes and keys["min-nodes"] > len(nodes):

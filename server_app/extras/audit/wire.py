@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from task.catalogue.record import MODEL_UP
 from task.config.knobs import Config
 from task.errors import ConfigError
-from task.numerics.arrays import Arrays, NamedArrays
+from task.numerics.arrays import Arrays
 from task.numerics.held import dense
 from task.privacy.bounded_integers import GRID
 from task.resolve.contract import contract_of
@@ -69,7 +69,7 @@ def changes_heard(config: Config, tap: Tap, parameters: tuple[str, ...]) -> dict
         upload = wire.read_reply(reply.content, clients, 1).upload
         if upload is None:
             continue
-        arrays: NamedArrays = upload.arrays[record.name]
+        arrays: Arrays = upload.arrays[record.name]
         if CODE in arrays:
             coder = coder_of(config, entry, {record.name: received}, {wire.ARRAYS: received}, parameters, 1)
             assert coder is not None

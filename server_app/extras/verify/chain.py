@@ -6,7 +6,7 @@ from typing import Any
 
 from server_app.extras.verify.findings import Findings
 from server_app.results.lines import parse, split
-from server_app.run.transcript import FOLDER, FORMAT, LINES, digest, keys_digest
+from server_app.run.logs.transcript import FOLDER, FORMAT, LINES, digest, keys_digest
 from task.config.run_name import terms
 from task.errors import DataError
 

@@ -11,11 +11,10 @@ from server_app.extras.verify.replay import initial, replay
 from server_app.extras.verify.signatures import check_signatures
 from server_app.results.folder import MODEL, RunFolder
 from server_app.run.frozen import RECORD
-from server_app.run.privacy_ledger import FOLDER as PRIVACY
-from server_app.run.transcript import line_digest
+from server_app.run.logs.privacy import ledger_of
+from server_app.run.logs.transcript import line_digest
 from task.errors import DataError
 from task.numerics.arrays import sha256
-from task.privacy.releases import Releases
 from task.storage.files import read_safetensors
 
 PUBLISHED = "models in rounds.jsonl and model.safetensors"
@@ -83,7 +82,7 @@ def _check_published(run: Path, chain: Chain, whole: bool, findings: Findings) -
 
 def _check_ledger(run: Path, chain: Chain, findings: Findings) -> None:
     """Check that the ledger of releases, if it is here, has the lines that the transcript names."""
-    ledger = Releases(run / PRIVACY / "ledger.jsonl")
+    ledger = ledger_of(run)
     if not ledger.path.exists():
         return
     found: list[Row] = ledger.lines()

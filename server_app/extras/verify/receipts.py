@@ -12,8 +12,8 @@ from server_app.extras.verify.findings import Findings
 from server_app.extras.verify.signatures import name_of, phases
 from strategies.stages.transcript import seal
 from task.errors import DataError
-from task.privacy.releases import Releases
 from task.storage.client_state import receipts_of
+from task.storage.durable_lines import DurableLines
 
 COUNTED = "uploads with a receipt of the node that were counted once"
 
@@ -44,7 +44,7 @@ def own_of(place: Path, run: str) -> Own:
     found = {
         str(row["signature"]): row
         for path in sorted(folder.glob("*.jsonl"))
-        for row in Releases(path).lines()
+        for row in DurableLines(path).lines()
         if row.get("run") == run
     }
     if not found:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from server_app.extras.verify.chain import Chain, Row
 from server_app.extras.verify.findings import Findings
 from server_app.extras.verify.replay_engine import DiffersError, ReplayEngine
-from server_app.run.transcript import INITIAL
+from server_app.run.logs.transcript import INITIAL
 from strategies import strategy_of
 from strategies.engine.cohort import plan_round
 from strategies.engine.rule import Phase, RoundContext

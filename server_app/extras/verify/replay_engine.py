@@ -74,8 +74,10 @@ class ReplayEngine(PhaseEngine):
             raise DiffersError(
                 f"phase {phase.name}: expected {dict(phase.scalars)} to be sent; got {line['sent']}"
             )
-        coder, like = self.coder(phase), self.like
-        summed = Summed(self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, coder)
+        encoding, like = self.encoding(phase), self.like
+        summed = Summed(
+            self.chain.folder, self.chain.run, self.round, phase, line, self.config, like, encoding
+        )
         folded = Folded(read_replies(summed, self.findings), [], {}, 0)
         self.done.append((phase, folded))
         return folded

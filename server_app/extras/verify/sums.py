@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from server_app.extras.verify.chain import Row
 from server_app.extras.verify.findings import Findings
-from server_app.run.transcript import UPLOADS
+from server_app.run.logs.transcript import UPLOADS
 from strategies.engine.fold import Fold
 from strategies.engine.rule import Phase
 from strategies.engine.state import AggregatedReplies
@@ -24,8 +24,8 @@ from task.numerics.arrays import Arrays, sha256
 from task.secagg.protocol import PublicKeys, Rules, Session
 from task.secagg.server import Aggregation
 from task.wire import commitments, secure
-from task.wire.coding import Coder
 from task.wire.commitments import Stored
+from task.wire.encoding import Encoding
 from task.wire.folding import reduced
 
 SUMS = "published sums with the SHA-256 in the transcript"
@@ -44,7 +44,7 @@ class Summed:
     line: Row
     config: Config
     like: FORMS
-    coder: Coder | None
+    encoding: Encoding
 
     @property
     def full(self) -> bool:
@@ -143,7 +143,7 @@ def _folded(phase: Summed, said: Row, sums: Arrays, findings: Findings) -> Aggre
     """Return the sum of the stored uploads, and compare it with the published one."""
     contract, uploads = phase.phase.contract, phase.uploads(findings)
     asked = {name: tuple(upload["clients"]) for name, (upload, _) in uploads.items()}
-    fold = Fold(contract, phase.like(contract), asked, phase.round, coder=phase.coder)
+    fold = Fold(contract, phase.like(contract), asked, phase.round, encoding=phase.encoding)
     for name, (_, content) in uploads.items():
         fold.take(cast(Message, _Reply(name, content)))
     for bad in fold.quarantined:

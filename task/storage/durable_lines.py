@@ -1,48 +1,23 @@
-"""The secret that noise is derived from, and a file with a line for each release."""
+"""A file of JSON lines that outlive the process that writes them."""
 
-import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from task.errors import StateError, local
-from task.privacy import noise
 from task.storage.files import make_folder, naming, private, sync_folder
 
 
-def secret_in(path: Path) -> bytes:
-    """Return the secret in a file, drawn by the first process that asks for it.
-
-    Raises:
-        StateError: It has another length.
-    """
-    if not path.exists():
-        make_folder(path.parent)
-        with tempfile.NamedTemporaryFile(dir=path.parent) as temp:  # of mode 0600
-            temp.write(noise.draw_secret())
-            temp.flush()
-            os.fsync(temp.fileno())
-            # If several processes start at once, the first link stays, and all of them read it.
-            with contextlib.suppress(FileExistsError):
-                os.link(temp.name, path)
-        sync_folder(path.parent)
-    found = path.read_bytes()
-    if len(found) != noise.SECRET_BYTES:
-        raise StateError(f"{local(path)}: expected {noise.SECRET_BYTES} bytes; got {len(found)}")
-    return found
-
-
-class Releases:
-    """An append-only file of JSON lines, each on the disk before the release that it describes."""
+class DurableLines:
+    """An append-only file of JSON lines, each on the disk before what it describes happens."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines; an incomplete last line describes a release that was not made, and is ignored.
+        """Return the lines; an incomplete last line describes what did not happen, and is ignored.
 
         Raises:
             StateError: Another line is damaged.

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server_app.results.folder import to_json
+from server_app.results.folder import RunFolder, to_json
 from server_app.results.lines import split
-from strategies.stages.transcript import Evidence, RoundEvidence
+from server_app.run.logs.privacy import ledger_of
+from strategies.stages.transcript import Evidence, RoundEvidence, TranscriptLog
 from task.errors import StateError
 from task.numerics.arrays import Arrays, sha256
-from task.privacy.releases import Releases
 from task.storage.files import make_folder, naming, private, write_safetensors
 from task.wire.commitments import Stored
 
@@ -31,14 +31,13 @@ FOLDER, LINES, INITIAL, UPLOADS = "transcript", "rounds.jsonl", "initial.safeten
 FORMAT = 2  # 1 had neither the epochs of uploads nor all numbers of orders
 
 
-class Transcript:
-    """The transcript that one run writes; unless it is to `resume`, that of an earlier run is deleted.
+class Transcript(TranscriptLog):
+    """The transcript that one run writes; unless it is to `resume`, that of an earlier run is deleted."""
 
-    `about` says what config.json has of the run.
-    """
-
-    def __init__(self, run: Path, about: Mapping[str, Any], ledger: Releases, *, resume: bool) -> None:
-        self.folder, self.about, self.ledger = run / FOLDER, about, ledger
+    def __init__(self, folder: RunFolder, *, resume: bool) -> None:
+        self.folder, self.ledger = folder.path / FOLDER, ledger_of(folder.path)
+        config = folder.config()
+        self.about: Mapping[str, Any] = {k: config[k] for k in OF_TRANSCRIPT if k in config}
         self._resumed: list[str] | None = None  # lines that a resume has cut off; None = it was not resumed
         self._previous = ""  # SHA-256 of the last line
         if not resume:
@@ -49,30 +48,30 @@ class Transcript:
         """The file of lines."""
         return self.folder / LINES
 
-    def offset(self) -> int:
+    def mark(self) -> int:
         """Return the length of the lines in bytes; they are on the disk."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def truncate(self, length: int) -> None:
-        """Cut the lines back to what they were at a checkpoint.
+    def restore(self, server_round: int, mark: int) -> None:
+        """Cut the lines back to what they were at a checkpoint, when they had this length.
 
         Raises:
             StateError: They are fewer than they were then.
         """
-        if self.offset() < length:
+        if self.mark() < mark:
             raise StateError(
-                f"{self.path}: expected at least the {length} bytes that the checkpoint refers to; got "
-                f"{self.offset()}. Restore the file, or start again under another --run-name"
+                f"{self.path}: expected at least the {mark} bytes that the checkpoint refers to; got "
+                f"{self.mark()}. Restore the file, or start again under another --run-name"
             )
         for rest in self.folder.glob(".*"):  # of a write that was killed
             shutil.rmtree(rest, ignore_errors=True)
         if not self.path.exists():
             return
         with self.path.open("r+b") as file:
-            kept, cut = (split(part)[0] for part in (file.read(length), file.read()))
+            kept, cut = (split(part)[0] for part in (file.read(mark), file.read()))
             self._resumed = [digest(line) for line in cut]
             self._previous = digest(kept[-1]) if kept else ""
-            file.truncate(length)
+            file.truncate(mark)
             os.fsync(file.fileno())
 
     def append(self, evidence: RoundEvidence, model: Arrays) -> None:

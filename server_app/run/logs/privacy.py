@@ -8,26 +8,46 @@ run needs them.
 """
 
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from server_app.results.folder import RunFolder
+from strategies.stages.privacy import ReleaseLog
 from task.errors import StateError
 from task.numerics.arrays import Arrays
-from task.privacy.releases import Releases, secret_in
+from task.privacy.secret import secret_in
+from task.storage.durable_lines import DurableLines
 from task.storage.files import write_safetensors
 
 FOLDER = "privacy"
 
 
-class Ledger:
+def ledger_of(run: Path) -> DurableLines:
+    """Return the ledger of a run in its folder."""
+    return DurableLines(run / FOLDER / "ledger.jsonl")
+
+
+class ReleaseFiles(ReleaseLog):
     """What a run has released; unless it is to `resume`, files of an earlier run are deleted."""
 
-    def __init__(self, run: Path, *, resume: bool) -> None:
-        self.folder = run / FOLDER
-        self.secret_file, self.releases = self.folder / "secret", Releases(self.folder / "ledger.jsonl")
-        self.resume = resume
+    def __init__(self, folder: RunFolder, *, resume: bool) -> None:
+        super().__init__()
+        self.folder = folder.path / FOLDER
+        self.secret_file, self.releases = self.folder / "secret", ledger_of(folder.path)
         self.sums = self.folder / "released"
+        if not resume:
+            for old in (self.secret_file, self.releases.path, *self.sums.glob("*")):
+                old.unlink(missing_ok=True)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the ledger."""
+        return self.releases.lines()
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line to the ledger; it is on the disk when this returns."""
+        self.releases.append(line)
 
     def secret(self) -> bytes:
         """Return the secret, drawn by the first call of a run.
@@ -35,10 +55,6 @@ class Ledger:
         Raises:
             StateError: The run has a ledger and no secret, or one of another length.
         """
-        if not self.resume:
-            for old in (self.secret_file, self.releases.path, *self.sums.glob("*")):
-                old.unlink(missing_ok=True)
-        self.resume = True
         if not self.secret_file.exists() and self.releases.path.exists():
             raise StateError(f"{self.secret_file}: expected the secret of the run; got none. Put it back")
         return secret_in(self.secret_file)
@@ -65,7 +81,7 @@ class Ledger:
         """Store what is released; it is on the disk when this returns."""
         write_safetensors(self._of(server_round, question), arrays)
 
-    def forget(self, server_round: int) -> None:
+    def covered(self, server_round: int) -> None:
         """Delete what was released up to a round that a checkpoint covers."""
         for path in self.sums.glob("*-*.safetensors"):
             if int(path.name.partition("-")[0]) <= server_round:

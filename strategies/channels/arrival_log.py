@@ -19,8 +19,9 @@ A repeated round, after a crash or in a replay, follows its lines first; then it
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from strategies.engine.journal import FeatureLog
 from task.errors import StateError
 
 Line = Mapping[str, Any]
@@ -38,18 +39,24 @@ ENTRIES: dict[str, dict[str, tuple[type, ...]]] = {
 }
 
 
-class ArrivalLog:
-    """The lines so far, and a function that appends one durably; without it the log is read-only.
+class ArrivalLog(FeatureLog):
+    """The lines so far, and a function that appends one durably; a `closed` log is only followed.
 
     Raises:
         StateError: The lines are not what a run writes; names the line. `where` is the file's name.
     """
 
+    name: ClassVar[str] = "arrivals"
+
     def __init__(
-        self, lines: Iterable[Line] = (), write: Callable[[Line], object] | None = None, where: str = ""
+        self,
+        lines: Iterable[Line] = (),
+        write: Callable[[Line], object] = lambda line: None,
+        where: str = "",
+        *,
+        closed: bool = False,
     ) -> None:
-        self.closed = write is None
-        self._write = write or (lambda line: None)
+        self.closed, self._write = closed, write
         self._where = where or "the order of arrival"
         self._rounds: dict[int, deque[Line]] = {}
         self._lost: dict[tuple[str, int], str] = {}  # by client and round of its start: why
