@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -183,3 +184,13 @@ def test_a_folder_that_is_moved_ends_what_runs_from_it_and_logs_that_are_deleted
         timer.join()
     assert not any(process.is_running() for process in children)
     assert not kit.exists()
+
+
+def test_a_log_file_has_times_and_no_colours(tmp_path: Path) -> None:
+    """Flower's own handler writes the codes of colours into a file, too."""
+    lines = "import flwr.app; from task.text import logger; from server_app.deploy.host.processes import *"
+    code = f"{lines}; logger.info('before'); log_plainly(); logger.info('after')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = done.stderr.splitlines()[-2:]
+    assert "\x1b" in before
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO: after", after)

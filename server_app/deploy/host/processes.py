@@ -8,6 +8,7 @@ called `end_with_parent` ends too.
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from task import timing
 from task.errors import BouquetError
 from task.storage.files import make_folder, private
 from task.storage.locks import HeldError, locked
-from task.text import plain
+from task.text import logger, plain
 
 LOG_BYTES = 5_000_000  # per file; each has one predecessor
 TAIL_BYTES = 4000
@@ -50,6 +51,13 @@ def speak_as(name: str) -> None:
 def say(line: str) -> None:
     """Print a line and the time before it, for the operator."""
     print(time.strftime("%Y-%m-%d %H:%M:%S"), *_speaker, plain(line), file=sys.stderr, flush=True)
+
+
+def log_plainly() -> None:
+    """Have this process log lines with their time and without colours, which a file shows as codes."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger.handlers[:] = [handler]
 
 
 class Process(Protocol):

@@ -24,7 +24,7 @@ from typing import Any
 
 from server_app.deploy.host.app_integrity import OF_A_NODE, installed
 from server_app.deploy.host.forks import Forks, freeze
-from server_app.deploy.host.processes import end_with_parent, say
+from server_app.deploy.host.processes import end_with_parent, log_plainly, say
 from server_app.deploy.host.tasks import KILL, NEWS, ORDER, READY
 
 
@@ -49,6 +49,7 @@ def serve(module: str) -> None:
     end_with_parent()
     gc.disable()
     app, work, here = load(module)
+    log_plainly()
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))  # the processes of tasks end with it
     control, forks = socket.socket(fileno=os.dup(0)), Forks()
     with open(os.devnull, "rb") as nothing:
