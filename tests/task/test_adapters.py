@@ -162,7 +162,7 @@ def test_every_process_draws_one_a() -> None:
 
 
 def test_layers_that_are_not_there_are_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r'"lora.target-modules".*hidden.*got \'hid\''):
+    with pytest.raises(ConfigError, match=r'"lora.target-modules".*got \'hid\'.*hidden'):
         adapted(targets=("hid",))
     with pytest.raises(ConfigError, match=r'"lora.modules-to-save"'):
         adapted(modules=("classifier",))

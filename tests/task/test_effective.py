@@ -383,8 +383,8 @@ def test_an_entry_may_read_a_single_key_of_another_algorithm(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("reads", "message"),
     [
-        ("fedprox.mew", '"fedlc", reads.*fedprox.mu.*fedprox.mew'),
-        ("fedproxy.", '"fedlc", reads.*fedprox.*fedproxy'),
+        ("fedprox.mew", '"fedlc", reads: got .fedprox.mew.*fedprox.mu'),
+        ("fedproxy.", '"fedlc", reads: got .fedproxy.*fedprox'),
         ("learning-rate", '"fedlc", reads.*"learning-rate", which says in task/config'),
         ("fedala.eta", '"fedlc", reads.*"fedala.eta", which says'),
         ("personal.layers", '"fedlc", reads.*"personal.layers", which says'),
