@@ -15,6 +15,7 @@ from task.errors import ConfigError
 from task.objects import argument_of, is_object
 from task.portable import KERNELS
 from task.references import check_origin
+from task.resolve.effective import unmet
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
@@ -92,12 +93,16 @@ def check_same_code(folder: RunFolder, code: Mapping[str, str]) -> None:
 def check_same_run(folder: RunFolder, keys: Mapping[str, Any], free: frozenset[str] = FREE_ON_RESUME) -> None:
     """Refuse to resume a run under other keys than it was started with.
 
+    A key that the run does not read may differ: an earlier version had another default.
+
     Raises:
         ConfigError: Naming the first key that differs, with both values.
     """
     before = folder.config()["run"]
+    whole = {**defaults(), **before}
     for key, value in keys.items():
-        if key not in free and key in before and before[key] != value:
+        differs = key not in free and key in before and before[key] != value
+        if differs and not unmet(key, whole):
             if is_object(str(before[key])):
                 raise ConfigError(
                     f'--resume: run-config key "{key}": {folder.path} was started with a Python object, '

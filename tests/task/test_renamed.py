@@ -9,9 +9,10 @@ import pytest
 
 from server_app.results.folder import CONFIG, RunFolder
 from server_app.run.repeat import keys_of_run
+from server_app.run.same_run import check_resumed
 from task.config import renamed
 from task.config.options import parse_options
-from task.config.read import defaults, flatten, read_recipe
+from task.config.read import as_run_config, defaults, flatten, read_recipe
 from task.config.renamed import RENAMED
 from task.errors import ConfigError
 from task.resolve.model_card import ModelCard, read_model
@@ -68,3 +69,18 @@ def test_result_folders_and_model_files_of_an_earlier_version_can_be_repeated(tm
     write_safetensors(file, {}, card)
     assert read_model(file)[0].run == {NEW: 0.2}
     assert keys_of_run(file)[0] == {NEW: 0.2}
+
+
+def test_a_run_of_an_earlier_version_can_be_resumed(tmp_path: Path) -> None:
+    """It had another default of a key that its algorithm does not read."""
+    config = read_config({})
+    before = as_run_config(config)
+    del before["fedprox.measure-gamma"]
+    (tmp_path / CONFIG).write_text(json.dumps({"run": {**before, "fedprox.gamma": True}}))
+    check_resumed(config, tmp_path)
+    prox = read_config({"algorithm": "fedprox"})
+    (tmp_path / CONFIG).write_text(
+        json.dumps({"run": {**before, "algorithm": "fedprox", "fedprox.gamma": True}})
+    )
+    with pytest.raises(ConfigError, match=r'"fedprox\.measure-gamma": expected True'):
+        check_resumed(prox, tmp_path)
