@@ -477,7 +477,7 @@ def decode(request: Request, source: Source) -> Decoded:
     return replace(digits, x=digits.x[:, ::-1].copy())
 ''',
             "task/datasets/catalogue.py": (
-                ("import domains, generated,", "import toy_data, domains, generated,"),
+                ("    domains,\n", "    domains,\n    toy_data,\n"),
                 above(
                     '    "digit-5": DatasetSpec(',
                     '    "toy-data": DatasetSpec(\n        "the digits upside down", "bundled",\n'
