@@ -16,4 +16,4 @@ from strategies.strategy import Strategy
 
 globals().update({made.__name__: made for made in STRATEGIES.values()})
 
-__all__ = ["Strategy", *(made.__name__ for made in STRATEGIES.values())]
+__all__ = ["STRATEGIES", "Strategy", *(made.__name__ for made in STRATEGIES.values())]

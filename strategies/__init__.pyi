@@ -14,6 +14,7 @@ __all__ = [
     "GLM",
     "IFCA",
     "PCA",
+    "STRATEGIES",
     "TERM",
     "AdaptiveTau",
     "Apple",

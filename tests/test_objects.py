@@ -96,15 +96,20 @@ if __name__ == "__main__":
 RESUMES = """
 from bouquet import run
 
-keys = dict(num_clients=3, num_server_rounds=3, progress="none", run_name="given", resume=True)
-made = run("fedavg", model=Net, dataset=data(), loss=loss, **keys)
-assert made.summary["rounds"] == 3
-WIDTH = 9
-for other in ({}, {"model": Net}):
+
+def refused(**other):
     try:
         run("fedavg", **{"dataset": data(), "loss": loss, **keys, **other})
     except Exception as err:
         print(type(err).__name__, err)
+
+
+keys = dict(num_clients=3, num_server_rounds=3, progress="none", run_name="given", resume=True)
+refused()
+made = run("fedavg", model=Net, dataset=data(), loss=loss, **keys)
+assert made.summary["rounds"] == 3
+WIDTH = 9
+refused(model=Net)
 """
 
 
@@ -120,7 +125,9 @@ def test_a_run_with_objects_ends_in_the_bytes_of_one_by_reference(tmp_path: Path
     assert "repeat" not in json.loads((tmp_path / "runs/named/config.json").read_text())
     _refused_elsewhere(tmp_path)
     printed = run_script(tmp_path, NET + RESUMES)  # another process: its digests are the same
-    assert printed.count("ConfigError --resume") == 2
+    assert 'ConfigError run-config key "model": "python:Net.' in printed  # left out, and not at hand
+    assert "Call bouquet.run(model=...) with the same object; to resume, also with resume=True" in printed
+    assert printed.count("ConfigError --resume") == 1  # another one
     assert "was started with a Python object" in printed
     assert "bouquet.run(resume=True, model=...)" in printed
 
@@ -213,7 +220,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts() -> None:
     with pytest.raises(
         ConfigError, match=r"run\(loss=...\): .* cannot be pickled: TypeError: .*lock.*net.py"
     ):
-        api.run("fedavg", "", "", False, (), {"loss": lambda outputs, y: lock and outputs})
+        api.run("fedavg", "", "", False, (), 0, 0, {"loss": lambda outputs, y: lock and outputs})
 
 
 DIGESTS = """

@@ -90,7 +90,7 @@ def test_the_trigger_is_a_patch_in_the_corner_at_the_examples_own_largest_value(
 
 def poisoned(kind: str, **attack: Any) -> tuple[torch.Tensor, torch.Tensor]:
     config = Config(attack=AttackConfig(kind=kind, **attack))
-    node: Any = SimpleNamespace(config=config, dataset=SimpleNamespace(num_classes=3))
+    node: Any = SimpleNamespace(config=config, dataset=SimpleNamespace(num_classes=3, crop=0))
     stage = Attack(node, ALGORITHMS["fedavg"], wire.TrainOrder(3, {}, {}, ("a", "b")))
     stage._malicious = lambda: frozenset("b")  # type: ignore[method-assign]
     x, y = torch.tensor([[5.0, 1, 1, 1]] * 14), torch.ones(14, dtype=torch.int64)
@@ -123,7 +123,7 @@ def test_malicious_clients_have_the_parts_of_a_trigger_in_turn() -> None:
     config = Config(attack=AttackConfig(kind="distributed-backdoor", target=2, poison=1.0))
     names = tuple("abcdef")
     node: Any = SimpleNamespace(
-        config=config, dataset=SimpleNamespace(num_classes=3), clients=SimpleNamespace(names=names)
+        config=config, dataset=SimpleNamespace(num_classes=3, crop=0), clients=SimpleNamespace(names=names)
     )
     stage = Attack(node, ALGORITHMS["fedavg"], wire.TrainOrder(3, {}, {}, names))
     stage._malicious = lambda: frozenset("bcdef")  # type: ignore[method-assign]

@@ -87,7 +87,7 @@ def test_every_model_has_its_program(name: str) -> None:
     model = build_model(name, (80,) if name in text else (1, 28, 28), text.get(name, 256), seed=1)
     wanted: dict[str, type[Program]] = dict.fromkeys(("cnn", "lenet", "moon-cnn", "pfl-cnn"), Layers)
     wanted |= dict.fromkeys(("char-lstm", "cnn-bn", "cvae", "mlp-bn", "vae"), Single)
-    wanted |= dict.fromkeys(("fasttext", "resnet18", "resnet18-bn"), Single)
+    wanted |= dict.fromkeys(("fasttext", "resnet18", "resnet18-bn", "tf-cnn"), Single)
     assert type(program_of(model, 4)[0]) is wanted.get(name, Perceptron)
     assert type(program_of(model, 1)[0]) is Single
 

@@ -90,7 +90,7 @@ def test_a_bundle_that_unpacks_to_hundreds_of_megabytes_is_not_unpacked(name: st
     fab = FabProto(content=out.getvalue()).SerializeToString()
     tracemalloc.start()
     for read in (difference, lambda content, here: listing(content), lambda content, here: task.context):
-        with pytest.raises(RefusedError, match=r"300 .*Nothing was unpacked"):
+        with pytest.raises(RefusedError, match=r"314\.6 MB .*Nothing was unpacked"):
             read(out.getvalue(), HERE)
     assert keys_of_run(Run(), fab) is None
     assert tracemalloc.get_traced_memory()[1] < 2**20

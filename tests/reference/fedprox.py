@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
 @dataclass
 class FedProx(Reference):
     algorithm = "fedprox"
-    active = {"fedprox.mu": 0.9, "fedprox.adaptive": True}
+    active = {"fedprox.mu": 0.9, "fedprox.adaptive": True, "fedprox.measure-gamma": True}
     cases = {name: keys | {"fedprox__measure_gamma": True} for name, keys in CASES.items()}
 
     mu: float

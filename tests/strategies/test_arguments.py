@@ -84,7 +84,11 @@ def test_a_class_of_ones_own_has_its_own_signature() -> None:
 
 
 def test_the_public_package_has_every_strategy_and_nothing_else() -> None:
-    assert set(bouquet.strategies.__all__) == {"Strategy", *(made.__name__ for made in STRATEGIES.values())}
+    assert set(bouquet.strategies.__all__) == {
+        "STRATEGIES",
+        "Strategy",
+        *(made.__name__ for made in STRATEGIES.values()),
+    }
     assert set(STRATEGIES) == {
         getattr(bouquet.strategies, made.__name__).algorithm for made in STRATEGIES.values()
     }

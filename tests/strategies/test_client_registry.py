@@ -47,7 +47,7 @@ def test_only_the_nodes_that_a_run_names_are_asked() -> None:
 def test_names_are_refused_where_nodes_have_none() -> None:
     registry = ClientRegistry(1.0, 1)
     registry.membership.only = ("a",)
-    with pytest.raises(ConfigError, match=r'"nodes": expected it where nodes are enrolled by name'):
+    with pytest.raises(ConfigError, match=r'"node-names": expected it where nodes are enrolled by name'):
         RegistrationPhase(registry, 1).run(hosts({"clients": {"a": 1}}))
 
 

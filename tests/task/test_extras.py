@@ -69,7 +69,7 @@ def test_packages_of_extras_are_imported_by_from_extra_alone() -> None:
             elif isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
             elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                names = [getattr(node.args[0], "value", "")]
+                names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "from_extra":
                 extra, module = (getattr(arg, "value", None) for arg in node.args[:2])
                 found.add(str(extra))
