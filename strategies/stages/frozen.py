@@ -6,7 +6,6 @@ substitute. A Flower client that is not Bouquet's is sent the whole model, and i
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, RecordDict
@@ -30,13 +29,19 @@ class FrozenStage(ServerStage):
 
     def __init__(self, engine: "PhaseEngine") -> None:
         super().__init__(engine)
+        self._digest = ""
         self._known: set[int] = set()  # nodes that have it
         self._record: ArrayRecord | None = None  # packed, while some nodes may lack it
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of the frozen part; "" = nothing is frozen."""
-        return sha256(self.engine.fixed) if self.engine.fixed else ""
+        """SHA-256 of the frozen part; "" = nothing is frozen, or the model is not made yet.
+
+        Phases before that, as for sums of columns, have no frozen part.
+        """
+        if not self._digest and self.engine.fixed:
+            self._digest = sha256(self.engine.fixed)
+        return self._digest
 
     def completed(self, model: Arrays) -> Arrays:
         """Return the model with its frozen part; what is no model, as it is."""
@@ -74,6 +79,6 @@ class FrozenStage(ServerStage):
 
     def after_fold(self, opened: Opened, folded: Folded) -> None:
         """Note which nodes have it: those that answered well."""
-        self._known |= opened.reached
+        self._known |= opened.reached if self.digest else set()
         if all(m.metadata.dst_node_id in self._known for m in opened.requests):
             self._record = None  # its memory; it is packed again where it is needed

@@ -120,6 +120,19 @@ def test_own_files_and_pooled_ones_have_the_same_moments_and_model(tmp_path: Pat
     assert rows[2]["client_accuracy"] > 0.6
 
 
+@pytest.mark.parametrize("more", [{}, {"standardise": False}], ids=["standardised", "filled"])
+def test_a_model_with_a_frozen_part_reads_prepared_columns(
+    more: dict[str, Any], tmp_path: Path, wards: Path
+) -> None:
+    """The columns are asked for before the model is made, and so before it is known what is frozen."""
+    keys = {"model": "mlp", "trainable": "3.*", **more}
+    _, rows, _ = deployed(tmp_path, wards, **keys)
+    _, pool_rows = pooled(tmp_path, wards, **keys)
+    assert [r["answered"] for r in rows[1:]] == [3] * (len(rows) - 1)
+    assert len({r["model_sha256"] for r in rows}) == len(rows)
+    assert [r["model_sha256"] for r in rows] == [r["model_sha256"] for r in pool_rows]
+
+
 def test_nothing_but_the_sums_leaves_a_node_and_its_bytes_are_booked(tmp_path: Path, wards: Path) -> None:
     _, rows, grid = deployed(tmp_path, wards)
     sums = [reply.content for kind, reply in grid.up if kind == "evaluate.columns"]
