@@ -94,9 +94,10 @@ def packages_for(key: str, reference: str, package: str, place: str = "") -> Col
             "key yourself with -c"
         )
         what = "a data set" if package.startswith("hf:") else "code"
+        known = f"expected one of {', '.join(sorted(_allowed))}; got {package}. " if _allowed else ""
         raise ConfigError(
-            f'{where}: "{reference}" is {what} that a file names and that is used only if you name it; '
-            f"expected one of {', '.join(sorted(_allowed)) or 'none'}; got {package}. {todo}"
+            f'{where}: "{reference}" is {what} that a file names and that is used only if you name it. '
+            f"{known[:1].upper()}{known[1:]}{todo}"
         )
     if any(part.startswith("__") for part in re.split("[.:]", reference) if part != package):
         raise ConfigError(f'{where}: expected names without "__" in front; got "{reference}"')

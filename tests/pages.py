@@ -174,7 +174,8 @@ bouquet run --help-keys                                  # this list, in the ter
 bouquet run -c 'algorithm="fedprox" fedprox.mu=0.1'      # set some
 ```
 
-If you set a key that the run does not read, the run is refused; the error says what would read the key.
+[contributing.md](../explain/contributing.md#follow-one-thing-through-the-code) says where a key's code
+is. If you set a key that the run does not read, the run is refused; the error says what would read the key.
 `make docs` makes this page from the keys' declarations."""
 
 COMMANDS_HEAD = """\

@@ -141,7 +141,7 @@ def _stopping(path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         from server_app.results.folder import RunFolder
 
-        again = f"`--resume --run-name {path.name}` continues from the last checkpoint"
+        again = f"`bouquet run --resume --run-name {path.name}` continues from the last checkpoint"
         if RunFolder(path).begun():
             raise exits.StoppedError(f"stopped by the user; {again}") from None
         raise exits.StoppedError("stopped before round 1; there is nothing to resume") from None

@@ -238,7 +238,8 @@ def _check(dataset: Dataset, config: DataConfig) -> None:
     if natural and not owners:
         raise ConfigError(
             f'run-config key "partition": data set "{dataset.name}" has no natural owners; expected one of '
-            f"{', '.join(sorted(set(PARTITIONS) - {'natural'}))}, or a data set with owners"
+            f"{', '.join(sorted(set(PARTITIONS) - {'natural'}))}, or a data set with owners; a csv file "
+            'says them in a column "client", or in another by column-types="NAME:client"'
         )
     if natural and config.num_clients > owners:
         raise DataError(

@@ -131,7 +131,7 @@ def test_ctrl_c_says_whether_there_is_something_to_resume(tmp_path: Path) -> Non
     with nothing, _stopping(tmp_path / "mine"):
         raise KeyboardInterrupt
     put(tmp_path / "mine")
-    something = pytest.raises(exits.StoppedError, match="`--resume --run-name mine` continues")
+    something = pytest.raises(exits.StoppedError, match="`bouquet run --resume --run-name mine` continues")
     with something, _stopping(tmp_path / "mine"):
         raise KeyboardInterrupt
     drop_unbegun(tmp_path / "mine")
