@@ -11,6 +11,7 @@ from server_app.app import main
 from server_app.deploy.kits.kit import read_link_kit
 from server_app.deploy.kits.provision import provision
 from server_app.deploy.link.follow import submit
+from server_app.deploy.link.jobs import Jobs
 from server_app.run.confined import KIT, PATHS, confined
 from task.config.read import as_run_config
 from task.errors import ConfigError
@@ -55,4 +56,4 @@ def test_they_are_refused_when_a_run_is_submitted(tmp_path: Path) -> None:
     kit = read_link_kit(tmp_path / "kits" / "link")
     with pytest.raises(ConfigError, match=f'"cache-dir": expected a path below {kit.path}'):
         submit(kit, {"cache-dir": "/srv/theirs"})
-    assert not kit.jobs.exists()
+    assert Jobs(kit.jobs, kit.runs).all() == []

@@ -148,7 +148,7 @@ def test_a_client_beyond_the_bound_is_left_out(owners: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"secagg-bits": 48}, "expected one of 32, 64, 96"),
+        ({"secagg-bits": 48}, "Expected one of 32, 64, 96"),
         ({"secagg": False}, "secagg"),
     ],
     ids=str,
