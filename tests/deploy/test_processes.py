@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -194,3 +195,18 @@ def test_a_log_file_has_times_and_no_colours(tmp_path: Path) -> None:
     before, after = done.stderr.splitlines()[-2:]
     assert "\x1b" in before
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO: after", after)
+
+
+def test_a_line_is_said_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that print to one terminal otherwise say half a line each."""
+    pieces: list[str] = []
+
+    class Terminal(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    processes.say("ward-1: connected")
+    assert len(pieces) == 1
+    assert pieces[0].endswith(" ward-1: connected\n")

@@ -50,7 +50,9 @@ def speak_as(name: str) -> None:
 
 def say(line: str) -> None:
     """Print a line and the time before it, for the operator."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), *_speaker, plain(line), file=sys.stderr, flush=True)
+    words = " ".join([time.strftime("%Y-%m-%d %H:%M:%S"), *_speaker, plain(line)])
+    sys.stderr.write(f"{words}\n")  # in one piece: several processes print to one terminal
+    sys.stderr.flush()
 
 
 def log_plainly() -> None:
