@@ -48,9 +48,7 @@ from task.config.knobs import Config
 from task.config.paths import own_state_root
 from task.config.read import flatten, read_checked
 from task.config.sections import TrainConfig
-from task.datasets.column_types import KEY as COLUMN_TYPES
-from task.datasets.column_types import OWNER as OWNER_TYPES
-from task.datasets.column_types import read_types
+from task.datasets import column_types
 from task.encryption.ckks import NODE_KEY, REQUIRED
 from task.errors import BouquetError, ConfigError, RefusedError, public, with_kind
 from task.population import listed
@@ -153,9 +151,9 @@ def config_of_node(run_config: Mapping[str, Any], node_config: Mapping[str, Any]
     keys = keys_of_node(run_config, node_config)
     read_config(run_config)
     config = read_checked(keys)
-    if not (types := _text(node_config, COLUMN_TYPES, "declarations of columns")):
+    if not (types := _text(node_config, column_types.KEY, "declarations of columns")):
         return config
-    read_types(OWNER_TYPES, types)
+    column_types.read_types(column_types.OWNER, types)
     return dataclasses.replace(config, data=dataclasses.replace(config.data, own_types=types))
 
 

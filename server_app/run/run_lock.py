@@ -50,7 +50,7 @@ def holding(folder: Path, wait_s: float, tell: Callable[[str], None] = print) ->
 
 
 def _drop_empty(folder: Path) -> None:
-    """Remove a folder that has its lock alone; who waits for that makes both anew."""
+    """Remove a folder that holds only its lock; a process that waits for the lock makes both again."""
     with suppress(OSError):  # it is gone, or another file has come
         if [path.name for path in folder.iterdir()] == [LOCK]:
             (folder / LOCK).unlink()

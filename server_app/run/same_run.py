@@ -19,7 +19,7 @@ from task.resolve.effective import unmet
 
 # Keys that may differ when a run is resumed, but see `free_on_resume`.
 FREE_ON_RESUME = CHANGE_NO_RESULT | LENGTHEN
-# Keys that each attempt of a run has anew.
+# Keys that each attempt at a run sets afresh.
 OF_AN_ATTEMPT = ("run-name", "runs-dir", "resume", "min-nodes")
 
 
