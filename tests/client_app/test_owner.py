@@ -209,8 +209,22 @@ def test_names_of_classes_and_pictures_stay(ward: dict[str, Any], tmp_path: Path
 def test_a_missing_file_and_a_full_disk_are_told_without_a_path() -> None:
     err = DataError(f"{local('/srv/smith.csv')}: {reason(OSError(28, 'No space left on device', '/srv/x'))}.")
     assert str(err) == "/srv/smith.csv: [Errno 28] No space left on device: '/srv/x'."
-    assert err.public == "[withheld]: [Errno 28] No space left on device[withheld]."
-    assert DataError(f"{local('a' + chr(0xE001) + 'b')}!").public == "[withheld]!"
+    assert err.public == "one of its files: [Errno 28] No space left on device."
+    for mark in range(0xE000, 0xE003):
+        assert DataError(f"{local('a' + chr(mark) + 'b')}!").public.startswith("one of its files!")
+        assert str(DataError(f"{local(local('a' + chr(mark) + 'b'), '')}!")) == "ab!"
+
+
+def test_what_stays_at_a_node_leaves_a_sentence_that_can_be_read() -> None:
+    name = local(' "sex"', "")
+    err = DataError(
+        f'{local("/srv/smith.csv")}, line 3, column 2{name}: expected a number; got "{local("m")}".'
+    )
+    assert str(err) == '/srv/smith.csv, line 3, column 2 "sex": expected a number; got "m".'
+    assert err.public == (
+        'one of its files, line 3, column 2: expected a number; got "[withheld]". '
+        "([withheld]: only the node's own log has it)"
+    )
 
 
 def fail(text: str) -> None:

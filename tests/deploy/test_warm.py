@@ -190,7 +190,7 @@ def test_of_a_hook_the_server_hears_the_standard_output_alone(tmp_path: Path) ->
     hook.chmod(0o755)
     with pytest.raises(RefusedError) as info:
         policy.ask(str(hook))
-    assert info.value.public == "not training: [withheld] said on battery[withheld]"
+    assert info.value.public == "not training: its program said on battery"
     assert str(info.value) == f"not training: {hook} said on battery (patient 17)"
 
 
