@@ -50,7 +50,7 @@ def note_left_out(content: RecordDict, run: object, open_node: Callable[[], Node
     node = open_node()
     if isinstance(node.clients, OneClient):
         names = "; ".join(map(" ".join, in_words(names_in(described(node.dataset)))))
-        logger.error("this node's data have %s", names)
+        logger.error("in this node's data: %s", names)
 
 
 def _warn_owner(node: Node) -> None:

@@ -86,7 +86,7 @@ def test_the_owner_of_a_node_reads_why_a_run_leaves_it_out(
     assert not list(answer)  # the names stay here
     why, names = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
     assert why == "run first leaves this node out: it has data that differ"
-    assert names == "this node's data have columns 1: x (number) -> label; classes 0, 1"
+    assert names == "in this node's data: columns 1: x (number) -> label; classes 0, 1"
     caplog.clear()
     call(make_app(simulation=True), CSV, ward, notice)
     assert not caplog.records  # the server's terminal says it
