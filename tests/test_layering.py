@@ -212,6 +212,8 @@ TRUNK = (
     "strategies.strategy",
     "client_app.app",
     "client_app.answer",
+    "client_app.trial",
+    "client_app.work",
     "client_app.stages.merge",
     "client_app.stages.node_stage",
     "client_app.stages.stage",
