@@ -13,7 +13,8 @@ from client_app.trial import try_out
 from client_app.works import TERMS
 from task.datasets.columns import unscaled
 from task.datasets.description import described
-from task.datasets.facts import as_text, facts_of, in_words, names_in, spread
+from task.datasets.facts import facts_of, names_in, spread
+from task.datasets.facts_in_words import as_text, in_words
 from task.resolve.contract import contract_of
 from task.text import logger
 from task.wire.messages import one_line
