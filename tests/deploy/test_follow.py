@@ -101,13 +101,13 @@ def test_a_node_that_may_not_join_is_refused_at_submission(tmp_path: Path, nodes
 
 def test_the_link_notes_who_submitted_what_also_where_it_refuses(tmp_path: Path) -> None:
     kit = kit_of(tmp_path, 3)
-    with pytest.raises(ConfigError, match='"modle" does not exist'):
-        follow.submit(kit, OWN | {"modle": "cnn"}, submitter="alice")
+    with pytest.raises(ConfigError, match='"no-such-key" does not exist'):
+        follow.submit(kit, OWN | {"no-such-key": "cnn"}, submitter="alice")
     with pytest.raises(ConfigError, match="does not exist"):
         follow.submit(kit, OWN | {"x\n\x1b" * 1000: 1})
     number = follow.submit(kit, OWN | {"run-name": "a"}).number
     lines = [line.split(" ", 1)[1] for line in (kit.logs / AUDIT).read_text().splitlines()]
-    assert lines[0].startswith('a run of alice was refused: run-config key "modle" does not exist. Did you ')
+    assert lines[0].startswith('a run of alice was refused: run-config key "no-such-key" does not exist. Did you ')
     assert lines[1].startswith('a run of link was refused: run-config key "x ?x ?x')
     assert len(lines[1]) == LONGEST
     assert lines[2:] == [f"link submitted run a ({number})"]
