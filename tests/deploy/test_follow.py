@@ -107,7 +107,9 @@ def test_the_link_notes_who_submitted_what_also_where_it_refuses(tmp_path: Path)
         follow.submit(kit, OWN | {"x\n\x1b" * 1000: 1})
     number = follow.submit(kit, OWN | {"run-name": "a"}).number
     lines = [line.split(" ", 1)[1] for line in (kit.logs / AUDIT).read_text().splitlines()]
-    assert lines[0].startswith('a run of alice was refused: run-config key "no-such-key" does not exist. Did you ')
+    assert lines[0].startswith(
+        'a run of alice was refused: run-config key "no-such-key" does not exist. Did you '
+    )
     assert lines[1].startswith('a run of link was refused: run-config key "x ?x ?x')
     assert len(lines[1]) == LONGEST
     assert lines[2:] == [f"link submitted run a ({number})"]

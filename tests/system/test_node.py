@@ -108,7 +108,8 @@ def test_runs_go_on_when_its_processes_are_killed_and_nothing_is_left_in_the_end
     with running_node(link, "ward-1", "--partition", "0/1") as node:
         node.until(lambda: "connected to" in node.said())
         assert len(run(link, "before", tmp_path, {})) == 3
-        link.submit(read_by({**read_recipe("demo"), "run-name": "odd", "data-dir": "/srv", "min-nodes": 1}))
+        odd = {"min-nodes": 1, "run-name": "odd", "runs-dir": str(tmp_path), "data-dir": "/srv"}
+        link.submit(read_by({**read_recipe("demo"), **odd}))
         node.until(lambda: 'run odd: run-config key "data-dir": expected none' in node.said())
         node.child("server_app.deploy.node.warm").kill()
         node.until(lambda: "warm was killed by SIGKILL; starting it again in 0.5 s" in node.said())
