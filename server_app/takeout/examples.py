@@ -32,6 +32,7 @@ from task.datasets.layout import channels_first
 from task.datasets.npz import fits, read_arrays
 from task.datasets.npz_names import class_names, column_names
 from task.datasets.targets import label_of
+from task.datasets.wrong_cells import WrongCells
 from task.errors import DataError
 from task.population import some
 from task.resolve.model_card import ModelCard
@@ -60,7 +61,7 @@ def read_examples(path: Path, card: ModelCard) -> Input:
     """Return the examples of a file or folder.
 
     Raises:
-        DataError: They cannot be read, or are not what the model reads; names file, line and column.
+        DataError: They cannot be read, or are not what the model reads; names file, lines and columns.
     """
     if not path.exists():
         raise DataError(
@@ -95,15 +96,20 @@ def _csv(path: Path, card: ModelCard) -> Input:
     if not lines:
         raise DataError(f"{path}: expected at least one row below the header; got none")
     at = {name: i for i, name in enumerate(header)}
-    encoder = Encoder(features, keep_missing=card.config.data.missing != "refuse")
+    encoder, wrong = Encoder(features, keep_missing=card.config.data.missing != "refuse"), WrongCells()
 
     def code(line: int, feature: TypedColumn, cell: str) -> float:
         try:
             return encoder.code(feature, cell)
         except CellError as err:
-            raise DataError(f'{path}, line {line}, column "{feature.name}": expected {err.args[0]}') from None
+            said = f'{path}, line {line}, column "{feature.name}": expected {err}'
+            wrong.add(feature.name, said, err.todo)
+            return math.nan
 
-    x = encoder.encoded([[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines])
+    codes = [[code(line, f, cells[at[f.name]]) for f in features] for line, cells in lines]
+    if wrong:
+        raise DataError(str(wrong))
+    x = encoder.encoded(codes)
     card = replace(card, columns=(*map(str, features), ", ".join(targets)))
     given = [name for name in targets if name in header]
     if given and len(given) < len(targets):

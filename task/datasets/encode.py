@@ -32,12 +32,15 @@ def is_text(cell: str) -> bool:
     return math.isnan(number(cell)) and not _MARKED.fullmatch(cell.replace("_", ""))
 
 
+TYPELESS = "Correct it; a column of text needs a type"
+
+
 class CellError(ValueError):
-    """A cell does not fit its column; the text says what was expected and found."""
+    """A cell does not fit its column; the text says what was expected and found, `todo` what to do."""
 
-
-class TextError(CellError):
-    """A cell is text in a column that has no type."""
+    def __init__(self, said: str, todo: str) -> None:
+        super().__init__(said)
+        self.todo = todo
 
 
 class Encoder:
@@ -67,7 +70,8 @@ class Encoder:
             value = number(cell)
             if 0 <= value <= LARGEST_ID and value.is_integer():
                 return value
-            raise CellError(f'the id of a token, a number 0, 1, ...; got "{local(cell)}". Correct the cell.')
+            said = f'the id of a token, a number 0, 1, ...; got "{local(cell)}"'
+            raise CellError(said, "Correct the cell")
         if places is None:
             value = number(cell)
             if abs(value) <= LARGEST:
@@ -82,15 +86,14 @@ class Encoder:
             if not missing and not column.values and "|" not in cell:
                 return places.setdefault(cell, len(places))
             expected = f"one of {local(', '.join(places))}" if column.values else 'a value without "|"'
-        todo = "Correct it; a column of text needs a type"
+        todo = TYPELESS
         if places is not None:
             todo = "Correct it, or add the value to the list of the column's type, at all sites alike"
         if places is None and _MARKED.fullmatch(cell):
             todo = "Write numbers with a decimal point and without other marks, as in 1234.5"
         if missing:
             todo = 'Fill it in, or set the run-config key missing="mean" (or "zero")'
-        kind = TextError if not column.type and not missing and is_text(cell) else CellError
-        raise kind(f'{expected}; got "{local(cell)}". {todo}.')
+        raise CellError(f'{expected}; got "{local(cell)}"', todo)
 
     def encoded(self, codes: Sequence[Sequence[float]]) -> Floats:
         """Return the codes of all rows, [N, features], as a model reads them, [N, d]."""

@@ -106,7 +106,7 @@ def test_a_failure_is_one_clients_and_the_others_reply_is_right(
 def test_a_simulated_node_says_of_its_errors_whether_they_last() -> None:
     """As a deployed one does; a bug is raised as it is, with its traceback."""
     answers, context = Answers({}, simulation=True), Context(7, 5, {}, RecordDict(), {})
-    message = wire.message(RecordDict(), 5, "train", 1, 5.0)
+    message: Any = None
 
     def failing_with(err: Exception) -> Callable[[Message, Context], Message]:
         def work(message: Message, context: Context) -> Message:

@@ -186,6 +186,12 @@ def test_a_csv_that_the_model_cannot_read_is_refused(
         read_examples(table(tmp_path / "bad.csv", header, line), card)
 
 
+def test_all_that_is_wrong_in_a_csv_is_said_at_once(cells: Path, tmp_path: Path) -> None:
+    card, _ = read_model(cells / "model.safetensors")
+    with pytest.raises(DataError, match=r'line 2, column "b": .*got "2,5".*line 3, column "a": .*got ""'):
+        read_examples(table(tmp_path / "bad.csv", "a,b", '1,"2,5"', ",1"), card)
+
+
 def test_pictures_and_arrays_predict_alike_with_and_without_labels(tmp_path: Path) -> None:
     folder = trained(tmp_path, num_server_rounds=1)
     taken = take(folder)
