@@ -74,6 +74,7 @@ class Section:
 
 
 TABLES = ("arrow", "breast-cancer", "csv", "npz")  # data sets whose columns a run can prepare
+OWN_FORMS = ("arrow", "csv", "imagefolder", "npz")  # of the files that `data-path` names
 _TABLE = When("dataset", TABLES)
 
 
@@ -84,7 +85,7 @@ class DataConfig(Section):
     data_dir: str = knob("", 'folder with the raw data; "" = $BOUQUET_DATA, else ~/.cache/bouquet/data')
     cache_dir: str = knob("", 'decoded data and partitions; "" = $BOUQUET_CACHE, else ~/.cache/bouquet')
     data_path: str = knob(
-        "", "file or folder for arrow, csv, imagefolder, npz; a node's own data-path overrides it"
+        "", f"file or folder for {', '.join(OWN_FORMS)}; a node's own data-path overrides it"
     )
     column_types: str = knob(
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,19 @@ def test_all_that_is_wrong_in_a_csv_is_said_at_once(cells: Path, tmp_path: Path)
     card, _ = read_model(cells / "model.safetensors")
     with pytest.raises(DataError, match=r'line 2, column "b": .*got "2,5".*line 3, column "a": .*got ""'):
         read_examples(table(tmp_path / "bad.csv", "a,b", '1,"2,5"', ",1"), card)
+
+
+def test_a_run_that_is_not_found_leads_to_the_runs_of_kits_near(
+    cells: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "kits" / "link" / "runs"
+    shutil.copytree(cells, place / "real")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"runs has .*\. Runs are in kits/link/runs, too. .*/runs/real"):
+        read_model(Path("real"))
+    with pytest.raises(ConfigError, match=r"Runs are in kits/link/runs, too.$"):
+        read_model(Path("other"))
+    assert read_model(place / "real")
 
 
 def test_pictures_and_arrays_predict_alike_with_and_without_labels(tmp_path: Path) -> None:
