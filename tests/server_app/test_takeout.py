@@ -24,6 +24,7 @@ from server_app.app import run
 from server_app.takeout.examples import read_examples
 from server_app.takeout.export import export
 from server_app.takeout.model import take
+from server_app.takeout.model_file import find
 from server_app.takeout.predict import own_examples, predict
 from server_app.takeout.result import RunResult
 from server_app.takeout.taken import as_csv, taken_in
@@ -200,10 +201,10 @@ def test_a_run_that_is_not_found_leads_to_the_runs_of_kits_near(
     shutil.copytree(cells, place / "real")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"runs has .*\. Runs are in kits/link/runs, too. .*/runs/real"):
-        read_model(Path("real"))
+        find(Path("real"))
     with pytest.raises(ConfigError, match=r"Runs are in kits/link/runs, too.$"):
-        read_model(Path("other"))
-    assert read_model(place / "real")
+        find(Path("other"))
+    assert find(place / "real")
 
 
 def test_pictures_and_arrays_predict_alike_with_and_without_labels(tmp_path: Path) -> None:

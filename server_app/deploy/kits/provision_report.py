@@ -58,11 +58,10 @@ def next_steps(result: Provisioned) -> Iterator[str]:
     yield from _starts(result)
     for line in result.lines:
         if line.kind == "link" and "." in line.changed:
-            local = _is_local(result)
-            kit, there = (
-                (shlex.quote(str(result.out / line.name)), "") if local else (place(line.name), "there, ")
-            )
-            yield f"{line.name}: when the nodes are online, {there}bouquet run --link {kit} -c 'KEY=VALUE ...'"
+            kit = shlex.quote(str(result.out / line.name)) if _is_local(result) else place(line.name)
+            there = "" if _is_local(result) else "there, "
+            command = f"bouquet run --link {kit} -c 'KEY=VALUE ...'"
+            yield f"{line.name}: when the nodes are online, {there}{command}"
 
 
 def _starts(result: Provisioned) -> Iterator[str]:
