@@ -200,7 +200,7 @@ def test_a_run_that_is_not_found_leads_to_the_runs_of_kits_near(
     place = tmp_path / "kits" / "link" / "runs"
     shutil.copytree(cells, place / "real")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"runs has .*\. Runs are in kits/link/runs, too. .*/runs/real"):
+    with pytest.raises(ConfigError, match=r"runs has trial.* Runs are in kits/link/runs, too. .*/runs/real"):
         find(Path("real"))
     with pytest.raises(ConfigError, match=r"Runs are in kits/link/runs, too.$"):
         find(Path("other"))
